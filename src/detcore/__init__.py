@@ -1,0 +1,50 @@
+"""detcore: a training job as a trial, the same on a laptop and under a search.
+
+The names below are imported on first use, so that ``import detcore`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detcore import core, errors
+    from detcore.errors import DetcoreError, InvalidHP
+    from detcore.hooks import hookimpl
+    from detcore.trial import Trial, TrialContext
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DetcoreError",
+    "InvalidHP",
+    "Trial",
+    "TrialContext",
+    "__version__",
+    "core",
+    "errors",
+    "hookimpl",
+]
+
+_HOMES = {
+    "DetcoreError": "detcore.errors",
+    "InvalidHP": "detcore.errors",
+    "Trial": "detcore.trial",
+    "TrialContext": "detcore.trial",
+    "core": "detcore.core",
+    "errors": "detcore.errors",
+    "hookimpl": "detcore.hooks",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'detcore' has no attribute {name!r}")
+    module = importlib.import_module(home)
+    return module if home == f"detcore.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

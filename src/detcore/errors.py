@@ -1,0 +1,188 @@
+"""Every error that detcore raises on purpose.
+
+All derive from `DetcoreError`, and from a built-in exception where one fits. A message says what
+happened with the values, why, and what to do next; values a program may need are attributes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckFailedError",
+    "CheckpointConflictError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "CheckpointNotFoundError",
+    "CheckpointStateError",
+    "ConfigError",
+    "DataError",
+    "DatabaseError",
+    "DetcoreError",
+    "DistributedError",
+    "InvalidCheckpointError",
+    "InvalidConfigurationException",
+    "InvalidDataTypeError",
+    "InvalidDataTypeException",
+    "InvalidExperimentError",
+    "InvalidExperimentException",
+    "InvalidHP",
+    "InvalidModelError",
+    "InvalidModelException",
+    "LedgerError",
+    "MetricError",
+    "NotFoundError",
+    "PluginConflictError",
+    "PluginError",
+    "PluginNotFoundError",
+    "RunError",
+    "ScheduleError",
+    "ShardError",
+    "StorageError",
+    "StorageFullError",
+    "UnsafePathError",
+    "WorkerError",
+]
+
+
+class DetcoreError(Exception):
+    """Base of every error raised on purpose by detcore and its plugins."""
+
+
+# -- the experiment and the user's own classes --------------------------------------------------
+
+
+class ConfigError(DetcoreError, ValueError):
+    """An experiment file, or a setting of one, that cannot be used."""
+
+
+class InvalidExperimentError(DetcoreError, ValueError):
+    """A trial class or its settings break a rule of the trial API."""
+
+
+class InvalidDataTypeError(InvalidExperimentError, TypeError):
+    """A data loader returned something that is not one of the supported kinds."""
+
+
+class InvalidModelError(InvalidExperimentError, TypeError):
+    """A model-building method returned or built something that cannot be trained."""
+
+
+class CheckFailedError(InvalidExperimentError):
+    """A rule that the API documents state was broken by the caller."""
+
+
+class InvalidHP(DetcoreError):  # noqa: N818  (published name)
+    """Raised by user code to reject the trial's hyperparameters."""
+
+
+class DataError(DetcoreError, ValueError):
+    """Data that cannot be trained on, or a data position that does not fit it."""
+
+
+class ShardError(DataError):
+    """A rank outside the world, or a shard that does not exist."""
+
+
+class LedgerError(DataError):
+    """A data ledger that is missing, damaged, or proves that records were lost or repeated."""
+
+
+class MetricError(DetcoreError, ValueError):
+    """A metric that cannot be reported or used to decide."""
+
+
+class ScheduleError(DetcoreError, ValueError):
+    """Periods or lengths that cannot be turned into batches."""
+
+
+# -- plugins --------------------------------------------------------------------------------------
+
+
+class PluginError(DetcoreError):
+    """A plugin that could not be loaded, or whose hook failed."""
+
+
+class PluginNotFoundError(PluginError, LookupError):
+    """No plugin provides what was asked for."""
+
+
+class PluginConflictError(PluginError):
+    """Two distributions provide a plugin of the same name."""
+
+
+# -- checkpoints, storage, records ----------------------------------------------------------------
+
+
+class CheckpointError(DetcoreError):
+    """Base of the checkpoint errors."""
+
+
+class CheckpointNotFoundError(CheckpointError, LookupError):
+    """No committed checkpoint of that name."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """A committed checkpoint whose files are not what its manifest says."""
+
+
+class CheckpointStateError(CheckpointError):
+    """A checkpoint that is deleted, or not yet complete."""
+
+
+class CheckpointConflictError(CheckpointError, RuntimeError):
+    """Ranks of one sharded checkpoint disagree about a file or a metadata key."""
+
+
+class InvalidCheckpointError(CheckpointError, ValueError):
+    """A checkpoint of the wrong kind, or one that does not fit what it is restored into."""
+
+
+class StorageError(DetcoreError, OSError):
+    """A storage back end failed."""
+
+
+class StorageFullError(StorageError):
+    """No room left.
+
+    Attributes:
+        missing_bytes: How many bytes more were needed, or None where the store cannot tell.
+    """
+
+    def __init__(self, message: str, *, missing_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
+
+
+class UnsafePathError(DetcoreError, ValueError):
+    """A path that would leave its root."""
+
+
+class DatabaseError(DetcoreError):
+    """The record store cannot be opened or holds something unexpected."""
+
+
+class NotFoundError(DetcoreError, LookupError):
+    """No experiment, trial or other record with that identifier."""
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+class DistributedError(DetcoreError, RuntimeError):
+    """Ranks that do not add up, or a collective that failed."""
+
+
+class RunError(DetcoreError, RuntimeError):
+    """An experiment that cannot be started or resumed."""
+
+
+class WorkerError(RunError):
+    """A worker process that ended without finishing its trial."""
+
+
+# Names that the earlier system published.
+CheckpointNotFound = CheckpointNotFoundError
+InvalidExperimentException = InvalidExperimentError
+InvalidDataTypeException = InvalidDataTypeError
+InvalidConfigurationException = ConfigError
+InvalidModelException = InvalidModelError

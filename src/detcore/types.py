@@ -1,0 +1,163 @@
+"""Small values that cross the borders between detcore's parts. Imports nothing but the stdlib."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, Union
+
+from detcore.errors import ScheduleError
+
+__all__ = [
+    "ExperimentState",
+    "Framework",
+    "JSONValue",
+    "Length",
+    "MetricKind",
+    "TrialInfo",
+    "TrialState",
+    "Unit",
+]
+
+JSONValue: TypeAlias = Union[None, bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]"]  # noqa: UP007  (recursive)
+MetricKind = Literal["training", "validation"]
+
+
+class Unit(str, enum.Enum):
+    """What a length is counted in."""
+
+    BATCHES = "batches"
+    RECORDS = "records"
+    EPOCHS = "epochs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Length:
+    """An amount of training, such as 5 epochs.
+
+    Attributes:
+        count: How many units; >= 0.
+        unit: What is counted.
+    """
+
+    count: int
+    unit: Unit
+
+    def to_batches(
+        self,
+        *,
+        global_batch_size: int | None = None,
+        records_per_epoch: int = 0,
+        batches_per_epoch: int | None = None,
+    ) -> int:
+        """Return the length in batches: rounded down, but at least 1 unless `count` is 0.
+
+        Args:
+            global_batch_size: Records per step over all workers; needed for records, and for
+                epochs given by `records_per_epoch`.
+            records_per_epoch: Records in one epoch as configured; 0 = not configured.
+            batches_per_epoch: Batches in one epoch as the data itself tells, or None. Only used
+                where `records_per_epoch` is 0.
+
+        Raises:
+            ScheduleError: If the length cannot be converted with what is known.
+        """
+        if self.count < 0:
+            raise ScheduleError(f"a length of {self.count} {self.unit.value} is negative")
+        if self.count == 0:
+            return 0
+        if self.unit is Unit.BATCHES:
+            return self.count
+        if self.unit is Unit.EPOCHS and not records_per_epoch:
+            if not batches_per_epoch:
+                raise ScheduleError(
+                    f"cannot turn {self.count} epochs into batches: records_per_epoch is not set "
+                    "and the training data does not tell its length.\n"
+                    "Set records_per_epoch in the experiment file, or give the length in batches."
+                )
+            return self.count * batches_per_epoch
+        if not global_batch_size:
+            raise ScheduleError(
+                f"cannot turn {self.count} {self.unit.value} into batches: "
+                "hyperparameters.global_batch_size is not set.\n"
+                "Set it, or give the length in batches."
+            )
+        records = self.count * (records_per_epoch if self.unit is Unit.EPOCHS else 1)
+        return max(1, records // global_batch_size)
+
+
+class ExperimentState(str, enum.Enum):
+    """Where an experiment stands."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+
+
+TrialState = ExperimentState
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What a plugin registers to teach detcore a training framework.
+
+    Every object is named as ``"module:attribute"`` and imported on first use, so registering
+    costs no import of the framework.
+
+    Attributes:
+        name: Short name, such as ``"keras"``.
+        trial_class: The `detcore.Trial` subclass that users subclass.
+        context_class: The `detcore.TrialContext` subclass that its trials are given.
+        controller: A callable ``(trial, context) -> SteppingController | LoopingController``.
+        prepare_worker: A callable ``(PrepareOptions) -> None``, run in a worker process before
+            the trial is made (seeds, device settings), or None.
+        load_checkpoint: A callable ``(path) -> model`` for checkpoints this framework wrote, or
+            None.
+        requires: Modules that must be importable, such as ``("tensorflow",)``.
+        install_hint: The command that brings what `requires` names.
+    """
+
+    name: str
+    trial_class: str
+    context_class: str
+    controller: str
+    prepare_worker: str | None = None
+    load_checkpoint: str | None = None
+    requires: tuple[str, ...] = ()
+    install_hint: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialInfo:
+    """Which trial a worker process runs; the runner hands it over as a JSON file.
+
+    Attributes:
+        experiment_id: Record of the experiment.
+        trial_id: Record of the trial.
+        run_id: Counts the starts of this trial, from 1.
+        trial_seed: Seed of everything random in the trial, ``0 <= seed < 2**31``.
+        hparams: Hyperparameters of this trial, constants resolved.
+        config: The experiment's configuration, defaults applied, JSON values only.
+        model_dir: Folder of the user's code, absolute.
+        trial_dir: Folder for the trial's own files (spool, ledger, event files), absolute.
+        database_url: SQLAlchemy URL of the record store.
+        latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
+        steps_completed: Steps of that checkpoint; 0 for a fresh start.
+        test_mode: One batch, one validation, one checkpoint.
+    """
+
+    experiment_id: int
+    trial_id: int
+    run_id: int
+    trial_seed: int
+    hparams: Mapping[str, Any]
+    config: Mapping[str, Any]
+    model_dir: str
+    trial_dir: str
+    database_url: str
+    latest_checkpoint: str | None = None
+    steps_completed: int = 0
+    test_mode: bool = False
