@@ -1,23 +1,30 @@
 """The one module that reads environment variables.
 
-| variable | meaning |
-| --- | --- |
-| ``DETCORE_HOME`` | where records and default checkpoints live; default: the platform's user data directory |
-| ``DETCORE_DATABASE`` | SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME`` |
-| ``DETCORE_PLUGINS`` | allow-list of plugin names, separated by commas; unset = all |
-| ``DETCORE_DISABLE_PLUGINS`` | plugin names to leave out, separated by commas |
-| ``DETCORE_TRIAL_INFO`` | set by the runner for its workers: path of a JSON file that says which trial this is |
-| ``DETCORE_EVENTS_FD``, ``DETCORE_LEASH_FD`` | set by the runner for its workers: pipe ends for progress events and for noticing that the runner is gone |
+DETCORE_HOME
+    Where records and default checkpoints live; default: the platform's user data directory.
+DETCORE_DATABASE
+    SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME``.
+DETCORE_PLUGINS
+    Allow-list of plugin names, separated by commas; unset = all.
+DETCORE_DISABLE_PLUGINS
+    Plugin names to leave out, separated by commas.
+DETCORE_CONFIG__SECTION__FIELD
+    Sets a field of the experiment file, such as ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``.
+DETCORE_TRIAL_INFO
+    Set by the runner for its workers: path of a JSON file that says which trial this is.
+DETCORE_EVENTS_FD, DETCORE_LEASH_FD
+    Set by the runner for its workers: pipe ends for progress events, and for noticing that the
+    runner is gone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["Environment", "read_environment"]
+__all__ = ["Environment", "child_environment", "read_environment", "read_variables"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,8 @@ class Environment:
     trial_info: Path | None
     events_fd: int | None
     leash_fd: int | None
+    search_path: str
+    config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -45,13 +54,25 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     info = env.get("DETCORE_TRIAL_INFO")
     return Environment(
         home=home,
-        database_url=env.get("DETCORE_DATABASE") or f"sqlite:///{home / 'detcore.db'}",
+        database_url=_database_url(env.get("DETCORE_DATABASE"), home),
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
         events_fd=_descriptor(env.get("DETCORE_EVENTS_FD")),
         leash_fd=_descriptor(env.get("DETCORE_LEASH_FD")),
+        search_path=env.get("PATH", os.defpath),
+        config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
+
+
+def read_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return those of the named variables that are set, such as what a launcher set for ranks."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's variables with some set, for a process that it starts."""
+    return {**os.environ, **variables}
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -61,6 +82,16 @@ def _home(env: Mapping[str, str]) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_data_dir("detcore", appauthor=False))
+
+
+def _database_url(url: str | None, home: Path) -> str:
+    if not url:
+        return f"sqlite:///{home / 'detcore.db'}"
+    scheme, separator, path = url.partition(":///")
+    if separator and scheme.startswith("sqlite") and path and not path.startswith((":", "/")):
+        # A worker runs in another folder and must open the same file.
+        return f"{scheme}:///{Path(path).absolute()}"
+    return url
 
 
 def _names(text: str) -> frozenset[str]:

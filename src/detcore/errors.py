@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointStateError",
     "ConfigError",
+    "ContextStateError",
     "DataError",
     "DatabaseError",
     "DetcoreError",
@@ -39,6 +40,7 @@ __all__ = [
     "ShardError",
     "StorageError",
     "StorageFullError",
+    "StorageTypeError",
     "UnsafePathError",
     "WorkerError",
 ]
@@ -71,7 +73,7 @@ class CheckFailedError(InvalidExperimentError):
     """A rule that the API documents state was broken by the caller."""
 
 
-class InvalidHP(DetcoreError):  # noqa: N818  (published name)
+class InvalidHP(DetcoreError):
     """Raised by user code to reject the trial's hyperparameters."""
 
 
@@ -153,6 +155,10 @@ class StorageFullError(StorageError):
         self.missing_bytes = missing_bytes
 
 
+class StorageTypeError(ConfigError, TypeError):
+    """A storage type that no installed plugin provides."""
+
+
 class UnsafePathError(DetcoreError, ValueError):
     """A path that would leave its root."""
 
@@ -166,6 +172,10 @@ class NotFoundError(DetcoreError, LookupError):
 
 
 # -- running --------------------------------------------------------------------------------------
+
+
+class ContextStateError(DetcoreError, RuntimeError):
+    """A call of the Core API that comes too early, too late, twice, or on the wrong worker."""
 
 
 class DistributedError(DetcoreError, RuntimeError):

@@ -20,7 +20,7 @@ __all__ = [
     "Unit",
 ]
 
-JSONValue: TypeAlias = Union[None, bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]"]  # noqa: UP007  (recursive)
+JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
 MetricKind = Literal["training", "validation"]
 
 
