@@ -1,1 +1,62 @@
+"""Plugins: what they may do (`specs`), how they are found, and how they are called.
 
+Names are imported on first use: pluggy and the scan of installed distributions cost nothing until
+a plugin is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detcore.hooks._api import API_VERSION, ApiRange
+    from detcore.hooks._doctor import diagnose
+    from detcore.hooks._entry import PluginEntry, PluginState
+    from detcore.hooks._manager import PluginManager
+    from detcore.hooks._markers import hookimpl, hookspec
+    from detcore.hooks._problem import PluginProblem
+    from detcore.hooks.types import CheckpointSaved, LauncherType, SearcherType, StorageType
+
+__all__ = [
+    "API_VERSION",
+    "ApiRange",
+    "CheckpointSaved",
+    "LauncherType",
+    "PluginEntry",
+    "PluginManager",
+    "PluginProblem",
+    "PluginState",
+    "SearcherType",
+    "StorageType",
+    "diagnose",
+    "hookimpl",
+    "hookspec",
+]
+
+_HOMES = {
+    "API_VERSION": "_api",
+    "ApiRange": "_api",
+    "CheckpointSaved": "types",
+    "LauncherType": "types",
+    "PluginEntry": "_entry",
+    "PluginManager": "_manager",
+    "PluginProblem": "_problem",
+    "PluginState": "_entry",
+    "SearcherType": "types",
+    "StorageType": "types",
+    "diagnose": "_doctor",
+    "hookimpl": "_markers",
+    "hookspec": "_markers",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'detcore.hooks' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"detcore.hooks.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

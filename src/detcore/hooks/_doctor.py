@@ -1,0 +1,116 @@
+"""Looking for faults everywhere, also where a run would not look."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detcore.hooks._entry import PluginState
+from detcore.hooks._problem import (
+    PluginProblem,
+    author_problem,
+    install_command,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from detcore.hooks._entry import PluginEntry
+    from detcore.hooks._manager import PluginManager
+
+__all__ = ["diagnose", "module_exists"]
+
+
+def diagnose(manager: PluginManager) -> list[PluginProblem]:
+    """Import every plugin that is on, ask each for what it registers, and return all faults.
+
+    No framework is imported: whether one is there is asked of the import system alone.
+
+    Args:
+        manager: The plugins; what it finds is told to its ``on_problem`` as ever.
+
+    Returns:
+        The faults, in order of the plugins' names.
+    """
+    provided = {
+        entry.name: manager.registrations_of(entry.name)
+        for entry in manager.index()
+        if entry.state in (PluginState.READY, PluginState.LOADED)
+    }
+    for entry in manager.index():
+        if entry.state is PluginState.LOADED:
+            for problem in _version_faults(entry):
+                manager.add_problem(problem)
+            for noun, item in provided.get(entry.name, []):
+                for problem in _registration_faults(entry, noun, item):
+                    manager.add_problem(problem)
+    return sorted(manager.problems(), key=lambda problem: (problem.plugin, problem.kind))
+
+
+def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
+    """Compare the version of detcore with what the distribution requires."""
+    from detcore import __version__
+    from detcore.hooks._requires import is_satisfied, requirements_of, specifier_for
+
+    wanted = specifier_for("detcore", requirements_of(entry.distribution))
+    if wanted and is_satisfied(__version__, wanted) is False:
+        yield PluginProblem(
+            kind="detcore-version",
+            plugin=entry.name,
+            owner=entry.label,
+            message=f"it requires detcore{wanted}, but detcore {__version__} is installed",
+            mend=install_command("--upgrade", *entry.source, f"detcore{wanted}"),
+        )
+
+
+def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
+    from detcore.hooks._registry import targets_of
+    from detcore.types import Framework
+
+    for field, target in targets_of(noun, item):
+        module = target.partition(":")[0]
+        if not module_exists(module):
+            yield author_problem(
+                "missing-target",
+                entry,
+                f"it registers a {noun} whose {field} is {target!r}, but there is no module "
+                f"{module!r}",
+            )
+    if isinstance(item, Framework):
+        for module in item.requires:
+            if not module_exists(module):
+                yield PluginProblem(
+                    kind="missing-framework",
+                    plugin=entry.name,
+                    owner=entry.label,
+                    message=one_line(
+                        f"its framework {item.name!r} needs the module {module!r}, which is not "
+                        "installed"
+                    ),
+                    mend=item.install_hint or install_command(module.partition(".")[0]),
+                )
+
+
+def module_exists(name: str) -> bool:
+    """Whether a module could be imported; imports neither it nor its parents."""
+    parts = name.split(".")
+    path = None
+    for length in range(1, len(parts) + 1):
+        parent = ".".join(parts[:length])
+        if parent in sys.modules and hasattr(sys.modules[parent], "__path__"):
+            path = sys.modules[parent].__path__
+            continue
+        if parent in sys.modules:
+            return length == len(parts)
+        if length == 1:  # the one step at which editable installations hook in
+            spec = importlib.util.find_spec(parent)
+        else:
+            spec = importlib.machinery.PathFinder.find_spec(parent, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+        if path is None and length < len(parts):
+            return False
+    return True

@@ -1,0 +1,62 @@
+"""What is known of a plugin before it is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from detcore.hooks._api import ApiRange
+
+__all__ = ["BUILT_IN", "PluginEntry", "PluginState"]
+
+BUILT_IN = "core"
+"""Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
+
+
+class PluginState(str, enum.Enum):
+    """Where a plugin stands."""
+
+    READY = "ready"
+    LOADED = "loaded"
+    DISABLED = "switched off"
+    NOT_ALLOWED = "not in the allow-list"
+    INCOMPATIBLE = "incompatible"
+    CONFLICT = "name conflict"
+    BROKEN = "broken"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PluginEntry:
+    """A plugin that is installed.
+
+    Attributes:
+        name: The plugin's name: that of its entry point.
+        value: The module, or ``"module:object"``, that implements the hooks.
+        distribution: Name of the distribution that brings it.
+        version: Version of the distribution.
+        folder: The folder in which the distribution's metadata lies.
+        source: What to tell pip to install the distribution again.
+        api: Versions of the hooks that it works with; None if not declared, or not readably so.
+        state: Where it stands.
+        commands: Names of the commands that its distribution declares for it.
+    """
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    folder: str
+    source: tuple[str, ...]
+    api: ApiRange | None
+    state: PluginState
+    commands: tuple[str, ...] = ()
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it ships with detcore."""
+        return self.name == BUILT_IN and self.distribution == "detcore"
+
+    @property
+    def label(self) -> str:
+        """The plugin and its distribution, for messages."""
+        return f"{self.name} ({self.distribution} {self.version})"

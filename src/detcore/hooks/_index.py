@@ -1,0 +1,210 @@
+"""The index: which plugins there are and which may be used. Imports none of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from detcore.hooks._api import API_VERSION, ApiRange, format_version
+from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._problem import (
+    PluginProblem,
+    author_problem,
+    install_command,
+    nearest,
+    uninstall_command,
+)
+from detcore.hooks._scan import API, COMMANDS, PLUGINS, Installed, scan_distributions
+from detcore.hooks._selection import Selection, selection_faults
+
+__all__ = ["Index", "build_index"]
+
+_OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Index:
+    """The plugins, in order of their names with the built-in one first, and their faults."""
+
+    entries: tuple[PluginEntry, ...]
+    problems: tuple[PluginProblem, ...]
+
+
+def build_index(selection: Selection) -> Index:
+    """Scan what is installed."""
+    installed, problems = scan_distributions()
+    entries: list[PluginEntry] = []
+    for distribution in installed:
+        problems += _distribution_faults(distribution)
+        for name in distribution.groups[PLUGINS]:
+            entry, faults = _examine(distribution, name, selection)
+            entries.append(entry)
+            problems += faults
+    entries, conflicts = _settle_names(entries)
+    problems += conflicts
+    problems += selection_faults(selection, {entry.name for entry in entries})
+    entries.sort(key=lambda entry: (not entry.is_built_in, entry.name, entry.distribution))
+    return Index(tuple(entries), tuple(problems))
+
+
+def _distribution_faults(distribution: Installed) -> list[PluginProblem]:
+    return [
+        PluginProblem(
+            kind="malformed-entry-point",
+            plugin="",
+            owner=f"{distribution.name} {distribution.version}",
+            message=fault,
+            mend=install_command("--upgrade", *distribution.source),
+            alternative=uninstall_command(distribution.name),
+        )
+        for fault in distribution.faults
+    ]
+
+
+def _examine(
+    distribution: Installed, name: str, selection: Selection
+) -> tuple[PluginEntry, list[PluginProblem]]:
+    """Return one plugin's entry; a plugin that is switched off has no faults."""
+    declared = distribution.groups[PLUGINS][name]
+    value = declared.value.partition("[")[0].strip()  # extras are an old form; no tool uses them
+    entry = PluginEntry(
+        name=name,
+        value=value,
+        distribution=distribution.name,
+        version=distribution.version,
+        folder=distribution.folder,
+        source=distribution.source,
+        api=None,
+        state=PluginState.READY,
+        commands=_commands(distribution, value),
+    )
+    range_text = distribution.groups[API].get(name)
+    api, state, fault = _check_api(entry, range_text.value if range_text else None, distribution)
+    entry = dataclasses.replace(entry, api=api, state=state)
+    off = _switched_off(entry, selection)
+    if off is not None:
+        return dataclasses.replace(entry, state=off), []
+    if _OBJECT.fullmatch(value) is None:
+        fault = author_problem(
+            "malformed-entry-point",
+            entry,
+            f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
+            "names neither a module nor 'module:object'",
+        )
+        entry = dataclasses.replace(entry, state=PluginState.BROKEN)
+    return entry, [fault] if fault else []
+
+
+def _switched_off(entry: PluginEntry, selection: Selection) -> PluginState | None:
+    if entry.is_built_in:
+        return None
+    if entry.name in selection.disabled:
+        return PluginState.DISABLED
+    if selection.allowed is not None and entry.name not in selection.allowed:
+        return PluginState.NOT_ALLOWED
+    return None
+
+
+def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
+    """Return the declared commands of the plugin at `value`: those that name its module.
+
+    A command whose module is no plugin's belongs to all plugins of its distribution.
+    """
+    modules = {
+        declared.value.partition(":")[0].strip()
+        for declared in distribution.groups[PLUGINS].values()
+    }
+    own = value.partition(":")[0]
+    names = []
+    for name, declared in distribution.groups[COMMANDS].items():
+        module = declared.value.partition(":")[0].strip()
+        if module == own or module not in modules:
+            names.append(name)
+    return tuple(sorted(names))
+
+
+def _check_api(
+    entry: PluginEntry, text: str | None, distribution: Installed
+) -> tuple[ApiRange | None, PluginState, PluginProblem | None]:
+    """Compare the declared range with the version of the hooks."""
+    if text is None:
+        others = set(distribution.groups[API]) - set(distribution.groups[PLUGINS])
+        near = nearest(entry.name, others)
+        hint = f" (there is one for {near!r})" if near else ""
+        problem = author_problem(
+            "no-api-range",
+            entry,
+            f"no API range declared: entry-point group 'detcore.api' has no {entry.name!r}{hint}; "
+            f"this detcore has API {format_version(API_VERSION)}",
+        )
+        return None, PluginState.INCOMPATIBLE, problem
+    try:
+        api = ApiRange.parse(text)
+    except ValueError as error:
+        problem = author_problem(
+            "malformed-api-range",
+            entry,
+            f"its API range {text!r} cannot be read: {error}; it is a minimum such as '1.0', or "
+            "'1.0:1.4'",
+        )
+        return None, PluginState.INCOMPATIBLE, problem
+    problem_or_none = _range_fault(entry, api)
+    state = PluginState.INCOMPATIBLE if problem_or_none else PluginState.READY
+    return api, state, problem_or_none
+
+
+def _range_fault(entry: PluginEntry, api: ApiRange) -> PluginProblem | None:
+    ours = format_version(API_VERSION)
+    if api.is_too_old_for(API_VERSION):
+        return author_problem(
+            "api-too-old", entry, f"it works with API {api}, but this detcore has API {ours}"
+        )
+    if api.is_too_new_for(API_VERSION):
+        return PluginProblem(
+            kind="api-too-new",
+            plugin=entry.name,
+            owner=entry.label,
+            message=f"it needs API {api}, but this detcore has API {ours}",
+            mend=install_command("--upgrade", "detcore"),
+        )
+    return None
+
+
+def _settle_names(
+    entries: Iterable[PluginEntry],
+) -> tuple[list[PluginEntry], list[PluginProblem]]:
+    """Put plugins of one name out of use, all of them: choosing one would be a guess."""
+    by_name: dict[str, list[PluginEntry]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.name, []).append(entry)
+    settled: list[PluginEntry] = []
+    problems = []
+    off = (PluginState.DISABLED, PluginState.NOT_ALLOWED)
+    for name, rivals in by_name.items():
+        losers = [entry for entry in rivals if not entry.is_built_in]
+        if len(rivals) == 1 or all(entry.state in off for entry in losers):
+            settled += rivals
+            continue
+        settled += [entry for entry in rivals if entry.is_built_in]
+        settled += [dataclasses.replace(entry, state=PluginState.CONFLICT) for entry in losers]
+        problems.append(_name_conflict(name, rivals, losers))
+    return settled, problems
+
+
+def _name_conflict(
+    name: str, rivals: list[PluginEntry], losers: list[PluginEntry]
+) -> PluginProblem:
+    owners = " and ".join(f"{entry.distribution} {entry.version}" for entry in rivals)
+    if len(losers) < len(rivals):
+        consequence = "the built-in one is used"
+    else:
+        consequence = "none of them is used"
+    return PluginProblem(
+        kind="duplicate-plugin",
+        plugin=name,
+        owner=name,
+        message=f"{owners} both bring a plugin of this name; {consequence}",
+        mend=uninstall_command(losers[-1].distribution),
+        alternative=uninstall_command(losers[0].distribution) if len(losers) > 1 else None,
+    )

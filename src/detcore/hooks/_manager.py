@@ -1,0 +1,240 @@
+"""The plugin manager: the only place from which plugins are found and called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from detcore.errors import PluginNotFoundError
+from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._problem import PluginProblem, nearest
+from detcore.hooks._runtime import Runtime
+from detcore.hooks._selection import Selection
+
+if TYPE_CHECKING:
+    import logging
+
+    import click
+
+    from detcore.environment import Environment
+    from detcore.hooks.types import CheckpointSaved, LauncherType, SearcherType, StorageType
+    from detcore.types import Framework, TrialInfo
+
+    Registered: TypeAlias = Framework | StorageType | LauncherType | SearcherType | click.Command
+
+__all__ = ["PluginManager"]
+
+
+class PluginManager:
+    """Finds plugins, imports each when it is first needed, and calls their hooks.
+
+    One is made per run or command and handed to whoever needs plugins. Making it does nothing.
+    Nothing that a plugin does wrong is raised from here: it becomes a `PluginProblem`.
+    Not thread-safe.
+
+    Args:
+        environment: Says which plugins are on (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
+        disabled: More plugins to switch off.
+        allowed: The only plugins to use besides the built-in one; None = as `environment` says.
+        reserved_commands: Names of commands that no plugin may register.
+        on_problem: Told of each problem once, when it is found; default: a logged warning.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        disabled: Iterable[str] = (),
+        allowed: Iterable[str] | None = None,
+        reserved_commands: Iterable[str] = (),
+        on_problem: Callable[[PluginProblem], None] | None = None,
+    ) -> None:
+        selection = Selection(
+            disabled_by_variable=environment.disabled_plugins,
+            disabled_by_caller=frozenset(disabled),
+            allowed_by_variable=environment.allowed_plugins,
+            allowed_by_caller=None if allowed is None else frozenset(allowed),
+        )
+        self._selection = selection
+        self._reserved = frozenset(reserved_commands)
+        self._runtime = Runtime(selection, self._reserved, on_problem or _log_problem)
+        self._failures: Counter[tuple[str, str]] = Counter()
+
+    # -- which plugins there are ------------------------------------------------------------------
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Names of the plugins that are switched off."""
+        return self._selection.disabled
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """Names of the only plugins that are on, or None for all."""
+        return self._selection.allowed
+
+    def index(self) -> list[PluginEntry]:
+        """Return the installed plugins as they stand now; imports none of them."""
+        return self._runtime.entries()
+
+    def entry(self, name: str) -> PluginEntry:
+        """Return the plugin of that name.
+
+        Raises:
+            PluginNotFoundError: If there is none.
+        """
+        entries = {entry.name: entry for entry in reversed(self.index())}
+        if name not in entries:
+            near = nearest(name, entries)
+            hint = f"Did you mean {near!r}?" if near else f"Plugins here: {', '.join(entries)}."
+            raise PluginNotFoundError(f"no plugin is called {name!r}.\n{hint}")
+        return entries[name]
+
+    def problems(self) -> list[PluginProblem]:
+        """Return what was found so far; `detcore.hooks.diagnose` looks everywhere."""
+        self._runtime.entries()
+        return list(self._runtime.problems)
+
+    def add_problem(self, problem: PluginProblem) -> None:
+        """Record a fault that was found from outside, unless it is known already."""
+        self._runtime.report(problem)
+
+    def hooks_of(self, name: str) -> dict[str, Callable[..., object]]:
+        """Return a plugin's hook implementations by name; imports it. Empty if it is not usable."""
+        hooks = self._runtime.load(self.entry(name))
+        return {} if hooks is None else hooks.functions
+
+    def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
+        """Return what a plugin registered, as pairs such as ``("framework", Framework(...))``."""
+        return [
+            (noun, registration.item)
+            for noun, registrations in self._runtime.collect_all().items()
+            for registration in registrations.values()
+            if registration.entry.name == name
+        ]
+
+    # -- what plugins register --------------------------------------------------------------------
+
+    def frameworks(self) -> dict[str, Framework]:
+        """Return the registered frameworks by name."""
+        return self._runtime.items("framework")
+
+    def storage_types(self) -> dict[str, StorageType]:
+        """Return the registered storage types by name."""
+        return self._runtime.items("storage type")
+
+    def launchers(self) -> dict[str, LauncherType]:
+        """Return the registered launchers by name."""
+        return self._runtime.items("launcher")
+
+    def searchers(self) -> dict[str, SearcherType]:
+        """Return the registered search methods by name."""
+        return self._runtime.items("searcher")
+
+    def commands(self) -> dict[str, click.Command]:
+        """Return the registered commands by name."""
+        return self._runtime.items("command")
+
+    def declared_commands(self) -> dict[str, PluginEntry]:
+        """Return the commands that usable plugins declare, by name; imports none of them.
+
+        A built-in command's name, or one that two plugins declare, is not among them.
+        """
+        declared: dict[str, PluginEntry] = {}
+        claims: Counter[str] = Counter()
+        for entry in self._runtime.entries():
+            if entry.state in (PluginState.READY, PluginState.LOADED):
+                for name in entry.commands:
+                    declared.setdefault(name, entry)
+                    claims[name] += declared[name].distribution != entry.distribution
+        return {
+            name: entry
+            for name, entry in sorted(declared.items())
+            if name not in self._reserved and not claims[name]
+        }
+
+    def command(self, name: str) -> click.Command | None:
+        """Return a plugin's command, or None if there is none of that name.
+
+        If it is declared, only the plugin that declares it is imported, else all are.
+        """
+        entry = self.declared_commands().get(name)
+        if entry is not None:
+            command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
+            if command is not None:
+                return command
+        return self.commands().get(name)
+
+    # -- what observers are told ------------------------------------------------------------------
+
+    def notify_trial_started(self, trial: TrialInfo) -> None:
+        """Tell the observers that a trial starts."""
+        self._notify("detcore_trial_started", trial=trial)
+
+    def notify_training_metrics(
+        self,
+        trial: TrialInfo,
+        steps_completed: int,
+        metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+    ) -> None:
+        """Tell the observers of training metrics; they get read-only views."""
+        name = "detcore_training_metrics"
+        if not self._runtime.callers(name):
+            return
+        batches = None if batch_metrics is None else tuple(map(MappingProxyType, batch_metrics))
+        self._notify(
+            name,
+            trial=trial,
+            steps_completed=steps_completed,
+            metrics=MappingProxyType(metrics),
+            batch_metrics=batches,
+        )
+
+    def notify_validation_metrics(
+        self, trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float]
+    ) -> None:
+        """Tell the observers of validation metrics; they get a read-only view."""
+        self._notify(
+            "detcore_validation_metrics",
+            trial=trial,
+            steps_completed=steps_completed,
+            metrics=MappingProxyType(metrics),
+        )
+
+    def notify_checkpoint_saved(self, trial: TrialInfo, checkpoint: CheckpointSaved) -> None:
+        """Tell the observers of a committed checkpoint."""
+        self._notify("detcore_checkpoint_saved", trial=trial, checkpoint=checkpoint)
+
+    def notify_trial_finished(self, trial: TrialInfo, state: str, error: str | None) -> None:
+        """Tell the observers that a trial's process ends; then tell how often hooks failed."""
+        self._notify("detcore_trial_finished", trial=trial, state=state, error=error)
+        for (label, hook), count in sorted(self._failures.items()):
+            if count > 1:
+                _logger().warning("plugin %s: %s failed %d times in all", label, hook, count)
+        self._failures.clear()
+
+    def _notify(self, hook: str, **arguments: object) -> None:
+        for entry, caller in self._runtime.callers(hook):
+            try:
+                caller(**arguments)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated: training goes on)
+                self._failures[entry.label, hook] += 1
+                if self._failures[entry.label, hook] == 1:
+                    from detcore.hooks._load import describe_error
+
+                    _logger().warning(
+                        "plugin %s: %s failed, training goes on: %s",
+                        entry.label, hook, describe_error(error),
+                    )  # fmt: skip
+
+
+def _log_problem(problem: PluginProblem) -> None:
+    _logger().warning("plugin %s", problem)
+
+
+def _logger() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("detcore.plugins")

@@ -1,0 +1,233 @@
+"""What plugins registered: checked, and put together without letting one replace another."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
+from detcore.hooks.types import LauncherType, SearcherType, StorageType
+from detcore.types import Framework
+
+if TYPE_CHECKING:
+    from detcore.hooks._entry import PluginEntry
+
+__all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One register hook, and what it may return.
+
+    Attributes:
+        noun: What it registers, for messages.
+        hook: Name of the hook.
+        load_type: Returns the class of its values; only called once there is a value.
+        targets: Fields that are ``"module:attribute"``.
+        optional_targets: Fields that are that or None.
+        texts: Fields that are tuples of texts.
+    """
+
+    noun: str
+    hook: str
+    load_type: Callable[[], type]
+    targets: tuple[str, ...] = ()
+    optional_targets: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One value that one plugin registered."""
+
+    entry: PluginEntry
+    item: Any  # a Framework, StorageType, LauncherType, SearcherType or click.Command
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.item.name)
+
+    def keys(self, noun: str) -> list[tuple[str, str]]:
+        """Return what no other plugin may register as well."""
+        keys = [(noun, self.name)]
+        if isinstance(self.item, StorageType):
+            keys += [("URL scheme", scheme) for scheme in self.item.schemes]
+        return keys
+
+
+def _load_command_type() -> type:
+    import click
+
+    return click.Command
+
+
+KINDS = (
+    Kind(
+        noun="framework",
+        hook="detcore_register_framework",
+        load_type=lambda: Framework,
+        targets=("trial_class", "context_class", "controller"),
+        optional_targets=("prepare_worker", "load_checkpoint"),
+        texts=("requires",),
+    ),
+    Kind(
+        noun="storage type",
+        hook="detcore_register_storage",
+        load_type=lambda: StorageType,
+        targets=("settings", "backend"),
+        texts=("schemes",),
+    ),
+    Kind(
+        noun="launcher",
+        hook="detcore_register_launcher",
+        load_type=lambda: LauncherType,
+        targets=("launcher",),
+    ),
+    Kind(
+        noun="searcher",
+        hook="detcore_register_searcher",
+        load_type=lambda: SearcherType,
+        targets=("method",),
+    ),
+    Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
+)
+
+
+def check_items(
+    kind: Kind, entry: PluginEntry, returned: Iterable[object], place: str
+) -> tuple[list[Registration], list[PluginProblem]]:
+    """Check what one plugin's hook returned.
+
+    Args:
+        kind: The hook.
+        entry: The plugin.
+        returned: One element per implementation of the hook: a value, or a list of values.
+        place: Where the hook is defined, for messages.
+
+    Returns:
+        The good values, and a problem for each of the others.
+    """
+    registrations = []
+    problems = []
+    wanted = kind.load_type()
+    for value in returned:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not isinstance(item, wanted):
+                problems.append(
+                    author_problem(
+                        "wrong-type",
+                        entry,
+                        f"{kind.hook} returned {_shorten(item)}, which is no {wanted.__name__} "
+                        f"({place})",
+                    )
+                )
+                continue
+            faults = list(_faults(kind, item))
+            problems += [
+                author_problem("bad-value", entry, f"{kind.hook} returned a {kind.noun} whose "
+                               f"{fault} ({place})")
+                for fault in faults
+            ]  # fmt: skip
+            if not faults:
+                registrations.append(Registration(entry=entry, item=item))
+    return registrations, problems
+
+
+def _faults(kind: Kind, item: Any) -> Iterable[str]:
+    if not _is_text(item.name, _NAME):
+        yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
+    for field in (*kind.targets, *kind.optional_targets):
+        value = getattr(item, field)
+        if value is None and field in kind.optional_targets:
+            continue
+        if not _is_text(value, _TARGET):
+            yield f"{field} is {_shorten(value)}, not a text like 'module:attribute'"
+    for field in kind.texts:
+        value = getattr(item, field)
+        pattern = _SCHEME if field == "schemes" else None
+        if not isinstance(value, tuple) or not all(_is_text(text, pattern) for text in value):
+            wanted = "URL schemes" if pattern else "names"
+            yield f"{field} is {_shorten(value)}, not a tuple of {wanted}"
+
+
+def _is_text(value: object, pattern: re.Pattern[str] | None) -> bool:
+    return isinstance(value, str) and (pattern is None or pattern.fullmatch(value) is not None)
+
+
+def _shorten(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def settle(
+    kind: Kind, registrations: Sequence[Registration], reserved: frozenset[str]
+) -> tuple[dict[str, Registration], list[PluginProblem]]:
+    """Leave out what was registered twice, all of it but a built-in one.
+
+    Args:
+        kind: The hook.
+        registrations: What all plugins registered.
+        reserved: Names that are taken before any plugin is asked.
+    """
+    claims: dict[tuple[str, str], list[Registration]] = {}
+    for registration in registrations:
+        for key in registration.keys(kind.noun):
+            claims.setdefault(key, []).append(registration)
+    problems = []
+    out: set[int] = set()
+    for (noun, name), rivals in claims.items():
+        if name in reserved:
+            out.update(map(id, rivals))
+            problems += [command_clash(rival.entry, name) for rival in rivals]
+        elif len(rivals) > 1:
+            losers = [rival for rival in rivals if not rival.entry.is_built_in]
+            out.update(map(id, losers))
+            problems.append(_conflict(noun, name, rivals, losers))
+    kept = [registration for registration in registrations if id(registration) not in out]
+    return {registration.name: registration for registration in kept}, problems
+
+
+def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
+    """Return the fields of a registered value that name an object, with what they name."""
+    kind = next(kind for kind in KINDS if kind.noun == noun)
+    fields = (*kind.targets, *kind.optional_targets)
+    return [(field, value) for field in fields if (value := getattr(item, field)) is not None]
+
+
+def command_clash(entry: PluginEntry, name: str) -> PluginProblem:
+    """Return the problem of a plugin's command that has a built-in command's name."""
+    return author_problem(
+        "command-clash",
+        entry,
+        f"its command {name!r} has the name of a built-in command; the built-in one is used",
+    )
+
+
+def _conflict(
+    noun: str, name: str, rivals: list[Registration], losers: list[Registration]
+) -> PluginProblem:
+    entries = list({rival.entry.name: rival.entry for rival in rivals}.values())
+    last = losers[-1].entry
+    if len(entries) == 1:
+        return author_problem(
+            "duplicate-registration", last, f"it registers the {noun} {name!r} twice"
+        )
+    consequence = "none is used" if len(losers) == len(rivals) else "the built-in one is used"
+    owners = " and ".join(entry.label for entry in entries)
+    return PluginProblem(
+        kind="duplicate-registration",
+        plugin=last.name,
+        owner=owners,
+        message=f"both register the {noun} {name!r}; {consequence}",
+        mend=switch_off_command(last.name),
+        alternative=(
+            switch_off_command(losers[0].entry.name) if losers[0].entry is not last else None
+        ),
+    )

@@ -1,0 +1,153 @@
+"""What a distribution requires, as far as messages need to know.
+
+detcore does not depend on ``packaging``; this reads plain requirements and versions (PEP 440) and
+says "cannot tell" (None) about anything else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from detcore.hooks._scan import canonical_name
+
+__all__ = ["guess_requirement", "is_satisfied", "requirements_of", "specifier_for"]
+
+_REQUIREMENT = re.compile(
+    r"^\s*(?P<name>[A-Za-z0-9][\w.-]*)\s*(?P<extras>\[[^\]]*\])?\s*\(?(?P<spec>[^;@()]*)\)?\s*$"
+)
+_CLAUSE = re.compile(r"^(~=|==|!=|<=|>=|<|>)\s*([\w.+!*-]+)$")
+_VERSION = re.compile(
+    r"^v?(?P<release>\d+(?:\.\d+)*)"
+    r"(?:[-_.]?(?P<pre>a|b|rc|alpha|beta|c|pre|preview)[-_.]?(?P<pre_n>\d*))?"
+    r"(?:[-_.]?(?P<post>post|rev|r)[-_.]?(?P<post_n>\d*))?"
+    r"(?:[-_.]?(?P<dev>dev)[-_.]?(?P<dev_n>\d*))?(?:\+[\w.]+)?$",
+    re.IGNORECASE,
+)
+_PRE = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
+_FINAL = 3
+
+# Modules whose distribution is called otherwise, where no requirement tells.
+_OTHER_NAMES = {
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "google": "google-cloud-storage",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+Version = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def requirements_of(distribution: str) -> list[str]:
+    """Return the unconditional requirements of an installed distribution, as it words them."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires(distribution) or []
+    except PackageNotFoundError:
+        return []
+    return [line.strip() for line in lines if ";" not in line]
+
+
+def guess_requirement(module: str, distribution: str) -> str:
+    """Return what to install so that `module` can be imported.
+
+    That is the requirement of `distribution` with the module's name, else the only one of its
+    requirements that is not installed, else the module's usual distribution.
+    """
+    usual = _OTHER_NAMES.get(module, module)
+    missing = []
+    for line in requirements_of(distribution):
+        match = _REQUIREMENT.match(line)
+        if match is None:
+            continue
+        text = "".join(line.split()).replace("(", "").replace(")", "")
+        if canonical_name(match["name"]) == canonical_name(usual):
+            return text
+        if not _is_installed(match["name"]):
+            missing.append(text)
+    if len(missing) == 1:
+        return missing[0]
+    return usual.replace("_", "-")
+
+
+def specifier_for(name: str, lines: list[str]) -> str | None:
+    """Return the version specifier that one of the requirements sets for `name`, or None."""
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match is not None and canonical_name(match["name"]) == canonical_name(name):
+            return "".join(match["spec"].split()) or None
+    return None
+
+
+def is_satisfied(version: str, specifier: str) -> bool | None:
+    """Return whether `version` is in `specifier` (``">=0.1,<0.2"``), or None if unreadable."""
+    answers = [_satisfies(version, clause.strip()) for clause in specifier.split(",")]
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _satisfies(version: str, clause: str) -> bool | None:
+    match = _CLAUSE.match(clause)
+    if match is None:
+        return None
+    operator, text = match.groups()
+    if text.endswith(".*"):
+        return _matches_prefix(version, operator, text[:-2])
+    have, want = _parse(version), _parse(text)
+    if have is None or want is None:
+        return None
+    if operator == "~=":
+        prefix = text.rpartition(".")[0]
+        return have >= want and bool(_matches_prefix(version, "==", prefix))
+    if operator == "<" and want[1][0] == _FINAL and have[0] == want[0]:
+        return False  # PEP 440: 0.2rc1 is not in "<0.2"
+    return {
+        "==": have == want,
+        "!=": have != want,
+        "<=": have <= want,
+        ">=": have >= want,
+        "<": have < want,
+        ">": have > want and have[0] != want[0],  # PEP 440: 0.2.post1 is not in ">0.2"
+    }[operator]
+
+
+def _matches_prefix(version: str, operator: str, prefix: str) -> bool | None:
+    have = _VERSION.match(version)
+    if have is None or operator not in ("==", "!=") or not re.fullmatch(r"\d+(\.\d+)*", prefix):
+        return None
+    parts = [int(part) for part in prefix.split(".")]
+    release = [int(part) for part in have["release"].split(".")]
+    release += [0] * (len(parts) - len(release))
+    return (release[: len(parts)] == parts) == (operator == "==")
+
+
+def _parse(text: str) -> Version | None:
+    """Return a key that sorts as PEP 440 says: dev < a < b < rc < final < post."""
+    match = _VERSION.match(text)
+    if match is None:
+        return None
+    release = [int(part) for part in match["release"].split(".")]
+    while len(release) > 1 and release[-1] == 0:
+        release.pop()
+    stage, number = _FINAL, 0
+    if match["pre"]:
+        stage, number = _PRE[match["pre"].lower()], int(match["pre_n"] or 0)
+    elif match["dev"] and not match["post"]:
+        stage = -1
+    post = int(match["post_n"] or 0) if match["post"] else -1
+    dev = (0, int(match["dev_n"] or 0)) if match["dev"] else (1, 0)
+    return tuple(release), (stage, number, post, *dev)
+
+
+def _is_installed(distribution: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        metadata(distribution)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""Loading plugins and asking them, once each. `PluginManager` is the face of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
+from detcore.hooks._selection import Selection
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from detcore.hooks._check import Hooks
+    from detcore.hooks._registry import Kind, Registration
+
+__all__ = ["Runtime"]
+
+Caller: TypeAlias = "tuple[PluginEntry, pluggy.HookCaller]"
+
+
+class Runtime:
+    """What one manager knows: entries, hooks, registrations, problems.
+
+    Args:
+        selection: Which plugins are on.
+        reserved_commands: Names that no plugin's command may have.
+        on_problem: Told of each problem once.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        reserved_commands: frozenset[str],
+        on_problem: Callable[[PluginProblem], None],
+    ) -> None:
+        self.problems: list[PluginProblem] = []
+        self._selection = selection
+        self._reserved = reserved_commands
+        self._on_problem = on_problem
+        self._entries: list[PluginEntry] | None = None
+        self._hooks: dict[str, Hooks | None] = {}
+        self._specs: pluggy.PluginManager | None = None
+        self._everything: pluggy.PluginManager | None = None
+        self._callers: dict[str, list[Caller]] = {}
+        self._settled: dict[str, dict[str, Registration]] = {}
+
+    def entries(self) -> list[PluginEntry]:
+        """Return all plugins as they stand; the first call scans what is installed."""
+        if self._entries is None:
+            from detcore.hooks._index import build_index
+
+            index = build_index(self._selection)
+            self._entries = list(index.entries)
+            for problem in index.problems:
+                self.report(problem)
+            self._check_declared_commands()
+        return list(self._entries)
+
+    def report(self, problem: PluginProblem) -> None:
+        """Keep a problem, and pass it on; one that is known already is dropped."""
+        if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
+            off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
+            if off != problem.mend:
+                problem = dataclasses.replace(problem, alternative=off)
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self._on_problem(problem)
+
+    def load(self, entry: PluginEntry) -> Hooks | None:
+        """Return a plugin's hooks; the first call imports it. None if it cannot be used."""
+        if entry.state not in (PluginState.READY, PluginState.LOADED):
+            return None
+        if entry.name not in self._hooks:
+            from detcore.hooks._load import load_plugin
+
+            if self._specs is None:
+                self._specs = self._make_pluggy(())
+            hooks, problems = load_plugin(entry, self._specs)
+            self._hooks[entry.name] = hooks
+            self._set_state(entry, PluginState.BROKEN if hooks is None else PluginState.LOADED)
+            for problem in problems:
+                self.report(problem)
+        return self._hooks[entry.name]
+
+    def callers(self, hook: str) -> list[Caller]:
+        """Return each plugin that implements a hook with what calls it, in calling order."""
+        if hook not in self._callers:
+            if self._everything is None:
+                for entry in self.entries():
+                    self.load(entry)
+                self._everything = self._make_pluggy(self.entries())
+            self._callers[hook] = _split(self._everything, hook, self.entries())
+        return self._callers[hook]
+
+    def items(self, noun: str) -> dict[str, Any]:
+        """Return what all plugins registered of one kind, by name."""
+        registrations = self._collect(_kind(noun))
+        return {name: registration.item for name, registration in registrations.items()}
+
+    def items_of(self, entry: PluginEntry, noun: str) -> dict[str, Any]:
+        """Return what one plugin registers of one kind, by name; asks no other plugin."""
+        from detcore.hooks._registry import settle
+
+        self.load(entry)
+        kind = _kind(noun)
+        registrations = []
+        for caller in _split(self._make_pluggy([entry]), kind.hook, [entry]):
+            registrations += self._ask(kind, caller)
+        settled, problems = settle(kind, registrations, self._reserved)
+        for problem in problems:
+            self.report(problem)
+        return {name: registration.item for name, registration in settled.items()}
+
+    def collect_all(self) -> dict[str, dict[str, Registration]]:
+        """Return what all plugins registered, by kind and name."""
+        from detcore.hooks._registry import KINDS
+
+        return {kind.noun: self._collect(kind) for kind in KINDS}
+
+    def _collect(self, kind: Kind) -> dict[str, Registration]:
+        if kind.noun not in self._settled:
+            from detcore.hooks._registry import settle
+
+            registrations = []
+            for caller in self.callers(kind.hook):
+                registrations += self._ask(kind, caller)
+            reserved = self._reserved if kind.noun == "command" else frozenset[str]()
+            self._settled[kind.noun], problems = settle(kind, registrations, reserved)
+            for problem in problems:
+                self.report(problem)
+        return self._settled[kind.noun]
+
+    def _ask(self, kind: Kind, caller: Caller) -> list[Registration]:
+        """Call one plugin's register hook and check what it returns."""
+        from detcore.hooks._check import defined_at
+        from detcore.hooks._load import describe_error
+        from detcore.hooks._registry import check_items
+
+        entry, hook = caller
+        try:
+            returned = hook()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
+            self.report(
+                author_problem("hook-failed", entry, f"{kind.hook} fails: {describe_error(error)}")
+            )
+            return []
+        place = defined_at(hook.get_hookimpls()[0].function)
+        registrations, problems = check_items(kind, entry, returned, place)
+        for problem in problems:
+            self.report(problem)
+        return registrations
+
+    def _make_pluggy(self, entries: Iterable[PluginEntry]) -> pluggy.PluginManager:
+        """Return a pluggy manager that knows the specifications and the loaded plugins."""
+        import pluggy
+
+        from detcore.hooks import specs
+        from detcore.hooks._markers import PROJECT
+
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(specs)
+        for entry in reversed(list(entries)):  # pluggy calls last what was registered first
+            hooks = self._hooks.get(entry.name)
+            if hooks is not None and entry.state in (PluginState.READY, PluginState.LOADED):
+                manager.register(hooks, name=entry.name)
+        return manager
+
+    def _set_state(self, entry: PluginEntry, state: PluginState) -> None:
+        assert self._entries is not None  # `entry` came from there
+        self._entries = [
+            dataclasses.replace(known, state=state) if known == entry else known
+            for known in self._entries
+        ]
+
+    def _check_declared_commands(self) -> None:
+        clashes = [
+            (entry, name)
+            for entry in self._entries or ()
+            if entry.state is PluginState.READY
+            for name in sorted(self._reserved.intersection(entry.commands))
+        ]
+        for entry, name in clashes:
+            from detcore.hooks._registry import command_clash
+
+            self.report(command_clash(entry, name))
+
+
+def _kind(noun: str) -> Kind:
+    from detcore.hooks._registry import KINDS
+
+    return next(kind for kind in KINDS if kind.noun == noun)
+
+
+def _split(manager: pluggy.PluginManager, hook: str, entries: list[PluginEntry]) -> list[Caller]:
+    """Return one caller per plugin, so that one that fails does not end the others' turn."""
+    by_name = {entry.name: entry for entry in reversed(entries)}
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    plugins = list({impl.plugin_name: impl.plugin for impl in reversed(implementations)}.items())
+    return [
+        (
+            by_name[name],
+            manager.subset_hook_caller(
+                hook, [other for _, other in plugins if other is not plugin]
+            ),
+        )
+        for name, plugin in plugins
+    ]

@@ -1,0 +1,72 @@
+"""What plugins register, and what observers are told. Imports nothing but the stdlib."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+__all__ = ["CheckpointSaved", "LauncherType", "SearcherType", "StorageType"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StorageType:
+    """A kind of checkpoint storage.
+
+    The objects are named as ``"module:attribute"`` and imported on first use.
+
+    Attributes:
+        name: What an experiment file says under ``checkpoint_storage.type``, such as ``"s3"``.
+        schemes: URL schemes that it serves, without ``://``, such as ``("s3",)``; may be empty.
+        settings: The pydantic model of its part of the experiment file.
+        backend: A callable ``(settings) -> StorageBackend``.
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    settings: str
+    backend: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherType:
+    """A way to start the workers of a trial.
+
+    Attributes:
+        name: Short name, such as ``"local"``.
+        launcher: The launcher class, as ``"module:Class"``.
+    """
+
+    name: str
+    launcher: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearcherType:
+    """A search method.
+
+    Attributes:
+        name: What an experiment file says under ``searcher.name``.
+        method: The class of the method, as ``"module:Class"``.
+    """
+
+    name: str
+    method: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint that was committed.
+
+    Attributes:
+        uuid: Identifier of the checkpoint.
+        steps_completed: Steps (batches) of the trial that it holds; >= 0.
+        url: Where its files are.
+        size_bytes: Sum of the sizes of its files.
+        path: The folder of its files, where the storage is a folder of this machine.
+    """
+
+    uuid: str
+    steps_completed: int
+    url: str
+    size_bytes: int
+    path: Path | None = None

@@ -1,0 +1,485 @@
+"""The doctor on seeded breakages: each a real distribution, found by a real subprocess."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_distributions import (
+    install_prefix,
+    run_detcore,
+    run_python,
+    uninstall_prefix,
+    write_distribution,
+)
+
+PIP = install_prefix()
+UPGRADE = f"{PIP} --upgrade"
+OFF = "export DETCORE_DISABLE_PLUGINS={}"
+FRAMEWORK = """
+from detcore import hookimpl
+from detcore.types import Framework
+
+@hookimpl
+def detcore_register_framework():
+    return Framework(name={name!r}, trial_class="json:T", context_class="json:C",
+                     controller="json:K", requires={requires!r}, install_hint={hint!r})
+"""
+
+
+def framework(name: str, requires: tuple[str, ...] = (), hint: str = "") -> str:
+    return FRAMEWORK.format(name=name, requires=requires, hint=hint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Breakage:
+    """A seeded fault: what is installed, what is said of it, and the two commands."""
+
+    said: str
+    mend: str
+    distributions: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=lambda: {"detcore-bad": {}}
+    )
+    alternative: str | None = OFF.format("bad")
+    only: tuple[str, ...] = ("bad",)
+
+
+def bad(**settings: Any) -> Mapping[str, Mapping[str, Any]]:
+    return {"detcore-bad": settings}
+
+
+def source(text: str) -> Mapping[str, Mapping[str, Any]]:
+    return bad(modules={"detcore_bad.plugin": text})
+
+
+BREAKAGES = {
+    "missing module": Breakage(
+        r"bad \(detcore-bad 1\.0\): there is no module 'detcore_bad': the installation is "
+        "damaged",
+        f"{PIP} --force-reinstall --no-deps detcore-bad",
+        bad(modules={}),
+    ),
+    "missing object": Breakage(
+        r"module detcore_bad\.plugin has no object 'plugn'; did you mean 'plugin'\?",
+        f"{UPGRADE} detcore-bad",
+        bad(
+            modules={"detcore_bad.plugin": "plugin = object()"},
+            plugins={"bad": "detcore_bad.plugin:plugn"},
+        ),
+    ),
+    "syntax error": Breakage(
+        r"importing detcore_bad\.plugin fails: SyntaxError: .*detcore_bad/plugin\.py, line 2\)",
+        f"{UPGRADE} detcore-bad",
+        source("import json\ndef broken(:\n"),
+    ),
+    "missing dependency": Breakage(
+        r"importing detcore_bad\.plugin needs the module 'no_such_module', which is not installed",
+        f"{PIP} no-such-module",
+        source("import no_such_module.part"),
+    ),
+    "missing dependency with a required version": Breakage(
+        "needs the module 'no_such_module'",
+        f"{PIP} 'no-such-module<3,>=1.2'",
+        bad(
+            modules={"detcore_bad.plugin": "import no_such_module"},
+            requires=["click", "no-such-module (<3,>=1.2)"],
+        ),
+    ),
+    "missing dependency of another name": Breakage(
+        "needs the module 'bs_four', which is not installed",
+        f"{PIP} 'no-such-soup>=4'",
+        bad(
+            modules={"detcore_bad.plugin": "import bs_four"},
+            requires=["click>=8", "no-such-soup>=4", 'absent; extra == "x"'],
+        ),
+    ),
+    "name gone from a dependency": Breakage(
+        r"importing detcore_bad\.plugin fails: ImportError: cannot import name 'gone' from 'json'"
+        r".*plugin\.py, line 1\)",
+        f"{UPGRADE} detcore-bad",
+        source("from json import gone"),
+    ),
+    "module gone from detcore": Breakage(
+        r"fails: ModuleNotFoundError: No module named 'detcore\.gone'",
+        f"{UPGRADE} detcore-bad",
+        source("import detcore.gone"),
+    ),
+    "exception on import": Breakage(
+        r"fails: RuntimeError: two lines \(.*plugin\.py, line 1\)",
+        f"{UPGRADE} detcore-bad",
+        source("raise RuntimeError('two\\nlines')"),
+    ),
+    "exit on import": Breakage(
+        r"importing detcore_bad\.plugin ends the program: .*plugin\.py, line 2",
+        f"{UPGRADE} detcore-bad",
+        source("import sys\nsys.exit(0)"),
+    ),
+    "prints on import": Breakage(
+        "it prints when it is imported: 'hello'",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "print('hello')\nfrom detcore import hookimpl\n"
+            "@hookimpl\ndef detcore_trial_started(): ..."
+        ),
+    ),
+    "warns on import": Breakage(
+        r"it warns when it is imported: UserWarning: careful \(.*plugin\.py, line 1\)",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "import warnings; warnings.warn('careful')\nfrom detcore import hookimpl\n"
+            "@hookimpl\ndef detcore_trial_started(): ..."
+        ),
+    ),
+    "API too old": Breakage(
+        r"it works with API 0\.1:0\.9, but this detcore has API 1\.0",
+        f"{UPGRADE} detcore-bad",
+        bad(api={"bad": "0.1:0.9"}),
+    ),
+    "API of an earlier major version": Breakage(
+        r"it works with API 0\.4, but this detcore has API 1\.0",
+        f"{UPGRADE} detcore-bad",
+        bad(api={"bad": "0.4"}),
+    ),
+    "API too new": Breakage(
+        r"it needs API 1\.7, but this detcore has API 1\.0",
+        f"{UPGRADE} detcore",
+        bad(api={"bad": "1.7"}),
+    ),
+    "no API range": Breakage(
+        r"no API range declared: entry-point group 'detcore\.api' has no 'bad'; this detcore has "
+        r"API 1\.0",
+        f"{UPGRADE} detcore-bad",
+        bad(api={}),
+    ),
+    "API range under another name": Breakage(
+        r"no API range declared: .* has no 'bad' \(there is one for 'baad'\)",
+        f"{UPGRADE} detcore-bad",
+        bad(api={"baad": "1.0"}),
+    ),
+    "malformed API range": Breakage(
+        r"its API range '>=1' cannot be read: '>=1' is not a version such as 1\.0",
+        f"{UPGRADE} detcore-bad",
+        bad(api={"bad": ">=1"}),
+    ),
+    "empty API range": Breakage(
+        r"its API range '1\.4:1\.0' cannot be read: the range ends \(1\.0\) before it starts",
+        f"{UPGRADE} detcore-bad",
+        bad(api={"bad": "1.4:1.0"}),
+    ),
+    "one name from two distributions": Breakage(
+        r"bad: detcore-bad 1\.0 and detcore-worse 2\.0 both bring a plugin of this name; none of "
+        "them is used",
+        f"{uninstall_prefix()} detcore-worse",
+        {
+            "detcore-bad": {},
+            "detcore-worse": {"version": "2.0", "plugins": {"bad": "detcore_worse.plugin"}},
+        },
+        alternative=f"{uninstall_prefix()} detcore-bad",
+    ),
+    "name of the built-in plugin": Breakage(
+        r"core: detcore 0\.\S+ and detcore-bad 1\.0 both bring a plugin of this name; the built-in "
+        "one is used",
+        f"{uninstall_prefix()} detcore-bad",
+        bad(plugins={"core": "detcore_bad.plugin"}),
+        alternative=None,
+        only=("core",),
+    ),
+    "unknown hook": Breakage(
+        r"there is no hook 'detcore_trial_startd'; did you mean 'detcore_trial_started'\? "
+        r"\(.*plugin\.py, line 2\)",
+        f"{UPGRADE} detcore-bad",
+        source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_startd(trial): ..."),
+    ),
+    "wrong argument": Breakage(
+        r"detcore_trial_started takes 'trail', which it is not given; its arguments are \(trial\) "
+        r"\(.*plugin\.py, line 2\)",
+        f"{UPGRADE} detcore-bad",
+        source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_started(trail): ..."),
+    ),
+    "wrapper": Breakage(
+        r"detcore_trial_started is a wrapper, which detcore does not call",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\n"
+            "@hookimpl(wrapper=True)\ndef detcore_trial_started(): return (yield)"
+        ),
+    ),
+    "no hooks": Breakage(
+        r"detcore_bad\.plugin implements no hook: it has no function marked detcore\.hookimpl",
+        f"{UPGRADE} detcore-bad",
+        source("def something(): ..."),
+    ),
+    "unmarked hook": Breakage(
+        r"detcore_trial_started is never called, for it is not marked with @detcore\.hookimpl "
+        r"\(.*plugin\.py, line 1\)",
+        f"{UPGRADE} detcore-bad",
+        source("def detcore_trial_started(trial): ..."),
+    ),
+    "hook raises": Breakage(
+        r"detcore_register_framework fails: KeyError: 'x' \(.*plugin\.py, line 4\)",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\n"
+            "@hookimpl\ndef detcore_register_framework():\n    return {}['x']"
+        ),
+    ),
+    "hook returns the wrong type": Breakage(
+        r"detcore_register_storage returned 's3', which is no StorageType \(.*plugin\.py, line 2\)",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\n@hookimpl\ndef detcore_register_storage(): return 's3'"
+        ),
+    ),
+    "hook returns a class instead of its name": Breakage(
+        "detcore_register_launcher returned a launcher whose launcher is <class 'int'>, not a text "
+        "like 'module:attribute'",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\nfrom detcore.hooks import LauncherType\n@hookimpl\n"
+            "def detcore_register_launcher(): return LauncherType(name='mine', launcher=int)"
+        ),
+    ),
+    "registered module is not there": Breakage(
+        r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but there is no "
+        r"module 'detcore_bad\.gone'",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
+            "def detcore_register_searcher():\n"
+            "    return SearcherType(name='mine', method='detcore_bad.gone:Random')"
+        ),
+    ),
+    "one framework from two plugins": Breakage(
+        r"bad \(detcore-bad 1\.0\) and worse \(detcore-worse 1\.0\): both register the framework "
+        "'lasagne'; none is used",
+        OFF.format("worse"),
+        {
+            "detcore-bad": {"modules": {"detcore_bad.plugin": framework("lasagne")}},
+            "detcore-worse": {"modules": {"detcore_worse.plugin": framework("lasagne")}},
+        },
+        only=("bad", "worse"),
+    ),
+    "launcher of a built-in name": Breakage(
+        r"core \(detcore .*\) and bad \(detcore-bad 1\.0\): both register the launcher 'local'; "
+        "the built-in one is used",
+        OFF.format("bad"),
+        source(
+            "from detcore import hookimpl\nfrom detcore.hooks import LauncherType\n@hookimpl\n"
+            "def detcore_register_launcher(): return LauncherType(name='local', launcher='json:L')"
+        ),
+        alternative=None,
+    ),
+    "malformed entry point value": Breakage(
+        r"line 2 of entry_points\.txt, 'bad = detcore-bad/plugin\.py', names neither a module nor "
+        "'module:object'",
+        f"{UPGRADE} detcore-bad",
+        bad(plugins={"bad": "detcore-bad/plugin.py"}),
+    ),
+    "malformed entry point line": Breakage(
+        r"detcore-bad 1\.0: line 2 of entry_points\.txt, 'bad detcore_bad\.plugin', is not "
+        "'name = module'",
+        f"{UPGRADE} detcore-bad",
+        bad(entry_points="[detcore]\nbad detcore_bad.plugin\n"),
+        alternative=f"{uninstall_prefix()} detcore-bad",
+        only=(),
+    ),
+    "framework not installed": Breakage(
+        "its framework 'lasagne' needs the module 'no_such_lasagne', which is not installed",
+        "pip install 'no-such-lasagne[cpu]'",
+        source(
+            framework("lasagne", ("json", "no_such_lasagne"), "pip install 'no-such-lasagne[cpu]'")
+        ),
+    ),
+    "version conflict with detcore": Breakage(
+        r"it requires detcore>=99, but detcore \S+ is installed",
+        f"{UPGRADE} detcore-bad 'detcore>=99'",
+        bad(requires=["detcore (>=99)"]),
+    ),
+    "command of a built-in name": Breakage(
+        "its command 'run' has the name of a built-in command; the built-in one is used",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "import click\nfrom detcore import hookimpl\n"
+            "@hookimpl\ndef detcore_register_commands(): return click.Command('run')"
+        ),
+    ),
+    "declared command of a built-in name": Breakage(
+        "its command 'run' has the name of a built-in command; the built-in one is used",
+        f"{UPGRADE} detcore-bad",
+        bad(commands={"run": "detcore_bad.plugin"}),
+    ),
+}
+
+
+def seed(site: Path, breakage: Breakage) -> None:
+    for name, settings in breakage.distributions.items():
+        write_distribution(site, name, **settings)
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_each_breakage_gets_one_line_with_its_mending_command(name: str, tmp_path: Path) -> None:
+    breakage = BREAKAGES[name]
+    seed(tmp_path, breakage)
+    result = run_detcore("plugins", "doctor", sites=[tmp_path], only=breakage.only)
+    assert result.stdout.count("\n") == 1, result.stdout + result.stderr
+    message, _, commands = result.stdout.rstrip("\n").partition("; mend: ")
+    mend, _, alternative = commands.partition("  or: ")
+    assert re.search(breakage.said, message)
+    assert mend == breakage.mend
+    assert (alternative or None) == breakage.alternative
+    assert result.stderr.startswith("1 fault in ")
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 1
+
+
+EXPORTS = {
+    name: command
+    for name, breakage in BREAKAGES.items()
+    for command in (breakage.mend, breakage.alternative)
+    if command and command.startswith("export DETCORE_DISABLE_PLUGINS=")
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_switching_the_plugin_off_mends_it(name: str, tmp_path: Path) -> None:
+    breakage = BREAKAGES[name]
+    seed(tmp_path, breakage)
+    variable, _, value = EXPORTS[name].removeprefix("export ").partition("=")
+    result = run_detcore(
+        "plugins", "doctor", sites=[tmp_path], only=breakage.only, variables={variable: value}
+    )
+    assert re.fullmatch(r"no faults in \d+ plugins?\n", result.stdout), result.stdout
+    assert result.returncode == 0
+
+
+def test_all_breakages_at_once_leave_a_good_plugin_working(tmp_path: Path) -> None:
+    sites = []
+    for number, breakage in enumerate(BREAKAGES.values()):
+        if set(breakage.distributions) == {"detcore-bad"} and "core" not in breakage.only:
+            site = tmp_path / str(number)
+            settings = dict(breakage.distributions["detcore-bad"])
+            plugins = settings.get("plugins", {"bad": "detcore_bad.plugin"})
+            settings["plugins"] = {f"bad{number}": value for value in plugins.values()}
+            settings["api"] = {
+                key.replace("bad", f"bad{number}"): value
+                for key, value in settings.get("api", {"bad": "1.0"}).items()
+            }
+            write_distribution(site, f"detcore-bad{number}", **settings)
+            sites.append(site)
+    write_distribution(
+        tmp_path / "good", "detcore-good", modules={"detcore_good.plugin": framework("good")}
+    )
+    script = (
+        "from detcore.environment import read_environment\n"
+        "from detcore.hooks import PluginManager\n"
+        "manager = PluginManager(read_environment(), on_problem=lambda problem: None)\n"
+        "print(manager.frameworks()['good'].name, manager.launchers()['local'].name)\n"
+    )
+    result = run_python("-c", script, sites=[*sites, tmp_path / "good"])
+    assert result.stdout == "good local\n", result.stderr
+    doctor = run_detcore("plugins", "doctor", sites=[*sites, tmp_path / "good"])
+    faulty = {int(number) for number in re.findall(r"detcore-bad(\d+) 1\.0", doctor.stdout)}
+    assert len(faulty) == len(sites) > 25
+    assert "detcore-good" not in doctor.stdout
+
+
+def test_no_fault(tmp_path: Path) -> None:
+    write_distribution(tmp_path, "detcore-good")
+    result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
+    assert re.fullmatch(r"no faults in \d plugins\n", result.stdout)
+    assert result.stderr == ""
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said", "mend"),
+    [
+        (
+            "DETCORE_DISABLE_PLUGINS",
+            "goood,bad",
+            "no plugin is called 'goood'; did you mean 'good'?",
+            "export DETCORE_DISABLE_PLUGINS=bad,good",
+        ),
+        (
+            "DETCORE_DISABLE_PLUGINS",
+            "zzz",
+            "no plugin is called 'zzz'; plugins here: bad, core, good",
+            "unset DETCORE_DISABLE_PLUGINS",
+        ),
+        (
+            "DETCORE_DISABLE_PLUGINS",
+            "core,good",
+            "'core' is the built-in plugin, which cannot be switched off",
+            "export DETCORE_DISABLE_PLUGINS=good",
+        ),
+        (
+            "DETCORE_PLUGINS",
+            "goood",
+            "no plugin is called 'goood'; did you mean 'good'?",
+            "export DETCORE_PLUGINS=good",
+        ),
+    ],
+)
+def test_names_that_are_no_plugins(
+    variable: str, value: str, said: str, mend: str, tmp_path: Path
+) -> None:
+    write_distribution(tmp_path, "detcore-good")
+    write_distribution(tmp_path, "detcore-bad")
+    result = run_detcore("plugins", "doctor", sites=[tmp_path], variables={variable: value})
+    line = next(line for line in result.stdout.splitlines() if line.startswith(variable))
+    for name in ("storage, ", ", storage", "keras, ", ", keras"):  # what is installed here
+        line = line.replace(name, "")
+    assert line == f"{variable}: {said}; mend: {mend}"
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "mend"),
+    [
+        (["--no-plugin", "goood"], "detcore --no-plugin good ..."),
+        (["--plugins", "goood,core"], "detcore --plugins core,good ..."),
+    ],
+)
+def test_options_that_name_no_plugin(option: list[str], mend: str, tmp_path: Path) -> None:
+    write_distribution(tmp_path, "detcore-good")
+    result = run_detcore(*option, "plugins", "doctor", sites=[tmp_path])
+    said = "no plugin is called 'goood'; did you mean 'good'?"
+    assert f"{option[0]}: {said}; mend: {mend}\n" in result.stdout
+    assert result.returncode == 1
+
+
+def test_broken_metadata_is_named_by_its_folder(tmp_path: Path) -> None:
+    write_distribution(tmp_path, "detcore-good")
+    info = write_distribution(tmp_path, "detcore-bad", metadata="")
+    result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
+    assert result.stdout == (
+        f"detcore-bad: its METADATA in {info} is missing or has no Name, so its plugins are not "
+        f"used; mend: rm -r {info} && {PIP} detcore-bad\n"
+    )
+
+
+def test_a_local_folder_is_installed_again_from_there(tmp_path: Path) -> None:
+    info = write_distribution(tmp_path, "detcore-bad", modules={})
+    project = tmp_path / "the project"
+    (info / "direct_url.json").write_text(
+        f'{{"url": "{project.as_uri()}", "dir_info": {{"editable": true}}}}', encoding="utf-8"
+    )
+    result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["bad"])
+    assert f"mend: {PIP} --force-reinstall --no-deps -e '{project}'" in result.stdout
+
+
+def test_switching_off_keeps_off_what_is_off_already(tmp_path: Path) -> None:
+    write_distribution(tmp_path, "detcore-good")
+    write_distribution(tmp_path, "detcore-bad", modules={})
+    result = run_detcore(
+        "plugins",
+        "doctor",
+        sites=[tmp_path],
+        only=["bad", "good"],
+        variables={"DETCORE_DISABLE_PLUGINS": "good"},
+    )
+    assert result.stdout.endswith("  or: export DETCORE_DISABLE_PLUGINS=bad,good\n")

@@ -1,0 +1,73 @@
+"""Hook ⇒ test ⇒ documentation."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from detcore.hooks import specs
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "plugins.md"
+
+
+def documented(kind: str) -> set[str]:
+    """Return the names in the headings, or in the first column of the table of problems."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    pattern = {"hooks": r"^### `(detcore_\w+)`", "problems": r"^\| `([a-z-]+)` \|"}[kind]
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+def test_every_hook_of_the_file_is_public() -> None:
+    defined = {name for name, _ in inspect.getmembers(specs, inspect.isfunction)}
+    assert {name for name in defined if name.startswith("detcore_")} == set(specs.__all__)
+
+
+def test_the_document_has_every_hook_and_no_other() -> None:
+    assert documented("hooks") == set(specs.__all__)
+
+
+@pytest.mark.parametrize("hook", specs.__all__)
+def test_the_documented_arguments_are_those_of_the_hook(hook: str) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    section = text.split(f"### `{hook}`", 1)[1].split("\n### ", 1)[0]
+    match = re.search(rf"def {hook}\(([^)]*)\)", section)
+    assert match is not None
+    words = [argument.partition(":")[0].strip() for argument in match[1].split(",")]
+    arguments = [word for word in words if word.isidentifier()]
+    assert arguments == list(inspect.signature(getattr(specs, hook)).parameters)
+
+
+@pytest.mark.parametrize("hook", specs.__all__)
+def test_every_hook_says_when_it_runs_and_what_it_is_given(hook: str) -> None:
+    doc = inspect.getdoc(getattr(specs, hook)) or ""
+    kind = "register" if hook.startswith("detcore_register_") else "observer"
+    assert f"\nKind: {kind}.\n" in doc
+    assert "\nWhen: " in doc
+    assert "\nRaises:\n" in doc
+    assert ("\nReturns:\n" in doc) == (kind == "register")
+    for argument in inspect.signature(getattr(specs, hook)).parameters:
+        assert f"    {argument}: " in doc
+
+
+@pytest.mark.parametrize("hook", specs.__all__)
+def test_every_hook_has_a_test_of_its_name(hook: str) -> None:
+    tests = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tests |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert f"test_{hook}" in tests
+
+
+def test_every_kind_of_problem_is_documented() -> None:
+    kinds = set()
+    for path in (ROOT / "src" / "detcore" / "hooks").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        kinds |= set(re.findall(r'kind="([a-z-]+)"', text))
+        kinds |= set(re.findall(r'author_problem\(\s*"([a-z-]+)"', text))
+    assert documented("problems") == kinds
+    assert len(kinds) > 20

@@ -1,0 +1,382 @@
+"""Each hook is called as it is specified: one test per hook, found by its name."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_distributions import write_distribution
+
+from detcore.environment import read_environment
+from detcore.errors import PluginNotFoundError
+from detcore.hooks import CheckpointSaved, PluginManager, PluginProblem
+from detcore.types import TrialInfo
+
+Install = Callable[..., PluginManager]
+HEAD = """
+import click
+from detcore import hookimpl
+from detcore.hooks import LauncherType, SearcherType, StorageType
+from detcore.types import Framework
+told = []
+"""
+TRIAL = TrialInfo(
+    experiment_id=1,
+    trial_id=2,
+    run_id=1,
+    trial_seed=0,
+    hparams={},
+    config={},
+    model_dir="/m",
+    trial_dir="/t",
+    database_url="sqlite://",
+)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install plugins from their source, by name, and return a manager that allows just them."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def _install(**plugins: str) -> PluginManager:
+        for name, text in plugins.items():
+            write_distribution(
+                tmp_path, f"detcore-{name}", modules={f"detcore_{name}.plugin": HEAD + text}
+            )
+        environment = read_environment({"DETCORE_PLUGINS": ",".join(plugins)})
+        return PluginManager(environment)
+
+    yield _install
+    for name in set(sys.modules) - before:
+        if name.startswith("detcore_"):
+            del sys.modules[name]
+
+
+def told(name: str) -> list[Any]:
+    """Return what the plugin of that name noted."""
+    module: types.ModuleType = sys.modules[f"detcore_{name}.plugin"]
+    noted: list[Any] = module.told
+    return noted
+
+
+def one_problem(manager: PluginManager) -> PluginProblem:
+    (problem,) = manager.problems()
+    return problem
+
+
+FRAMEWORK = 'Framework(name={!r}, trial_class="m:T", context_class="m:C", controller="m:K")'
+
+
+def test_detcore_register_framework(install: Install) -> None:
+    one, two = FRAMEWORK.format("one"), FRAMEWORK.format("two")
+    manager = install(
+        a=f"@hookimpl\ndef detcore_register_framework(): return {one}",
+        b=f"@hookimpl\ndef detcore_register_framework(): return [{two}]",
+        c="@hookimpl\ndef detcore_register_framework(): return None",
+    )
+    assert {name: item.controller for name, item in manager.frameworks().items()} == {
+        "one": "m:K",
+        "two": "m:K",
+    }
+    assert manager.problems() == []
+
+
+def test_detcore_register_storage(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_storage(): return StorageType("
+        'name="s3", schemes=("s3", "s3a"), settings="m:S", backend="m:B")'
+    )
+    assert manager.storage_types()["s3"].schemes == ("s3", "s3a")
+
+
+def test_detcore_register_storage_of_one_scheme_by_two_plugins(install: Install) -> None:
+    text = (
+        "@hookimpl\ndef detcore_register_storage(): return StorageType("
+        'name={!r}, schemes=("s3", {!r}), settings="m:S", backend="m:B")'
+    )
+    manager = install(a=text.format("one", "x"), b=text.format("two", "y"))
+    assert manager.storage_types() == {}
+    assert str(one_problem(manager)) == (
+        "a (detcore-a 1.0) and b (detcore-b 1.0): both register the URL scheme 's3'; none is used; "
+        "mend: export DETCORE_DISABLE_PLUGINS=b  or: export DETCORE_DISABLE_PLUGINS=a"
+    )
+
+
+def test_detcore_register_launcher(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_launcher(): "
+        'return LauncherType(name="x", launcher="m:L")'
+    )
+    assert {name: item.launcher for name, item in manager.launchers().items()} == {
+        "local": "detcore.launch:LocalLauncher",
+        "x": "m:L",
+    }
+
+
+def test_detcore_register_searcher(install: Install) -> None:
+    manager = install(
+        a='@hookimpl\ndef detcore_register_searcher(): return SearcherType(name="x", method="m:S")'
+    )
+    assert manager.searchers()["x"].method == "m:S"
+    assert "single" in manager.searchers()
+
+
+def test_detcore_register_commands(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_commands(): "
+        'return [click.Command("x"), click.Group("y")]'
+    )
+    assert sorted(manager.commands()) == ["x", "y"]
+    assert manager.command("x") is manager.commands()["x"]
+    assert manager.command("z") is None
+
+
+def test_detcore_trial_started(install: Install) -> None:
+    manager = install(a="@hookimpl\ndef detcore_trial_started(trial): told.append(trial)")
+    manager.notify_trial_started(TRIAL)
+    assert told("a") == [TRIAL]
+
+
+def test_detcore_training_metrics(install: Install) -> None:
+    arguments = "trial, steps_completed, metrics, batch_metrics"
+    manager = install(
+        a=f"@hookimpl\ndef detcore_training_metrics({arguments}): told.append(({arguments}))",
+        b="@hookimpl\ndef detcore_training_metrics(metrics): told.append(metrics)",
+    )
+    manager.notify_training_metrics(TRIAL, 100, {"loss": 0.5}, [{"loss": 0.75}, {"loss": 0.25}])
+    manager.notify_training_metrics(TRIAL, 200, {"loss": 0.25})
+    assert told("a") == [
+        (TRIAL, 100, {"loss": 0.5}, ({"loss": 0.75}, {"loss": 0.25})),
+        (TRIAL, 200, {"loss": 0.25}, None),
+    ]
+    assert told("b") == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+def test_detcore_validation_metrics(install: Install) -> None:
+    arguments = "trial, steps_completed, metrics"
+    manager = install(
+        a=f"@hookimpl\ndef detcore_validation_metrics({arguments}): told.append(({arguments}))"
+    )
+    manager.notify_validation_metrics(TRIAL, 100, {"val_loss": 0.5})
+    assert told("a") == [(TRIAL, 100, {"val_loss": 0.5})]
+
+
+def test_detcore_checkpoint_saved(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_checkpoint_saved(checkpoint): told.append(checkpoint)"
+    )
+    saved = CheckpointSaved(uuid="u", steps_completed=7, url="file:///c/u", size_bytes=12)
+    manager.notify_checkpoint_saved(TRIAL, saved)
+    assert told("a") == [saved]
+
+
+def test_detcore_trial_finished(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_trial_finished(state, error): told.append((state, error))"
+    )
+    manager.notify_trial_finished(TRIAL, "ERROR", "ValueError: no")
+    assert told("a") == [("ERROR", "ValueError: no")]
+
+
+def test_observers_cannot_change_what_others_are_told(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_validation_metrics(metrics): metrics['loss'] = 0.0",
+        b="@hookimpl\ndef detcore_validation_metrics(metrics): told.append(dict(metrics))",
+    )
+    metrics = {"loss": 1.0}
+    manager.notify_validation_metrics(TRIAL, 1, metrics)
+    assert metrics == {"loss": 1.0}
+    assert told("b") == [{"loss": 1.0}]
+    assert "'mappingproxy' object does not support item assignment" in caplog.text
+
+
+@pytest.mark.parametrize("failure", ["raise OSError('disk')", "raise SystemExit(3)"])
+def test_a_failing_observer_is_named_once_and_stops_nothing(
+    failure: str, install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = install(
+        a=f"@hookimpl\ndef detcore_training_metrics():\n    {failure}",
+        b="@hookimpl\ndef detcore_training_metrics(steps_completed): told.append(steps_completed)",
+    )
+    with caplog.at_level(logging.WARNING, logger="detcore.plugins"):
+        for step in (1, 2, 3):
+            manager.notify_training_metrics(TRIAL, step, {})
+        assert told("b") == [1, 2, 3]
+        (message,) = caplog.messages
+        assert message.startswith(
+            "plugin a (detcore-a 1.0): detcore_training_metrics failed, training goes on: "
+            f"{'OSError: disk' if 'OSError' in failure else 'SystemExit: 3'} ("
+        )
+        manager.notify_trial_finished(TRIAL, "COMPLETED", None)
+    assert caplog.messages[1:] == [
+        "plugin a (detcore-a 1.0): detcore_training_metrics failed 3 times in all"
+    ]
+
+
+def test_a_keyboard_interrupt_in_an_observer_is_the_users(install: Install) -> None:
+    manager = install(a="@hookimpl\ndef detcore_trial_started(): raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        manager.notify_trial_started(TRIAL)
+
+
+def test_a_failing_register_hook_is_logged_once_and_the_others_count(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_framework(): return 1 / 0",
+        b=f"@hookimpl\ndef detcore_register_framework(): return {FRAMEWORK.format('b')}",
+    )
+    assert list(manager.frameworks()) == ["b"]
+    assert list(manager.frameworks()) == ["b"]
+    assert one_problem(manager).kind == "hook-failed"
+    (message,) = caplog.messages
+    assert "a (detcore-a 1.0): detcore_register_framework fails: ZeroDivisionError" in message
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (FRAMEWORK.format("Bad Name"), "name is 'Bad Name', not lower-case letters"),
+        (FRAMEWORK.format("x").replace('"m:T"', "int"), "trial_class is <class 'int'>, not a text"),
+        (FRAMEWORK.format("x").replace("m:K", "m.K"), "controller is 'm.K', not a text like"),
+        (FRAMEWORK.format("x")[:-1] + ", requires='tf')", "requires is 'tf', not a tuple of names"),
+        (
+            FRAMEWORK.format("x")[:-1] + ", load_checkpoint='m')",
+            "load_checkpoint is 'm', not a text",
+        ),
+    ],
+)
+def test_fields_are_checked_at_registration(value: str, said: str, install: Install) -> None:
+    manager = install(a=f"@hookimpl\ndef detcore_register_framework(): return {value}")
+    assert manager.frameworks() == {}
+    assert one_problem(manager).kind == "bad-value"
+    assert said in one_problem(manager).message
+
+
+def test_all_faults_of_a_plugin_are_reported_at_once(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_trial_startd(): ...\n"
+        "@hookimpl\ndef detcore_trial_finished(x): ..."
+    )
+    manager.frameworks()
+    assert sorted(problem.kind for problem in manager.problems()) == [
+        "unknown-hook",
+        "wrong-arguments",
+    ]
+
+
+def test_a_hook_of_a_later_api_can_be_optional(install: Install) -> None:
+    manager = install(
+        a="@hookimpl(optionalhook=True)\ndef detcore_from_the_future(x): ...\n"
+        "@hookimpl\ndef detcore_trial_started(): told.append(1)"
+    )
+    manager.notify_trial_started(TRIAL)
+    assert told("a") == [1]
+    assert manager.problems() == []
+
+
+def test_plugins_are_called_in_order_of_their_names_unless_they_ask(install: Install) -> None:
+    text = "@hookimpl{}\ndef detcore_trial_started():\n    import sys; sys.order.append({!r})"
+    order: list[str] = []
+    sys.order = order  # type: ignore[attr-defined]  # shared between the plugins of this test
+    try:
+        manager = install(
+            b=text.format("", "b"),
+            a=text.format("", "a"),
+            c=text.format("(tryfirst=True)", "c"),
+            d=text.format("(trylast=True)", "d"),
+            e=text.format("", "e"),
+        )
+        manager.notify_trial_started(TRIAL)
+    finally:
+        del sys.order  # type: ignore[attr-defined]
+    assert order == ["c", "a", "b", "e", "d"]
+
+
+def test_an_object_can_be_the_plugin(tmp_path: Path, install: Install) -> None:
+    text = """
+class Plugin:
+    def __init__(self):
+        self.noted = told
+    @property
+    def costly(self):
+        raise RuntimeError("read")
+    __hash__ = None
+    @hookimpl
+    def detcore_trial_started(self, trial):
+        self.noted.append(trial.trial_id)
+plugin = Plugin()
+"""
+    write_distribution(
+        tmp_path,
+        "detcore-a",
+        modules={"detcore_a.plugin": HEAD + text},
+        plugins={"a": "detcore_a.plugin:plugin"},
+    )
+    manager = PluginManager(read_environment({"DETCORE_PLUGINS": "a"}))
+    manager.notify_trial_started(TRIAL)
+    assert told("a") == [2]
+    assert manager.problems() == []
+
+
+def test_an_object_that_cannot_be_looked_at_is_isolated(tmp_path: Path, install: Install) -> None:
+    text = """
+class Plugin:
+    def __dir__(self):
+        raise RuntimeError("no")
+plugin = Plugin()
+"""
+    write_distribution(
+        tmp_path,
+        "detcore-a",
+        modules={"detcore_a.plugin": text},
+        plugins={"a": "detcore_a.plugin:plugin"},
+    )
+    manager = PluginManager(read_environment({"DETCORE_PLUGINS": "a"}))
+    assert "local" in manager.launchers()
+    assert "looking for hooks in detcore_a.plugin:plugin fails" in one_problem(manager).message
+
+
+def test_a_declared_command_imports_only_its_plugin(tmp_path: Path, install: Install) -> None:
+    manager = install(b="@hookimpl\ndef detcore_register_commands(): return click.Command('other')")
+    write_distribution(
+        tmp_path,
+        "detcore-a",
+        modules={
+            "detcore_a.plugin": HEAD
+            + "@hookimpl\ndef detcore_register_commands(): return click.Command('mine')"
+        },
+        commands={"mine": "detcore_a.plugin"},
+    )
+    manager = PluginManager(read_environment({"DETCORE_PLUGINS": "a,b"}))
+    assert list(manager.declared_commands()) == ["mine"]
+    assert "detcore_a.plugin" not in sys.modules
+    command = manager.command("mine")
+    assert command is not None
+    assert command.name == "mine"
+    assert "detcore_b.plugin" not in sys.modules
+    assert manager.command("other") is not None
+    assert "detcore_b.plugin" in sys.modules
+
+
+def test_entry_of_an_unknown_plugin(install: Install) -> None:
+    with pytest.raises(
+        PluginNotFoundError, match=r"no plugin is called 'alpa'\.\nDid you mean 'alpha'"
+    ):
+        install(alpha="").entry("alpa")
+
+
+def test_what_is_switched_off_is_there_to_be_passed_on() -> None:
+    environment = read_environment({"DETCORE_DISABLE_PLUGINS": "a", "DETCORE_PLUGINS": "x"})
+    manager = PluginManager(environment, disabled=["b"])
+    assert manager.disabled == frozenset("ab")
+    assert manager.allowed == frozenset("x")
+    assert PluginManager(environment, allowed=["y"]).allowed == frozenset("y")
