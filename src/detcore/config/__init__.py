@@ -1,1 +1,38 @@
+"""The experiment file: typed, validated, every mistake reported at its place."""
 
+from __future__ import annotations
+
+from detcore.config._experiment import ExperimentConfig
+from detcore.config._hyperparameters import resolve_constants
+from detcore.config._loader import (
+    ExperimentFileError,
+    LoadedConfig,
+    Origin,
+    load_config,
+    load_mapping,
+)
+from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
+from detcore.config._render import Role, render
+from detcore.config._schema import json_schema
+from detcore.config._secrets import MASK, mask_config
+from detcore.config._source import Diagnostic, Label, Span
+
+__all__ = [
+    "MASK",
+    "VARIABLE_PREFIX",
+    "Diagnostic",
+    "ExperimentConfig",
+    "ExperimentFileError",
+    "Label",
+    "LoadedConfig",
+    "Origin",
+    "Role",
+    "Span",
+    "json_schema",
+    "load_config",
+    "load_mapping",
+    "mask_config",
+    "parse_set_flags",
+    "render",
+    "resolve_constants",
+]

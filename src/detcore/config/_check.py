@@ -1,0 +1,152 @@
+"""Find every mistake in a configuration, going on past each as if it had been mended."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from detcore.config._experiment import RULES_LATER, ExperimentConfig
+from detcore.config._explain import Explainer
+from detcore.config._fields import KIND_MARK
+from detcore.config._names import Models, valid_names
+from detcore.config._rules import Facts, broken_rules
+from detcore.config._searchers import SEARCHERS
+from detcore.config._source import Diagnostic, Place
+from detcore.config._tree import Node, find, plain, rename, replace
+
+__all__ = ["check"]
+
+_MAX_PASSES = 50
+_TAGS = ("name", "type")
+
+
+def check(
+    root: Node,
+    *,
+    required: Collection[str] = (),
+    searchers: Collection[str] = (),
+    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
+    """Return the configuration, or None, and what is wrong.
+
+    A misspelt name whose meaning is clear is reported and then taken as meant, so that one
+    mistake neither hides others nor brings further reports.
+
+    Args:
+        root: The configuration as written.
+        required: Dotted names that must be given.
+        searchers: Names of searchers that plugins provide.
+        storage_types: Storage types that plugins provide, and models of their settings.
+    """
+    found: list[Diagnostic] = []
+    for _ in range(_MAX_PASSES):
+        models = _models(root, storage_types)
+        explainer = Explainer(root, models)
+        config, errors = _validate(root, searchers, models)
+        mended, reports = _mend(root, errors, explainer, models)
+        found += reports
+        if mended is root:
+            break
+        root = mended
+    found += [explainer.field(error, place) for place, error in errors]
+    missing = _missing(root, required, {place for place, _ in errors})
+    found += [explainer.field({"type": "missing"}, place) for place in missing]
+    bad = {place for place, error in errors if error["type"] not in ("extra_forbidden", "missing")}
+    facts = Facts(_mapping(plain(root)), bad)
+    found += [explainer.violation(broken) for broken in broken_rules(facts)]
+    return (None if found else config), found
+
+
+def _models(
+    root: Node, storage_types: Mapping[str, type[BaseModel] | str | None]
+) -> dict[str, type[BaseModel] | None]:
+    """Return the models of settings; one given by name is imported only for the type in use."""
+    tag = find(root, ("checkpoint_storage", "type"))
+    models: dict[str, type[BaseModel] | None] = {}
+    for name, model in storage_types.items():
+        if isinstance(model, str):
+            module, _, attribute = model.partition(":")
+            is_used = tag is not None and tag.value == name
+            models[name] = getattr(importlib.import_module(module), attribute) if is_used else None
+        else:
+            models[name] = model
+    return models
+
+
+def _validate(
+    root: Node, searchers: Collection[str], models: Models
+) -> tuple[ExperimentConfig | None, list[tuple[Place, Mapping[str, Any]]]]:
+    context = {
+        RULES_LATER: True,
+        "searcher": dict.fromkeys(set(searchers) - set(SEARCHERS)),
+        "storage type": models,
+    }
+    try:
+        return ExperimentConfig.model_validate(plain(root), context=context), []
+    except ValidationError as exc:
+        return None, [
+            (_place(error["loc"]), error)
+            for error in exc.errors(include_url=False, include_input=False)
+        ]
+
+
+def _place(loc: tuple[str | int, ...]) -> Place:
+    return tuple(
+        element
+        for element in loc
+        if not (isinstance(element, str) and element.startswith(KIND_MARK))
+    )
+
+
+def _mend(
+    root: Node,
+    errors: list[tuple[Place, Mapping[str, Any]]],
+    explainer: Explainer,
+    models: Models,
+) -> tuple[Node, list[Diagnostic]]:
+    """Return `root` with its clear misspellings mended, and their reports."""
+    reports: list[Diagnostic] = []
+    mended = root
+    for place, error in errors:
+        report = explainer.field(error, place)
+        after = _mended(mended, place, error, report.suggestion, models)
+        if after is not mended:
+            reports.append(report)
+            mended = after
+    return mended, reports
+
+
+def _mended(
+    root: Node,
+    place: Place,
+    error: Mapping[str, Any],
+    suggestion: str | None,
+    models: Models,
+) -> Node:
+    own = error.get("ctx", {}) if error["type"] == "detcore" else {}
+    parent = find(root, place[:-1])
+    if suggestion is None or parent is None or not isinstance(parent.value, dict):
+        return root
+    is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith("unknown key")
+    is_unknown = is_unknown or own.get("text", "").startswith("unknown unit")
+    if is_unknown and place[-1] in parent.value and suggestion not in parent.value:
+        valid = valid_names(place[:-1], plain(root), models)
+        if not valid or suggestion in valid:
+            return rename(root, place, suggestion)
+    if place[-1] in _TAGS and suggestion in own.get("choices", ()):
+        old = find(root, place)
+        if old is not None:
+            return replace(root, place, Node(suggestion, old.span))
+    return root
+
+
+def _missing(root: Node, required: Collection[str], known: set[Place]) -> list[Place]:
+    places: list[Place] = [tuple(name.split(".")) for name in required]
+    return [place for place in places if find(root, place) is None and place not in known]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,150 @@
+"""The experiment file as a whole."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, ValidationInfo, model_validator
+
+from detcore.config._fields import Command, Name, Section
+from detcore.config._hyperparameters import Hyperparameters
+from detcore.config._length import Period
+from detcore.config._problem import problem, raise_problems
+from detcore.config._rules import Facts, broken_rules
+from detcore.config._searchers import SearcherField
+from detcore.config._sections import (
+    BindMount,
+    EnvironmentConfig,
+    Optimizations,
+    Pbs,
+    Profiling,
+    Reproducibility,
+    Resources,
+    Slurm,
+)
+from detcore.config._storage import StorageField
+from detcore.types import Length, Unit
+
+__all__ = ["RULES_LATER", "ExperimentConfig"]
+
+RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
+_NEVER = Length(0, Unit.BATCHES)
+_NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
+
+
+def _draw_name() -> str:
+    chosen = random.SystemRandom()  # leaves the generator of user code alone
+    return f"{chosen.choice(_ADJECTIVES)}-{chosen.choice(_NOUNS)}-{chosen.randrange(1000):03d}"
+
+
+_ADJECTIVES = ("amber", "bold", "brisk", "calm", "clear", "deep", "fair", "golden", "keen", "quiet")
+_NOUNS = ("birch", "brook", "crane", "dune", "falcon", "glade", "heron", "linden", "otter", "reef")
+
+
+class ExperimentConfig(Section):
+    """Everything an experiment file may say.
+
+    Unknown names, wrong types and broken rules between fields raise `pydantic.ValidationError`;
+    `load_config` reports the same with places and suggestions. ``model_dump(mode="json")`` gives
+    plain JSON values from which ``model_validate`` makes an equal configuration.
+    """
+
+    name: Name = Field(
+        default_factory=_draw_name,
+        description="Name of the experiment; default: words drawn at random.",
+    )
+    description: str | None = Field(default=None, description="What the experiment is for.")
+    labels: list[str] = Field(default=[], description="Words to find the experiment by.")
+    project: str | None = Field(default=None, description="Project; goes with 'workspace'.")
+    workspace: str | None = Field(default=None, description="Workspace; goes with 'project'.")
+    entrypoint: Command | None = Field(
+        default=None,
+        description="What runs: 'module:TrialClass', a shell command, or a list of arguments.",
+    )
+    data: dict[str, Any] = Field(
+        default={}, description="Anything your code wants to know about its data."
+    )
+    data_ledger: bool = Field(
+        default=False, description="Log which records each batch used, for 'detcore data verify'."
+    )
+    debug: bool = Field(default=False, description="More log output.")
+    hyperparameters: Hyperparameters = Field(
+        default={}, description="Constants, groups of them, and ranges to search."
+    )
+    searcher: SearcherField = Field(
+        description="Which hyperparameters to try, how long, and what decides."
+    )
+    records_per_epoch: int = Field(
+        default=0, ge=0, description="Records in one epoch; 0 = as the data tells."
+    )
+    scheduling_unit: int = Field(
+        default=100, ge=1, description="Batches between two reports of training metrics."
+    )
+    min_validation_period: Annotated[
+        Period,
+        Field(
+            description="Validate at least this often; 0 = only at the end.",
+            json_schema_extra=_NEVER_IN_SCHEMA,
+        ),
+    ] = _NEVER
+    min_checkpoint_period: Annotated[
+        Period,
+        Field(
+            description="Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
+            json_schema_extra=_NEVER_IN_SCHEMA,
+        ),
+    ] = _NEVER
+    perform_initial_validation: bool = Field(
+        default=False, description="Validate once before training."
+    )
+    checkpoint_policy: Literal["best", "all", "none"] = Field(
+        default="best", description="After which validations to save a checkpoint."
+    )
+    checkpoint_storage: StorageField | None = Field(
+        default=None, description="Where checkpoints go: a URL, or a type with its settings."
+    )
+    max_restarts: int = Field(
+        default=5,
+        ge=0,
+        description="How often a trial that failed starts again from its last checkpoint.",
+    )
+    reproducibility: Reproducibility = Field(
+        default_factory=lambda: Reproducibility(), description="What makes a run repeatable."
+    )
+    optimizations: Optimizations = Field(
+        default=Optimizations(), description="How gradients and metrics travel between workers."
+    )
+    profiling: Profiling = Field(default=Profiling(), description="Which batches to profile.")
+    resources: Resources = Field(default=Resources(), description="What a trial runs on.")
+    environment: EnvironmentConfig = Field(
+        default=EnvironmentConfig(), description="The container; for clusters only."
+    )
+    bind_mounts: list[BindMount] = Field(
+        default=[], description="Folders shown to the container; for clusters only."
+    )
+    security: dict[str, Any] | None = Field(
+        default=None, description="Certificates and keys; for clusters only."
+    )
+    slurm: Slurm | None = Field(default=None, description="Settings for Slurm; for clusters only.")
+    pbs: Pbs | None = Field(default=None, description="Settings for PBS; for clusters only.")
+    data_layer: dict[str, Any] | None = Field(
+        default=None, description="From earlier versions; ignored."
+    )
+    internal: dict[str, Any] | None = Field(
+        default=None, description="From earlier versions; ignored."
+    )
+    tensorboard_storage: dict[str, Any] | None = Field(
+        default=None, description="From earlier versions; ignored."
+    )
+    agent_label: str | None = Field(default=None, description="From earlier versions; ignored.")
+
+    @model_validator(mode="after")
+    def _rules(self, info: ValidationInfo) -> ExperimentConfig:
+        if not (info.context or {}).get(RULES_LATER):
+            broken = broken_rules(Facts(self.model_dump(mode="json")))
+            raise_problems(
+                "ExperimentConfig",
+                [(found.primary.place, problem(found.message)) for found in broken],
+            )
+        return self

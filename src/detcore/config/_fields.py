@@ -1,0 +1,254 @@
+"""Kinds of fields that several sections share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
+from detcore.config._suggest import nearest
+
+__all__ = [
+    "BY_KIND",
+    "DUMP_ANY",
+    "INTEGER",
+    "KIND_MARK",
+    "LIST",
+    "MAPPING",
+    "TEXT",
+    "AbsolutePath",
+    "Command",
+    "Lenient",
+    "Name",
+    "Section",
+    "ShmSize",
+    "only",
+    "tagged",
+]
+
+KIND_MARK = "\0"  # begins the parts of pydantic's places that are kinds, not keys of the file
+
+
+class Section(BaseModel):
+    """Base of every part of the experiment file: unknown names and wrong types are mistakes."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_default(cls, value: object) -> object:
+        """Take ``name: null``, or a name with nothing after it, as not given."""
+        if not isinstance(value, Mapping):
+            return value
+        optional = {name for name, info in cls.model_fields.items() if not info.is_required()}
+        return {k: v for k, v in value.items() if v is not None or k not in optional}
+
+
+class Lenient(Section):
+    """Base of parts that others define: further names are kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise problem(f'expected an absolute path, got "{value}"', label="begin it with '/'")
+    return value
+
+
+AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
+
+# -- one of several kinds of value ------------------------------------------------------------
+
+TEXT, LIST, INTEGER, MAPPING = (KIND_MARK + kind for kind in ("text", "list", "integer", "mapping"))
+_WORDS = {TEXT: "a string", LIST: "a list", INTEGER: "an integer", MAPPING: "a mapping"}
+
+
+def only(*kinds: str) -> BeforeValidator:
+    """Return a check that a value is of one of some kinds; goes with `BY_KIND`."""
+
+    def check(value: object) -> object:
+        if _kind(value) not in kinds:
+            words = " or ".join(_WORDS[kind] for kind in kinds)
+            raise problem(f"expected {words}, got {describe_value(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return TEXT
+    if isinstance(value, list):
+        return LIST
+    if isinstance(value, int) and not isinstance(value, bool):
+        return INTEGER
+    return MAPPING if isinstance(value, (Mapping, BaseModel)) else None
+
+
+# Chooses among members of a union; without it one wrong value is reported once per member.
+BY_KIND = Discriminator(_kind)
+
+Command = Annotated[
+    Annotated[Name, Tag(TEXT)] | Annotated[list[Name], Field(min_length=1), Tag(LIST)],
+    BY_KIND,
+    only(TEXT, LIST),
+]
+
+_SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtp]i?)?b?", re.IGNORECASE)
+
+
+def _size(value: int | str) -> int | str:
+    if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
+        raise problem(
+            f"expected a size, got {describe_value(value)}",
+            help=("write a number of bytes, or a number with its unit like '1.5 gb'",),
+        )
+    return value
+
+
+ShmSize = Annotated[
+    Annotated[int, Field(ge=0), Tag(INTEGER)] | Annotated[str, Tag(TEXT)],
+    BY_KIND,
+    only(INTEGER, TEXT),
+    AfterValidator(_size),
+]
+
+# -- sections whose fields depend on one of them ------------------------------------------------
+
+
+def tagged(
+    tag: str,
+    what: str,
+    known: Mapping[str, type[Section]],
+    *,
+    other: type[Lenient],
+    retired: Mapping[str, str],
+) -> WrapValidator:
+    """Return the validator of a section whose field `tag` says which fields it has.
+
+    What plugins provide comes in the validation context, under `what`: names with models of
+    their settings, or None where a plugin has no model. A plugin's model goes before ours.
+    Without a context, names and fields that we do not know are let through, so that a loaded
+    configuration can be read again where the plugin is not asked.
+
+    Args:
+        tag: Name of that field.
+        what: How messages call the section.
+        known: Models by tag.
+        other: Model for what a plugin provides; keeps further fields as they are.
+        retired: Tags that once were valid, and what to use.
+    """
+
+    def choose(value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Section:
+        if isinstance(value, Section):
+            return value
+        if not isinstance(value, Mapping):
+            raise problem(
+                f"expected a mapping with '{tag}', got {describe_value(value)}", choices=known
+            )
+        if tag not in value:
+            raise_problems(what, [_no_tag(tag, what, value, known)])
+        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
+        name = value[tag]
+        model = known.get(name) if isinstance(name, str) else None
+        if isinstance(name, str) and plugins is not None and name in plugins:
+            return _from_plugin(value, plugins[name] or model, other)
+        if plugins is None and isinstance(name, str) and name not in retired:
+            is_known = model is not None and set(value) <= set(model.model_fields)
+            model = model if is_known else other
+        if model is None:
+            choices = list(dict.fromkeys([*known, *sorted(plugins or {})]))
+            raise_problems(what, [((tag,), _bad_tag(name, what, choices, retired))])
+        return (model or other).model_validate(value)
+
+    return WrapValidator(choose)
+
+
+def _from_plugin(
+    value: Mapping[str, object], model: type[BaseModel] | None, other: type[Lenient]
+) -> Section:
+    """Check a section with a plugin's model, and keep it as it was written."""
+    if model is not None and issubclass(model, Section):
+        return model.model_validate(value)
+    common = [name for name in other.model_fields if model and name not in model.model_fields]
+    own = {k: v for k, v in value.items() if k not in common}
+    found: list[Problem] = []
+    if model is not None:
+        unknown = [key for key in own if key not in model.model_fields]
+        found += [((key,), "extra_forbidden") for key in unknown]
+        try:
+            model.model_validate({k: v for k, v in own.items() if k not in unknown}, strict=True)
+        except ValidationError as exc:
+            found += [again(error) for error in exc.errors(include_url=False)]
+    try:
+        kept = other.model_validate(value)
+    except ValidationError as exc:
+        found += [again(error) for error in exc.errors(include_url=False)]
+    raise_problems(other.__name__, found)
+    return kept
+
+
+def _no_tag(
+    tag: str, what: str, value: Mapping[str, object], known: Mapping[str, object]
+) -> tuple[tuple[str, ...], PydanticCustomError | str]:
+    for key in value:
+        if nearest(key, [tag]) and not any(key in _names(model) for model in known.values()):
+            return (key,), problem(f"unknown key '{key}' in the {what}", at="key", suggestion=tag)
+    return (tag,), "missing"
+
+
+def _names(model: object) -> set[str]:
+    return set(getattr(model, "model_fields", {}))
+
+
+def _bad_tag(
+    name: object, what: str, choices: list[str], retired: Mapping[str, str]
+) -> PydanticCustomError:
+    if not isinstance(name, str):
+        return problem(
+            f"expected the name of a {what}, got {describe_value(name)}", choices=choices
+        )
+    if name in retired:
+        return problem(
+            f"the {what} '{name}' is no longer available",
+            suggestion=retired[name],
+            help=("the earlier system removed it too",),
+        )
+    return problem(f"unknown {what} '{name}'", suggestion=nearest(name, choices), choices=choices)
+
+
+def _dump(value: object, handler: SerializerFunctionWrapHandler) -> object:
+    if not isinstance(value, BaseModel):
+        return handler(value)
+    dumped = value.model_dump(mode="json")
+    first = [tag for tag in ("name", "type") if tag in dumped]  # before inherited fields
+    return {tag: dumped[tag] for tag in first} | dumped
+
+
+# Plugins bring models that the annotation does not name.
+DUMP_ANY: WrapSerializer = WrapSerializer(_dump)

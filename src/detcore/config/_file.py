@@ -1,0 +1,77 @@
+"""Read the text of an experiment file, and say why where it cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detcore.config._source import Diagnostic, Label, Source, Span
+from detcore.config._suggest import nearest
+
+__all__ = ["read_file"]
+
+
+def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
+    """Return the file as a source, its text with plain line ends, and what keeps it from use."""
+    name = str(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        source = Source(name=name, kind="file", lines=())
+        return source, "", [_unreadable(path, source, exc)]
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        return _not_utf8(name, raw, exc)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    if not any(_has_content(line) for line in source.lines):
+        span = Span(source, 0, 0, 0, 0)
+        empty = Diagnostic(
+            message="the experiment file is empty",
+            primary=Label(span, "nothing but blank lines and comments"),
+            help=("an experiment needs at least 'entrypoint' and 'searcher'",),
+        )
+        return source, text, [empty]
+    return source, text, []
+
+
+def _has_content(line: str) -> bool:
+    stripped = line.strip()
+    return bool(stripped) and not stripped.startswith("#") and stripped not in ("---", "...")
+
+
+def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
+    if path.is_dir():
+        message, label = f"'{path}' is a folder, not an experiment file", ""
+    elif isinstance(exc, FileNotFoundError):
+        message, label = f"no file '{path}'", ""
+    else:
+        message, label = f"cannot read '{path}': {exc.strerror or exc}", ""
+    folder = path if path.is_dir() else path.parent
+    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))[:8]
+    hints = (f"experiment files in {folder}: {', '.join(near)}",) if near else ()
+    return Diagnostic(
+        message=message,
+        primary=Label(Span(source, 0, 0, 0, 0), label),
+        help=hints,
+        suggestion=nearest(path.name, near),
+    )
+
+
+def _not_utf8(
+    name: str, raw: bytes, exc: UnicodeDecodeError
+) -> tuple[Source, str, list[Diagnostic]]:
+    text = raw.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    before = raw[: exc.start].decode("utf-8-sig", errors="replace")
+    line = before.count("\n")
+    column = len(before) - (before.rfind("\n") + 1)
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        message, label = "the file is UTF-16, not UTF-8", "byte-order mark of UTF-16"
+        source = Source(name=name, kind="file", lines=("\ufffd\ufffd",))
+    else:
+        message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"
+        label = "cannot be read"
+    span = Span(source, line, column, line, column + 1)
+    hint = "save the file as UTF-8 in your editor"
+    return source, text, [Diagnostic(message=message, primary=Label(span, label), help=(hint,))]

@@ -1,0 +1,226 @@
+"""Hyperparameters: constants, groups, and ranges to draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationError, WithJsonSchema, WrapValidator
+from pydantic_core import PydanticCustomError
+
+from detcore.config._fields import Section
+from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
+from detcore.config._source import Place
+from detcore.config._suggest import nearest
+from detcore.errors import ConfigError
+from detcore.types import JSONValue
+
+__all__ = ["HYPERPARAMETER_TYPES", "Hyperparameters", "ranges", "resolve_constants"]
+
+
+class ConstHyperparameter(Section):
+    """One value."""
+
+    type: Literal["const"] = Field(description="One value.")
+    val: Any = Field(description="The value: anything.")
+
+
+class _Range(Section):
+    count: int | None = Field(
+        default=None, ge=1, description="Points of a grid; needed by the searcher 'grid'."
+    )
+
+
+class IntHyperparameter(_Range):
+    """A whole number from minval to maxval, both included."""
+
+    type: Literal["int"] = Field(description="A whole number, uniformly.")
+    minval: int = Field(description="Smallest value.")
+    maxval: int = Field(description="Largest value; included.")
+
+
+class DoubleHyperparameter(_Range):
+    """A number from minval to maxval."""
+
+    type: Literal["double"] = Field(description="A number, uniformly.")
+    minval: float = Field(description="Smallest value.")
+    maxval: float = Field(description="Largest value.")
+
+
+class LogHyperparameter(_Range):
+    """``base`` to the power of a number from minval to maxval."""
+
+    type: Literal["log"] = Field(description="A power, its exponent uniformly.")
+    minval: float = Field(description="Smallest exponent.")
+    maxval: float = Field(description="Largest exponent.")
+    base: float = Field(gt=0, description="What is raised to the exponent, usually 10.")
+
+
+class CategoricalHyperparameter(Section):
+    """One of a list of values."""
+
+    type: Literal["categorical"] = Field(description="One of a list.")
+    vals: list[Any] = Field(min_length=1, description="The values.")
+
+
+HYPERPARAMETER_TYPES: dict[str, type[Section]] = {
+    "const": ConstHyperparameter,
+    "int": IntHyperparameter,
+    "double": DoubleHyperparameter,
+    "log": LogHyperparameter,
+    "categorical": CategoricalHyperparameter,
+}
+_FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
+
+
+def _check(value: object, _: object) -> dict[str, JSONValue]:
+    if not isinstance(value, Mapping):
+        raise problem(f"expected a mapping, got {describe_value(value)}")
+    raise_problems("hyperparameters", list(_mistakes(value, ())))
+    return cast("dict[str, JSONValue]", dict(value))
+
+
+def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+    for name, value in group.items():
+        here = (*place, name)
+        if not isinstance(value, Mapping):
+            continue
+        if "type" in value:
+            yield from _typed_mistakes(value, here)
+        elif value and set(value) <= _FIELDS:
+            yield here, _untyped(name, value)
+        elif (misspelt := _misspelt_type(value)) is not None:
+            error = problem(f"unknown key '{misspelt}'", at="key", suggestion="type")
+            yield (*here, misspelt), error
+        else:
+            yield from _mistakes(value, here)
+
+
+def _typed_mistakes(value: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+    name = value["type"]
+    model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
+    if model is None:
+        is_name = isinstance(name, str)
+        yield (
+            (*place, "type"),
+            problem(
+                f"unknown hyperparameter type '{name}'"
+                if is_name
+                else f"expected a hyperparameter type, got {describe_value(name)}",
+                suggestion=nearest(name, HYPERPARAMETER_TYPES) if is_name else None,
+                choices=HYPERPARAMETER_TYPES,
+            ),
+        )
+        return
+    try:
+        model.model_validate(value)
+    except ValidationError as exc:
+        yield from (again(found, place) for found in exc.errors(include_url=False))
+
+
+def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
+    likely = "categorical" if "vals" in value else "const" if "val" in value else None
+    if "base" in value:
+        likely = "log"
+    return problem(
+        f"missing 'type' in hyperparameter '{name}'",
+        at="key",
+        label="'type' says how its value is drawn",
+        suggestion=f"type: {likely}" if likely else None,
+        choices=HYPERPARAMETER_TYPES,
+    )
+
+
+def _misspelt_type(value: Mapping[str, Any]) -> str | None:
+    """Return the key that was meant to be 'type', if the rest looks like a range."""
+    for key in value:
+        rest = set(value) - {key}
+        if rest and rest <= _FIELDS and nearest(str(key), ["type"]):
+            return str(key)
+    return None
+
+
+def _schema() -> dict[str, Any]:
+    typed = [model.model_json_schema() for model in HYPERPARAMETER_TYPES.values()]
+    return {
+        "type": "object",
+        "additionalProperties": {
+            "anyOf": [
+                *typed,
+                {"type": ["string", "number", "boolean", "null", "array"]},
+                {
+                    "type": "object",
+                    "title": "group",
+                    "description": "Hyperparameters below a common name.",
+                    "not": {"required": ["type"]},
+                },
+            ]
+        },
+    }
+
+
+Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check), WithJsonSchema(_schema())]
+
+
+def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield every hyperparameter that has a type, with its place; names in sorted order."""
+    for name in sorted(group):
+        value = group[name]
+        if isinstance(value, Mapping) and "type" in value:
+            yield (*place, name), dict(value)
+        elif isinstance(value, Mapping):
+            yield from ranges(value, (*place, name))
+
+
+def resolve_constants(
+    hyperparameters: Mapping[str, Any], *, seed: int | None = None
+) -> dict[str, Any]:
+    """Return plain values: constants as they are, ranges drawn once.
+
+    Names are taken in sorted order, those of a group at the group's place, so that a seed always
+    gives the same values.
+
+    Args:
+        hyperparameters: As in `ExperimentConfig.hyperparameters`.
+        seed: ``reproducibility.experiment_seed``; only needed where there is something to draw.
+
+    Raises:
+        ConfigError: If there is something to draw and no seed.
+    """
+    drawn = [place for place, value in ranges(hyperparameters) if value["type"] != "const"]
+    if not drawn:
+        return _resolve(hyperparameters, None)
+    if seed is None:
+        raise ConfigError(
+            f"hyperparameter '{'.'.join(map(str, drawn[0]))}' is a range, not a value.\n"
+            "A value is drawn with the experiment's seed, and no seed was given.\n"
+            "Pass seed=config.reproducibility.experiment_seed."
+        )
+    from numpy.random import RandomState
+
+    return _resolve(hyperparameters, RandomState(seed))
+
+
+def _resolve(group: Mapping[str, Any], random: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in sorted(group):
+        value = group[name]
+        if not isinstance(value, Mapping):
+            values[name] = value
+        elif "type" not in value:
+            values[name] = _resolve(value, random)
+        else:
+            values[name] = _draw(value, random)
+    return {name: values[name] for name in group}
+
+
+def _draw(value: Mapping[str, Any], random: Any) -> Any:
+    kind = value["type"]
+    if kind == "const":
+        return value["val"]
+    if kind == "categorical":
+        return value["vals"][int(random.randint(len(value["vals"])))]
+    if kind == "int":
+        return int(random.randint(value["minval"], value["maxval"] + 1, dtype="int64"))
+    number = float(random.uniform(value["minval"], value["maxval"]))
+    return float(value["base"]) ** number if kind == "log" else number

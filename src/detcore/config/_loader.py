@@ -1,0 +1,275 @@
+"""Read an experiment file: all mistakes at once, and where every value came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel
+
+from detcore.config._check import check
+from detcore.config._experiment import ExperimentConfig
+from detcore.config._file import read_file
+from detcore.config._notices import notices
+from detcore.config._overrides import lay_over, read_overrides
+from detcore.config._render import Style, no_style, render
+from detcore.config._secrets import is_secret_key
+from detcore.config._source import Diagnostic, Label, Place, Source, Span
+from detcore.config._tree import Node, find, key_span, walk
+from detcore.config._yaml import empty_node, read_yaml
+from detcore.errors import ConfigError
+from detcore.types import JSONValue
+
+__all__ = ["ExperimentFileError", "LoadedConfig", "Origin", "load_config", "load_mapping"]
+
+
+class ExperimentFileError(ConfigError):
+    """An experiment file with mistakes; its text is the whole report.
+
+    Attributes:
+        diagnostics: The mistakes, in the order of the report.
+    """
+
+    def __init__(
+        self, diagnostics: Collection[Diagnostic], *, name: str, secrets: Collection[Span] = ()
+    ) -> None:
+        self.diagnostics = tuple(diagnostics)
+        self.name = name
+        self._secrets = tuple(secrets)
+        super().__init__(self.report())
+
+    def report(self, style: Style = no_style) -> str:
+        """Return the report, coloured by `style`; see `detcore.config.render`."""
+        body = render(self.diagnostics, secrets=self._secrets, style=style)
+        return f"{body}\n\n{style(self.summary, 'message')}"
+
+    @property
+    def summary(self) -> str:
+        """The last line of the report."""
+        count = len(self.diagnostics)
+        return f"{self.name}: {count} mistake{'s' if count != 1 else ''}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        source: Which of the four.
+        line: Line of the file, number of the flag or of the variable, from 1; None for defaults.
+        column: Column of the value there, from 1; None for defaults.
+    """
+
+    source: Literal["file", "flag", "environment", "default"]
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedConfig:
+    """An experiment file that was read and found right.
+
+    Attributes:
+        config: The configuration, defaults applied.
+        text: The file as it is.
+        path: The file.
+        origins: For every leaf of ``config.model_dump(mode="json")``, by dotted name, where its
+            value came from.
+        notices: A line for each field that was given and has no effect here.
+    """
+
+    config: ExperimentConfig
+    text: str
+    path: Path
+    origins: Mapping[str, Origin]
+    notices: list[str]
+
+
+def load_config(
+    path: Path,
+    *,
+    overrides: Mapping[str, object] = {},
+    environment: Mapping[str, str] = {},
+    required: Collection[str] = (),
+    searchers: Collection[str] = (),
+    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+) -> LoadedConfig:
+    """Read an experiment file.
+
+    A setting is taken from `overrides`, else from `environment`, else from the file, else it has
+    its default. A setting replaces what it names; a unit of a length replaces the other unit.
+
+    Args:
+        path: The file, YAML in UTF-8.
+        overrides: Settings by dotted name, from flags. A value that is a string is read as YAML,
+            as ``--set`` gives it; any other is taken as it is.
+        environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
+            are settings, their values YAML (see `detcore.environment`).
+        required: Dotted names that must be given although they have defaults, such as
+            ``"entrypoint"``.
+        searchers: Names of the searchers that plugins provide.
+        storage_types: Storage types that plugins provide, and the models of their settings: a
+            class, ``"module:Class"`` to be imported when the type is used, or None.
+
+    Raises:
+        ExperimentFileError: A `ConfigError` whose text reports all mistakes.
+    """
+    source, text, found = read_file(path)
+    if found:
+        raise ExperimentFileError(found, name=source.name)
+    return _load(
+        text,
+        source,
+        path,
+        settings=(overrides, environment),
+        known=(required, searchers, storage_types),
+    )
+
+
+def load_mapping(
+    config: Mapping[str, object],
+    *,
+    overrides: Mapping[str, object] = {},
+    environment: Mapping[str, str] = {},
+    required: Collection[str] = (),
+    searchers: Collection[str] = (),
+    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+) -> LoadedConfig:
+    """Check a configuration given as a dictionary; mistakes are shown in it written as YAML.
+
+    Args:
+        config: What the file would say.
+        overrides: As for `load_config`.
+        environment: As for `load_config`.
+        required: As for `load_config`.
+        searchers: As for `load_config`.
+        storage_types: As for `load_config`.
+
+    Raises:
+        ExperimentFileError: A `ConfigError` whose text reports all mistakes.
+        ConfigError: If something in `config` cannot be written as YAML.
+    """
+    try:
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as exc:
+        raise ConfigError(
+            f"the configuration holds something that is no plain value: {exc}\n"
+            "A configuration is stored as JSON.\n"
+            "Use only dictionaries, lists, strings, numbers, booleans and None."
+        ) from exc
+    source = Source(name="config", kind="file", lines=(*text.split("\n"),))
+    return _load(
+        text,
+        source,
+        Path("config"),
+        settings=(overrides, environment),
+        known=(required, searchers, storage_types),
+    )
+
+
+def _load(
+    text: str,
+    source: Source,
+    path: Path,
+    *,
+    settings: tuple[Mapping[str, object], Mapping[str, str]],
+    known: tuple[Collection[str], Collection[str], Mapping[str, type[BaseModel] | str | None]],
+) -> LoadedConfig:
+    root, found = read_yaml(text, source)
+    is_readable = root is not None or not found
+    if root is None:
+        root = empty_node(source)
+    laid, bad_settings = read_overrides(*settings)
+    found += bad_settings
+    if is_readable and not isinstance(root.value, dict):
+        found.append(_not_a_mapping(root))
+        root, is_readable = empty_node(source), False
+    for override in laid:
+        root, bad = lay_over(root, override)
+        found += [bad] if bad else []
+    config, mistakes = check(root, required=known[0], searchers=known[1], storage_types=known[2])
+    if is_readable:
+        found += mistakes
+    else:  # what flags and variables say can still be judged, but not what they lack
+        found += [item for item in mistakes if item.primary.span.source is not source]
+    if found or config is None:
+        raise ExperimentFileError(_ordered(found, source), name=source.name, secrets=_secrets(root))
+    return LoadedConfig(
+        config=config,
+        text=text,
+        path=path,
+        origins=_origins(config, root),
+        notices=notices(root),
+    )
+
+
+def _secrets(root: Node) -> list[Span]:
+    return [
+        node.span
+        for place, node in walk(root)
+        if not isinstance(node.value, (dict, tuple))
+        and any(isinstance(element, str) and is_secret_key(element) for element in place)
+    ]
+
+
+def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
+    """Return the mistakes of the file first, each source's in the order of its text."""
+    return sorted(
+        dict.fromkeys(found),
+        key=lambda item: (
+            item.primary.span.source is not source,
+            item.source_name,
+            item.line,
+            item.column,
+        ),
+    )
+
+
+def _not_a_mapping(root: Node) -> Diagnostic:
+    kind = "a list" if isinstance(root.value, tuple) else "a single value"
+    return Diagnostic(
+        message=f"expected the fields of an experiment, got {kind}",
+        primary=Label(root.span, "write 'name: value' lines"),
+        help=("an experiment file has fields such as 'searcher:' and 'hyperparameters:'",),
+    )
+
+
+# -- origins --------------------------------------------------------------------------------------
+
+
+def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for place, value in _leaves(config.model_dump(mode="json"), ()):
+        origins[".".join(map(str, place))] = _origin(root, place, value)
+    return origins
+
+
+def _leaves(value: JSONValue, place: Place) -> list[tuple[Place, JSONValue]]:
+    children: list[tuple[str | int, JSONValue]] = []
+    if isinstance(value, dict):
+        children = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    if not children:
+        return [(place, value)]
+    return [leaf for key, child in children for leaf in _leaves(child, (*place, key))]
+
+
+def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
+    node = find(root, place)
+    if node is None and len(place) > 1:
+        above = find(root, place[:-1])  # a length without a unit stands for {batches: …}
+        node = above if above is not None and _is_scalar(above) else None
+    if node is None or (node.value is None and value is not None):
+        return Origin(source="default")
+    span = node.span
+    if span.line == span.end_line and span.column == span.end_column:
+        span = key_span(root, place) or span
+    return Origin(source=span.source.kind, line=span.line + 1, column=span.column + 1)
+
+
+def _is_scalar(node: Node) -> bool:
+    return node.value is not None and not isinstance(node.value, (dict, tuple))

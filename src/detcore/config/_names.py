@@ -1,0 +1,108 @@
+"""Which names are valid where."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from detcore.config._experiment import ExperimentConfig
+from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config._length import UNITS
+from detcore.config._searchers import SEARCHERS
+from detcore.config._source import Place
+from detcore.config._storage import STORAGE_TYPES, PluginStorage
+
+__all__ = ["field_at", "homes", "model_at", "valid_names"]
+
+Models = Mapping[str, "type[BaseModel] | None"]
+
+
+def valid_names(place: Place, data: Any, plugins: Models) -> list[str]:
+    """Return the names that a mapping at `place` may have; empty if any."""
+    model = model_at(place, data, plugins)
+    if model is not None:
+        common = PluginStorage.model_fields if place == ("checkpoint_storage",) else ()
+        return list(dict.fromkeys([*model.model_fields, *common]))
+    return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
+
+
+def field_at(place: Place, data: Any, plugins: Models) -> FieldInfo | None:
+    """Return the field at `place`, or None if models do not name it."""
+    model = model_at(place[:-1], data, plugins) if place else None
+    return None if model is None else model.model_fields.get(str(place[-1]))
+
+
+def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None:
+    """Return the model of the section at `place`.
+
+    Args:
+        place: Where, from the top of the file.
+        data: The configuration as written; tells which of several models is meant.
+        plugins: Models of what plugins provide, by storage type.
+    """
+    model: type[BaseModel] | None = ExperimentConfig
+    value: Any = data
+    for depth, element in enumerate(place):
+        value = _child(value, element)
+        if isinstance(element, int):
+            continue  # an item has the model of its list
+        if place[0] == "hyperparameters" and depth > 0:
+            kind = value.get("type") if isinstance(value, Mapping) else None
+            model = HYPERPARAMETER_TYPES.get(kind) if isinstance(kind, str) else None
+        elif depth == 0 and element in ("searcher", "checkpoint_storage"):
+            tag = "name" if element == "searcher" else "type"
+            known = SEARCHERS if element == "searcher" else STORAGE_TYPES
+            name = value.get(tag) if isinstance(value, Mapping) else None
+            model = known.get(name) if isinstance(name, str) else None
+            if element == "checkpoint_storage" and isinstance(name, str):
+                model = plugins.get(name) or model
+        else:
+            info = None if model is None else model.model_fields.get(str(element))
+            model = None if info is None else next(_models(info.annotation), None)
+    return model
+
+
+def homes(name: str) -> list[Place]:
+    """Return every place where a field of this name is valid, those of one section once."""
+    found: dict[Place, None] = {}
+    for place, model in _sections():
+        if name in model.model_fields:
+            here: Place = (*place, name)
+            found[here] = None
+    if name == "global_batch_size":
+        found[("hyperparameters", name)] = None
+    return list(found)
+
+
+def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
+    yield (), ExperimentConfig
+    for searcher in SEARCHERS.values():
+        yield ("searcher",), searcher
+    for storage in STORAGE_TYPES.values():
+        yield ("checkpoint_storage",), storage
+    for name, info in ExperimentConfig.model_fields.items():
+        if name not in ("searcher", "checkpoint_storage"):
+            yield from (((name,), model) for model in _models(info.annotation))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation such as ``list[Device] | None``."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        return
+    for argument in typing.get_args(annotation):
+        yield from _models(argument)
+
+
+def _child(value: Any, element: str | int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(element)
+    if isinstance(value, list) and isinstance(element, int) and element < len(value):
+        return value[element]
+    return None

@@ -1,0 +1,99 @@
+"""What is accepted and has no effect here, one line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detcore.config._explain import dotted
+from detcore.config._source import Place
+from detcore.config._tree import Node, find, key_span
+
+__all__ = ["notices"]
+
+_CLUSTER: tuple[str, ...] = (
+    "bind_mounts",
+    "environment.image",
+    "environment.environment_variables",
+    "environment.ports",
+    "environment.proxy_ports",
+    "environment.force_pull_image",
+    "environment.registry_auth",
+    "environment.pod_spec",
+    "environment.add_capabilities",
+    "environment.drop_capabilities",
+    "resources.max_slots",
+    "resources.weight",
+    "resources.priority",
+    "resources.resource_pool",
+    "resources.shm_size",
+    "resources.devices",
+    "security",
+    "slurm",
+    "pbs",
+    "checkpoint_storage.propagation",
+)
+_INSTEAD = {
+    "environment.environment_variables": "set them in the shell that starts detcore",
+    "environment.image": "the trial runs in the Python that starts detcore",
+}
+_LEGACY: tuple[str, ...] = (
+    "agent_label",
+    "data_layer",
+    "internal",
+    "tensorboard_storage",
+    "resources.agent_label",
+    "resources.native_parallel",
+)
+_LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
+
+
+def notices(root: Node) -> list[str]:
+    """Return a line for each field that was given and will not be acted on, and for lengths
+    whose unit had to be assumed.
+
+    Args:
+        root: The configuration as written, without mistakes.
+    """
+    found: list[tuple[int, int, str]] = []
+    for place, words in _remarks(root):
+        span = key_span(root, place)
+        if span is not None:
+            where = f"{span.source.name}:{span.line + 1}:{span.column + 1}"
+            line = f"{where}: note: {dotted(place)} {words}"
+            found.append((span.line, span.column, line))
+    return [line for _, _, line in sorted(found)]
+
+
+def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
+    for name in _CLUSTER:
+        instead = f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
+        yield from _given(root, name, f"is for a cluster: accepted, no effect here{instead}")
+    for name in _LEGACY:
+        yield from _given(root, name, "is from an earlier version: accepted, no effect")
+    kind = find(root, ("checkpoint_storage", "type"))
+    if kind is not None and kind.value == "shared_fs":
+        for name in _LEGACY_STORAGE:
+            yield from _given(
+                root,
+                f"checkpoint_storage.{name}",
+                "is from an earlier version: accepted, no effect",
+            )
+    precision = find(root, ("optimizations", "mixed_precision"))
+    if precision is not None and precision.value != "O0":
+        yield (
+            ("optimizations", "mixed_precision"),
+            "is read by PyTorch trials only; with Keras, set a mixed-precision policy in the model",
+        )
+    length = find(root, ("searcher", "max_length"))
+    if length is not None and isinstance(length.value, int):
+        yield (
+            ("searcher", "max_length"),
+            f"has no unit: {length.value} is read as batches; write "
+            f"{{batches: {length.value}}} or {{epochs: {length.value}}} to be clear",
+        )
+
+
+def _given(root: Node, name: str, words: str) -> Iterator[tuple[Place, str]]:
+    place: Place = tuple(name.split("."))
+    if find(root, place) is not None:
+        yield place, words

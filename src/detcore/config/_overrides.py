@@ -1,0 +1,142 @@
+"""Settings from flags and environment variables, laid over those of the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from detcore.config._source import Diagnostic, Label, Place, Source, Span
+from detcore.config._tree import Entry, Node, find, put
+from detcore.config._yaml import read_yaml
+from detcore.errors import ConfigError
+
+__all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_overrides"]
+
+VARIABLE_PREFIX = "DETCORE_CONFIG__"
+_UNITS = ("batches", "records", "epochs")
+_LENGTHS = {
+    ("min_validation_period",),
+    ("min_checkpoint_period",),
+    ("searcher", "max_length"),
+    ("searcher", "length_per_round"),
+}
+
+Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their places, and the value
+
+
+def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
+    """Turn the texts of ``--set`` flags into the `overrides` of `load_config`.
+
+    Args:
+        flags: Texts such as ``"searcher.max_length.batches=10"``. Of two with one name, the
+            last holds.
+
+    Raises:
+        ConfigError: If a text has no ``=``.
+    """
+    overrides: dict[str, object] = {}
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(
+                f"--set {name}: expected NAME=VALUE.\n"
+                "A flag sets one field by its dotted name.\n"
+                "Write it like --set searcher.max_length.batches=10"
+            )
+        overrides.pop(name.strip(), None)
+        overrides[name.strip()] = value
+    return overrides
+
+
+def read_overrides(
+    overrides: Mapping[str, object], environment: Mapping[str, str]
+) -> tuple[list[Override], list[Diagnostic]]:
+    """Read both kinds, the weaker first.
+
+    Args:
+        overrides: Dotted names and values, from flags. A value that is a string is YAML.
+        environment: Names beginning with `VARIABLE_PREFIX` and values, which are YAML.
+    """
+    variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
+    ordered = sorted(variables.items())
+    read, found = _read("environment", "__", ordered, offset=len(VARIABLE_PREFIX))
+    more, also_found = _read("--set", ".", list(overrides.items()), offset=0)
+    return read + more, found + also_found
+
+
+def _read(
+    name: str, separator: str, settings: Sequence[tuple[str, object]], *, offset: int
+) -> tuple[list[Override], list[Diagnostic]]:
+    values = [v if isinstance(v, str) else json.dumps(v, default=str) for _, v in settings]
+    lines: list[str] = []
+    starts: list[int] = []
+    for (key, _), value in zip(settings, values, strict=True):
+        starts.append(len(lines))
+        lines.extend(f"{key}={value}".split("\n"))
+    kind = "flag" if name == "--set" else "environment"
+    source = Source(name=name, kind="flag" if kind == "flag" else "environment", lines=(*lines,))
+    read: list[Override] = []
+    found: list[Diagnostic] = []
+    for (key, _), value, line in zip(settings, values, starts, strict=True):
+        names = _names(key, separator, source, line, offset)
+        empty = [span for segment, span in names if not segment]
+        if empty:
+            found.append(Diagnostic(message="an empty name", primary=Label(empty[0])))
+            continue
+        column = len(key) + 1
+        node, bad = read_yaml(value, source, line=line, column=column)
+        found.extend(bad)
+        if node is None and not bad:
+            node = Node(None, Span(source, line, column, line, column + len(value)))
+        if node is not None:
+            read.append((names, node))
+    return read, found
+
+
+def _names(
+    key: str, separator: str, source: Source, line: int, offset: int
+) -> tuple[tuple[str, Span], ...]:
+    names: list[tuple[str, Span]] = []
+    column = offset
+    for segment in key[offset:].split(separator):
+        names.append((segment, Span(source, line, column, line, column + len(segment))))
+        column += len(segment) + len(separator)
+    return tuple(names)
+
+
+def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
+    """Return `root` with one setting laid over it, or what is wrong with the setting."""
+    names, node = override
+    ignore_case = node.span.source.kind == "environment"
+    place: Place = ()
+    for name, span in names:
+        current = find(root, place)
+        if current is not None and isinstance(current.value, tuple):
+            if not name.isdigit() or int(name) >= len(current.value):
+                return root, _no_item(name, span, len(current.value))
+            place = (*place, int(name))
+        else:
+            place = (*place, _spelling(name, current) if ignore_case else name)
+    keys = [span for _, span in names]
+    if place[:-1] in _LENGTHS and place[-1] in _UNITS:
+        # A length has one unit: the new one takes the place of that in the file.
+        alone = Node({str(place[-1]): Entry(keys[-1], node)}, keys[-1])
+        return put(root, place[:-1], alone, keys), None
+    return put(root, place, node, keys), None
+
+
+def _spelling(name: str, current: Node | None) -> str:
+    """Return how the file spells a name of a variable, which is usually in capitals."""
+    known = current.value if current is not None and isinstance(current.value, dict) else {}
+    if name in known:
+        return name
+    same = [key for key in known if key.lower() == name.lower()]
+    return same[0] if len(same) == 1 else name.lower()
+
+
+def _no_item(name: str, span: Span, count: int) -> Diagnostic:
+    return Diagnostic(
+        message=f"no item '{name}' in a list of {count}",
+        primary=Label(span, f"expected 0 to {count - 1}" if count else "the list is empty"),
+        help=("set the whole list instead",),
+    )

@@ -1,0 +1,323 @@
+"""Rules between fields; each sees only what is right by itself, so none repeats a mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from detcore.config._hyperparameters import ranges
+from detcore.config._problem import describe_value
+from detcore.config._source import Place
+
+__all__ = ["LENGTHS", "Facts", "Mention", "Violation", "broken_rules"]
+
+LENGTHS: tuple[Place, ...] = (
+    ("min_validation_period",),
+    ("min_checkpoint_period",),
+    ("searcher", "max_length"),
+    ("searcher", "length_per_round"),
+)
+_BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mention:
+    """A place that has a part in a broken rule."""
+
+    place: Place
+    text: str = ""
+    at: Literal["key", "value"] = "value"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule.
+
+    Attributes:
+        message: Which, with the values.
+        primary: Where to mend it most likely.
+        others: The other places.
+        help: What to do.
+        suggestion: What to write, if there is one answer.
+    """
+
+    message: str
+    primary: Mention
+    others: tuple[Mention, ...] = ()
+    help: tuple[str, ...] = ()
+    suggestion: str | None = None
+
+
+class Facts:
+    """The configuration as written, without what is wrong by itself."""
+
+    def __init__(self, data: Mapping[str, Any], bad: Iterable[Place] = ()) -> None:
+        self._data = data
+        self._bad = set(bad)
+
+    def get(self, *place: str | int, default: Any = None) -> Any:
+        """Return the value at `place`, or `default` if it is missing or wrong."""
+        value: Any = self._data
+        for depth, element in enumerate(place, 1):
+            if place[:depth] in self._bad:
+                return default
+            if isinstance(value, Mapping) and element in value:
+                value = value[str(element)]
+            elif isinstance(value, list) and isinstance(element, int) and element < len(value):
+                value = value[element]
+            else:
+                return default
+        return default if value is None else value
+
+    def is_bad(self, place: Place) -> bool:
+        """Tell whether something at `place` or above it is wrong."""
+        return any(place[:depth] in self._bad for depth in range(len(place) + 1))
+
+    def number(self, *place: str | int) -> Any:
+        """Return the number at `place`, or None."""
+        value = self.get(*place)
+        return None if isinstance(value, bool) or not isinstance(value, (int, float)) else value
+
+    def section(self, *place: str | int) -> Mapping[str, Any]:
+        """Return the mapping at `place`, or an empty one."""
+        value = self.get(*place)
+        return value if isinstance(value, Mapping) else {}
+
+
+def broken_rules(facts: Facts) -> list[Violation]:
+    """Return every rule that the configuration breaks."""
+    return [violation for rule in _RULES for violation in rule(facts)]
+
+
+def _project_and_workspace(facts: Facts) -> Iterator[Violation]:
+    for given, other in (("project", "workspace"), ("workspace", "project")):
+        if facts.get(given) and not facts.get(other) and not facts.is_bad((other,)):
+            yield Violation(
+                f"'{given}' is given without '{other}'",
+                Mention((given,), f"no '{other}' beside it", "key"),
+                help=("give both or neither",),
+            )
+
+
+def _ranges_ascend(facts: Facts) -> Iterator[Violation]:
+    for place, _ in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
+        low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
+        if low is not None and high is not None and low >= high:
+            yield Violation(
+                f"minval must be less than maxval, and {low} is not less than {high}",
+                Mention((*place, "minval"), "minval"),
+                (Mention((*place, "maxval"), "maxval"),),
+                ("exchange them",) if low > high else ("for one value, use {type: const, val: …}",),
+            )
+
+
+def _grid_needs_counts(facts: Facts) -> Iterator[Violation]:
+    if facts.get("searcher", "name") != "grid":
+        return
+    for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
+        needs = value["type"] in ("int", "double", "log") and not facts.is_bad(place)
+        if needs and "count" not in value:
+            yield Violation(
+                f"hyperparameter '{_dotted(place[1:])}' needs 'count' in a grid search",
+                Mention(place, "no 'count' here", "key"),
+                (Mention(("searcher", "name"), "the grid"),),
+                ("count is how many points of the range the grid takes",),
+                "count",
+            )
+
+
+def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[Violation]:
+    begin = facts.number("profiling", "begin_on_batch") or 0
+    end = facts.number("profiling", "end_after_batch")
+    if end is not None and begin > end:
+        yield Violation(
+            f"profiling ends after batch {end}, before it begins on batch {begin}",
+            Mention(("profiling", "end_after_batch"), "ends"),
+            (Mention(("profiling", "begin_on_batch"), "begins"),),
+        )
+
+
+def _one_source(facts: Facts) -> Iterator[Violation]:
+    trial = facts.get("searcher", "source_trial_id")
+    checkpoint = facts.get("searcher", "source_checkpoint_uuid")
+    if trial is not None and checkpoint is not None:
+        yield Violation(
+            "'source_trial_id' and 'source_checkpoint_uuid' are both given",
+            Mention(("searcher", "source_checkpoint_uuid"), "one starting point", "key"),
+            (Mention(("searcher", "source_trial_id"), "another starting point", "key"),),
+            ("keep one of them",),
+        )
+
+
+def _storage_path_stays_inside(facts: Facts) -> Iterator[Violation]:
+    host = facts.get("checkpoint_storage", "host_path")
+    path = facts.get("checkpoint_storage", "storage_path")
+    if not isinstance(host, str) or not isinstance(path, str) or not host.startswith("/"):
+        return
+    root = posixpath.normpath(host)
+    target = posixpath.normpath(posixpath.join(root, path))
+    if target != root and not target.startswith(root.rstrip("/") + "/"):
+        yield Violation(
+            f"storage_path leaves host_path: it leads to {target}",
+            Mention(("checkpoint_storage", "storage_path"), "leads outside"),
+            (Mention(("checkpoint_storage", "host_path"), "of this folder"),),
+            ("give a path relative to host_path, or an absolute one below it",),
+        )
+
+
+def _azure_has_one_account(facts: Facts) -> Iterator[Violation]:
+    storage = facts.section("checkpoint_storage")
+    if facts.get("checkpoint_storage", "type") != "azure":
+        return
+    given = [key for key in ("connection_string", "account_url") if storage.get(key) is not None]
+    at = "checkpoint_storage"
+    if len(given) == 2:
+        yield Violation(
+            "'connection_string' and 'account_url' are both given",
+            Mention((at, "account_url"), "one account", "key"),
+            (Mention((at, "connection_string"), "another account", "key"),),
+            ("keep one of them",),
+        )
+    elif not given:
+        yield Violation(
+            "azure storage needs 'connection_string' or 'account_url'",
+            Mention((at,), "neither is given", "key"),
+            (Mention((at, "type")),),
+            suggestion="account_url",
+        )
+    if storage.get("credential") is not None and "connection_string" in given:
+        yield Violation(
+            "'credential' does not go with 'connection_string'",
+            Mention((at, "credential"), "belongs to an account_url", "key"),
+            (Mention((at, "connection_string"), "has its own credential", "key"),),
+            ("remove one of them",),
+        )
+
+
+def _brackets_fit(facts: Facts) -> Iterator[Violation]:
+    rungs = facts.number("searcher", "max_rungs")
+    brackets = facts.get("searcher", "bracket_rungs", default=[])
+    limit = 5 if rungs is None else rungs
+    if facts.is_bad(("searcher", "max_rungs")) or not isinstance(brackets, list):
+        return
+    for index, bracket in enumerate(brackets):
+        if isinstance(bracket, int) and bracket > limit:
+            yield Violation(
+                f"a bracket of {bracket} rungs, but max_rungs is {limit}"
+                + (" by default" if rungs is None else ""),
+                Mention(("searcher", "bracket_rungs", index), "too many"),
+                () if rungs is None else (Mention(("searcher", "max_rungs"), "the limit"),),
+                (f"raise max_rungs to {bracket}, or take fewer rungs",),
+            )
+
+
+def _lengths_convert(facts: Facts) -> Iterator[Violation]:
+    has_size = "global_batch_size" in facts.section("hyperparameters")
+    if has_size or facts.is_bad(("hyperparameters",)):
+        return
+    per_epoch = facts.number("records_per_epoch") or 0
+    units = {
+        place: unit
+        for place in LENGTHS
+        for unit in ("records", "epochs")
+        if facts.number(*place, unit) and (unit == "records" or per_epoch)
+    }
+    if not units:
+        return
+    lengths = [
+        Mention((*place, unit), f"{unit} cannot be turned into batches without it", "key")
+        for place, unit in units.items()
+    ]
+    if "epochs" in units.values():
+        lengths.append(Mention(("records_per_epoch",), "epochs are counted in records", "key"))
+    here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
+    is_here = facts.get("hyperparameters") is not None
+    names = " and ".join(dict.fromkeys(units.values()))
+    yield Violation(
+        f"a length in {names} needs hyperparameters.global_batch_size",
+        here if is_here else lengths[0],
+        tuple(lengths if is_here else lengths[1:]),
+        ("add global_batch_size to the hyperparameters, or give the length in batches",),
+        "global_batch_size",
+    )
+
+
+def _batch_size_fits(facts: Facts) -> Iterator[Violation]:
+    given = facts.get(*_BATCH_SIZE)
+    at = _BATCH_SIZE
+    if isinstance(given, Mapping) and given.get("type") == "const":
+        given, at = given.get("val"), (*_BATCH_SIZE, "val")
+    if given is None or isinstance(given, Mapping) or facts.is_bad(at):
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        whole = isinstance(given, float) and given == int(given) and given >= 1
+        text = str(given).strip()
+        quoted = isinstance(given, str) and text.isdigit()
+        yield Violation(
+            f"hyperparameters.global_batch_size: expected an integer, 1 or more, got "
+            f"{describe_value(given)}",
+            Mention(at, f"remove the quotes: {text}" if quoted else ""),
+            suggestion=text if quoted else str(int(given)) if whole else None,
+        )
+        return
+    for other, words in (
+        (("resources", "slots_per_trial"), "each slot needs at least one record per batch"),
+        (("records_per_epoch",), None),
+    ):
+        number = facts.number(*other)
+        if number and words and given < number:
+            message = f"global_batch_size {given} is less than slots_per_trial {number}"
+            yield Violation(message, Mention(at), (Mention(other, words),))
+        elif number and not words and given > number:
+            message = f"global_batch_size {given} is more than records_per_epoch {number}"
+            yield Violation(message, Mention(at), (Mention(other, "not one full batch"),))
+
+
+def _slots_fit(facts: Facts) -> Iterator[Violation]:
+    slots = facts.number("resources", "slots_per_trial")
+    limit = facts.number("resources", "max_slots")
+    if limit is not None and (1 if slots is None else slots) > limit:
+        yield Violation(
+            f"slots_per_trial {1 if slots is None else slots} is more than max_slots {limit}",
+            Mention(("resources", "max_slots"), "no trial could start"),
+            () if slots is None else (Mention(("resources", "slots_per_trial"), "per trial"),),
+        )
+
+
+def _mounts_differ(facts: Facts) -> Iterator[Violation]:
+    for place in (("bind_mounts",), ("resources", "devices")):
+        seen: dict[str, int] = {}
+        items = facts.get(*place, default=[])
+        for index in range(len(items) if isinstance(items, list) else 0):
+            target = facts.get(*place, index, "container_path")
+            if not isinstance(target, str):
+                continue
+            first = seen.setdefault(target, index)
+            if first != index:
+                yield Violation(
+                    f'container_path "{target}" is used twice',
+                    Mention((*place, index, "container_path"), "used again"),
+                    (Mention((*place, first, "container_path"), "used first"),),
+                )
+
+
+def _dotted(place: Place) -> str:
+    return ".".join(str(element) for element in place)
+
+
+_RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
+    _project_and_workspace,
+    _ranges_ascend,
+    _grid_needs_counts,
+    _profiling_ends_after_it_begins,
+    _one_source,
+    _storage_path_stays_inside,
+    _azure_has_one_account,
+    _brackets_fit,
+    _lengths_convert,
+    _batch_size_fits,
+    _slots_fit,
+    _mounts_differ,
+)

@@ -1,0 +1,225 @@
+"""The smaller sections of the experiment file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, Tag
+
+from detcore.config._fields import (
+    BY_KIND,
+    LIST,
+    MAPPING,
+    TEXT,
+    AbsolutePath,
+    Lenient,
+    Name,
+    Section,
+    ShmSize,
+    only,
+)
+from detcore.config._problem import problem
+
+__all__ = [
+    "BindMount",
+    "EnvironmentConfig",
+    "Optimizations",
+    "Pbs",
+    "Profiling",
+    "Reproducibility",
+    "Resources",
+    "Slurm",
+]
+
+
+class Reproducibility(Section):
+    """What makes a run repeatable."""
+
+    experiment_seed: int = Field(
+        default_factory=lambda: _draw_seed(),
+        ge=0,
+        le=2**31 - 1,
+        description="Seed of everything random; default: drawn anew for each experiment.",
+    )
+    deterministic_ops: bool | None = Field(
+        default=None,
+        description="Make the framework use only operations that give the same bits each time; "
+        "null = the framework's own choice.",
+    )
+
+
+def _draw_seed() -> int:
+    import secrets
+
+    return secrets.randbelow(2**31)
+
+
+class Optimizations(Section):
+    """How gradients and metrics travel between the workers of a trial."""
+
+    aggregation_frequency: int = Field(
+        default=1, ge=1, description="Batches whose gradients are added up before each update."
+    )
+    average_aggregated_gradients: bool = Field(
+        default=True, description="Divide the added gradients by aggregation_frequency."
+    )
+    average_training_metrics: bool = Field(
+        default=True, description="Average training metrics over all workers."
+    )
+    gradient_compression: bool = Field(
+        default=False, description="Send gradients as half-precision numbers."
+    )
+    mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field(
+        default="O0", description="Level of mixed precision; PyTorch only."
+    )
+    grad_updates_size_file: str | None = Field(
+        default=None, description="Write the sizes of gradient updates to this file."
+    )
+    auto_tune_tensor_fusion: bool = Field(
+        default=False, description="Let Horovod find the next two settings."
+    )
+    tensor_fusion_threshold: int = Field(
+        default=64, ge=0, description="Megabytes of gradients sent together."
+    )
+    tensor_fusion_cycle_time: int = Field(
+        default=5, ge=0, description="Milliseconds between two exchanges of gradients."
+    )
+
+
+class Profiling(Section):
+    """Which batches to profile."""
+
+    enabled: bool = Field(default=False, description="Whether to profile.")
+    begin_on_batch: int = Field(default=0, ge=0, description="First batch to profile.")
+    end_after_batch: int | None = Field(
+        default=None, ge=0, description="Last batch to profile; null = to the end."
+    )
+    sync_timings: bool = Field(default=True, description="Wait for the device at each measurement.")
+
+
+def _mount_target(value: str) -> str:
+    if value.strip("/") in ("", "."):
+        raise problem(f'"{value}" cannot be a place to mount to')
+    return value
+
+
+class BindMount(Section):
+    """A folder of the host made visible in the container."""
+
+    host_path: AbsolutePath = Field(description="Folder on the host; absolute.")
+    container_path: Annotated[Name, AfterValidator(_mount_target)] = Field(
+        description="Where it appears in the container."
+    )
+    read_only: bool = Field(default=False, description="Whether the container may only read it.")
+    propagation: str = Field(default="rprivate", description="Mount propagation.")
+
+
+class Device(Section):
+    """A device of the host made visible in the container."""
+
+    host_path: AbsolutePath = Field(description="Device on the host; absolute.")
+    container_path: Name = Field(description="Where it appears in the container.")
+    mode: str = Field(default="mrw", description="What the container may do with it.")
+
+
+class Resources(Section):
+    """What a trial runs on."""
+
+    slots_per_trial: int = Field(
+        default=1,
+        ge=0,
+        description="Worker processes (and devices) per trial; 0 = one, on the CPU.",
+    )
+    max_slots: int | None = Field(
+        default=None, ge=0, description="Slots for all trials together; for clusters only."
+    )
+    weight: float = Field(default=1.0, gt=0, description="Share of the cluster; for clusters only.")
+    priority: int | None = Field(
+        default=None, ge=1, le=99, description="1 = first; for clusters only."
+    )
+    resource_pool: str = Field(default="", description="Pool of machines; for clusters only.")
+    native_parallel: bool = Field(default=False, description="From earlier versions; ignored.")
+    agent_label: str = Field(default="", description="From earlier versions; ignored.")
+    shm_size: ShmSize | None = Field(
+        default=None,
+        description="Shared memory of the container, bytes or '1.5 gb'; for clusters only.",
+    )
+    devices: list[Device] = Field(default=[], description="Devices of the host; for clusters only.")
+
+
+class _ImagePerDevice(Section):
+    cpu: str | None = Field(default=None, description="Image for machines without accelerator.")
+    cuda: str | None = Field(default=None, description="Image for NVIDIA devices.")
+    rocm: str | None = Field(default=None, description="Image for AMD devices.")
+    gpu: str | None = Field(default=None, description="Earlier name of 'cuda'.")
+
+
+class _VariablesPerDevice(Section):
+    cpu: list[str] = Field(default=[], description="NAME=VALUE for machines without accelerator.")
+    cuda: list[str] = Field(default=[], description="NAME=VALUE for NVIDIA devices.")
+    rocm: list[str] = Field(default=[], description="NAME=VALUE for AMD devices.")
+    gpu: list[str] = Field(default=[], description="Earlier name of 'cuda'.")
+
+
+class ProxyPort(Section):
+    """A port that the cluster's proxy passes on."""
+
+    proxy_port: int = Field(ge=1, le=65535, description="The port.")
+    proxy_tcp: bool = Field(default=False, description="Pass on raw TCP instead of HTTP.")
+    unauthenticated: bool = Field(default=False, description="Let anybody connect.")
+
+
+class RegistryAuth(Lenient):
+    """Credentials for a registry of images."""
+
+    username: str | None = Field(default=None, description="User name.")
+    password: str | None = Field(default=None, description="Password.")
+    serveraddress: str | None = Field(default=None, description="Address of the registry.")
+
+
+class EnvironmentConfig(Section):
+    """The container a cluster runs the trial in."""
+
+    image: (
+        Annotated[
+            Annotated[str, Tag(TEXT)] | Annotated[_ImagePerDevice, Tag(MAPPING)],
+            BY_KIND,
+            only(TEXT, MAPPING),
+        ]
+        | None
+    ) = Field(default=None, description="Image, or one per kind of device.")
+    environment_variables: Annotated[
+        Annotated[list[str], Tag(LIST)] | Annotated[_VariablesPerDevice, Tag(MAPPING)],
+        BY_KIND,
+        only(LIST, MAPPING),
+    ] = Field(default=[], description="NAME=VALUE, or a list of them per kind of device.")
+    ports: dict[str, Annotated[int, Field(ge=1, le=65535)]] = Field(
+        default={}, description="Named ports of the container."
+    )
+    proxy_ports: list[ProxyPort] = Field(default=[], description="Ports that the proxy passes on.")
+    force_pull_image: bool = Field(
+        default=False, description="Fetch the image even if it is there."
+    )
+    registry_auth: RegistryAuth | None = Field(
+        default=None, repr=False, description="Credentials for the registry."
+    )
+    pod_spec: dict[str, Any] | None = Field(
+        default=None, description="Kubernetes pod specification."
+    )
+    add_capabilities: list[str] = Field(default=[], description="Kernel capabilities to add.")
+    drop_capabilities: list[str] = Field(default=[], description="Kernel capabilities to drop.")
+
+
+class Slurm(Lenient):
+    """Settings of a Slurm cluster."""
+
+    slots_per_node: int | None = Field(default=None, ge=1, description="Slots on each node.")
+    gpu_type: str | None = Field(default=None, description="Kind of GPU to ask for.")
+    sbatch_args: list[str] = Field(default=[], description="Further arguments of sbatch.")
+
+
+class Pbs(Lenient):
+    """Settings of a PBS cluster."""
+
+    slots_per_node: int | None = Field(default=None, ge=1, description="Slots on each node.")
+    pbsbatch_args: list[str] = Field(default=[], description="Further arguments of qsub.")

@@ -1,0 +1,123 @@
+"""The nearest valid name to one that is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["distance", "nearest"]
+
+# What people write who know another tool, and what the earlier system called things.
+_OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "asha": ("adaptive_asha",),
+    "hyperband": ("adaptive_asha",),
+    "adaptive": ("adaptive_asha",),
+    "adaptivesimple": ("adaptive_asha",),
+    "synchalving": ("async_halving",),
+    "batchesperstep": ("scheduling_unit",),
+    "batchsize": ("global_batch_size",),
+    "choice": ("categorical",),
+    "choices": ("vals",),
+    "direction": ("smaller_is_better",),
+    "float": ("double",),
+    "gpus": ("slots_per_trial",),
+    "gs": ("gcs",),
+    "google": ("gcs",),
+    "hparams": ("hyperparameters",),
+    "hps": ("hyperparameters",),
+    "integer": ("int",),
+    "local": ("shared_fs",),
+    "loguniform": ("log",),
+    "max": ("maxval",),
+    "min": ("minval",),
+    "mount": ("bind_mounts",),
+    "nfs": ("shared_fs",),
+    "objective": ("metric",),
+    "file": ("shared_fs",),
+    "params": ("hyperparameters",),
+    "path": ("host_path",),
+    "samples": ("max_trials",),
+    "seed": ("experiment_seed",),
+    "slots": ("slots_per_trial",),
+    "step": ("batches",),
+    "steps": ("batches",),
+    "storage": ("checkpoint_storage",),
+    "tags": ("labels",),
+    "trials": ("max_trials",),
+    "uniform": ("double",),
+    "value": ("val",),
+    "values": ("vals",),
+    "yes": ("true",),
+    "on": ("true",),
+    "y": ("true",),
+    "no": ("false",),
+    "off": ("false",),
+    "n": ("false",),
+}
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that was most likely meant, or None if none is near.
+
+    >>> nearest("schedulin_unit", ["scheduling_unit", "searcher"])
+    'scheduling_unit'
+    >>> nearest("maxLength", ["max_length", "max_trials"])
+    'max_length'
+    >>> nearest("banana", ["max_length", "max_trials"]) is None
+    True
+    """
+    valid = list(dict.fromkeys(choices))
+    plain = _plain(name)
+    for choice in valid:
+        if _plain(choice) == plain:
+            return choice
+    for other in _OTHER_WORDS.get(plain, ()):
+        if other in valid:
+            return other
+    ranked = sorted((distance(plain, _plain(choice)), choice) for choice in valid)
+    if ranked and ranked[0][0] <= _tolerance(plain, ranked[0][1]):
+        return ranked[0][1]
+    return _shared_words(name, valid)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _tolerance(plain: str, choice: str) -> int:
+    longest = max(len(plain), len(_plain(choice)))
+    return 1 if longest <= 5 else 2 if longest <= 9 else 3
+
+
+def _shared_words(name: str, choices: list[str]) -> str | None:
+    words = set(_words(name))
+    best, best_share = None, 0.49
+    for choice in choices:
+        other = set(_words(choice))
+        share = len(words & other) / len(words | other)
+        if share > best_share and (words <= other or other <= words):
+            best, best_share = choice, share
+    return best
+
+
+def _words(name: str) -> list[str]:
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    return [word for word in re.split(r"[^a-z0-9]+", spaced) if word]
+
+
+def distance(left: str, right: str) -> int:
+    """Return how many letters were left out, put in, changed, or swapped with the next one.
+
+    >>> distance("grdi", "grid")
+    1
+    """
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, above, row = row, before, [i]
+        for j, b in enumerate(right, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

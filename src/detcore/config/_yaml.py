@@ -1,0 +1,273 @@
+"""Read YAML into values that know where they were written, and say exactly what is wrong with it.
+
+Scalars follow YAML 1.2: ``1e-3`` is a number, ``yes`` and ``1:30`` are strings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import yaml
+
+from detcore.config._source import Diagnostic, Label, Source, Span
+from detcore.config._syntax import explain_syntax
+from detcore.config._tree import Entry, Node, Scalar
+
+__all__ = ["empty_node", "read_yaml"]
+
+_MAX_VALUES = 50_000  # stops aliases of aliases of aliases from filling the memory
+_MAX_DEPTH = 100
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)")
+_STRANGE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_PLAIN = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's parser without its YAML 1.1 guesses at what a scalar is."""
+
+    yaml_implicit_resolvers = {
+        "<": [(_PLAIN + "merge", re.compile("<<"))],
+    }
+
+
+def empty_node(source: Source) -> Node:
+    """Return a mapping without entries that stands at the start of `source`."""
+    return Node({}, Span(source, 0, 0, 0, 0))
+
+
+def read_yaml(
+    text: str, source: Source, *, line: int = 0, column: int = 0
+) -> tuple[Node | None, list[Diagnostic]]:
+    """Read one YAML document.
+
+    Args:
+        text: The document.
+        source: Where it stands.
+        line: Line of `source` on which `text` begins, from 0.
+        column: Column of that line at which `text` begins, from 0.
+
+    Returns:
+        The value (None where there is none, or none that can be read) and what is wrong with it.
+    """
+    reader = _Reader(source, line, column)
+    root: yaml.Node | None = None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.reader.ReaderError as exc:
+        reader.found.append(reader.bad_character(text, exc))
+    except yaml.MarkedYAMLError as exc:
+        reader.found.append(reader.bad_syntax(text, exc))
+    except RecursionError:
+        reader.found.append(reader.too_deep())
+    if root is None:
+        return None, reader.found
+    node = reader.node(root, depth=0)
+    return (None if reader.is_too_large else node), reader.found
+
+
+class _Reader:
+    """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
+
+    def __init__(self, source: Source, line: int, column: int) -> None:
+        self.source = source
+        self.found: list[Diagnostic] = []
+        self._line = line
+        self._column = column
+        self._open: set[int] = set()
+        self._count = 0
+        self.is_too_large = False
+
+    # -- places ---------------------------------------------------------------------------------
+
+    def span(self, start: yaml.Mark, end: yaml.Mark) -> Span:
+        first, last = self._at(start.line, start.column), self._at(end.line, end.column)
+        return Span(self.source, *first, *last)
+
+    def _at(self, line: int, column: int) -> tuple[int, int]:
+        return line + self._line, column + (self._column if line == 0 else 0)
+
+    def error(
+        self,
+        span: Span,
+        message: str,
+        label: str = "",
+        *,
+        also: tuple[Label, ...] = (),
+        help: tuple[str, ...] = (),
+        suggestion: str | None = None,
+    ) -> Diagnostic:
+        return Diagnostic(
+            message=message,
+            primary=Label(span, label),
+            secondary=also,
+            help=help,
+            suggestion=suggestion,
+        )
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def node(self, node: yaml.Node, *, depth: int) -> Node:
+        span = self.span(node.start_mark, node.end_mark)
+        self._count += 1
+        if id(node) in self._open:
+            self.found.append(self.error(span, "this value contains itself through an alias"))
+            return Node(None, span)
+        if self._count > _MAX_VALUES or depth > _MAX_DEPTH:
+            if not self.is_too_large:
+                self.is_too_large = True
+                self.found.append(self.too_deep())
+            return Node(None, span)
+        if isinstance(node, yaml.ScalarNode):
+            return Node(self._scalar(node, span), span)
+        if node.tag not in (_PLAIN + "map", _PLAIN + "seq"):
+            self.found.append(self._tagged(node, span))
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return Node(self._mapping(node, depth), _trim(span))
+            items = node.value if isinstance(node, yaml.SequenceNode) else []
+            return Node(tuple(self.node(item, depth=depth + 1) for item in items), _trim(span))
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            key_span = self.span(key_node.start_mark, key_node.end_mark)
+            if key_node.tag == _PLAIN + "merge":
+                merged = {**self._merge(value_node, depth), **merged}
+                continue
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "":
+                self.found.append(self.error(key_span, "expected a plain name as the key"))
+                continue
+            key = key_node.value
+            if key in entries:
+                self.found.append(self._duplicate(key, key_span, entries[key].key_span))
+                continue
+            entries[key] = Entry(key_span, self.node(value_node, depth=depth + 1))
+        return {**merged, **entries}
+
+    def _merge(self, node: yaml.Node, depth: int) -> dict[str, Entry]:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        merged: dict[str, Entry] = {}
+        for part in parts:
+            value = self.node(part, depth=depth + 1)
+            if isinstance(value.value, dict):
+                merged = {**value.value, **merged}
+            else:
+                self.found.append(self.error(value.span, "'<<' can only merge a mapping"))
+        return merged
+
+    def _duplicate(self, key: str, span: Span, first: Span) -> Diagnostic:
+        return self.error(
+            span,
+            f"the key '{key}' is given twice",
+            "given again here",
+            also=(Label(first, "first given here"),),
+            help=("keep one of the two",),
+        )
+
+    def _tagged(self, node: yaml.Node, span: Span) -> Diagnostic:
+        return self.error(
+            span, f"the tag '{_short_tag(str(node.tag))}' is not allowed", help=("remove it",)
+        )
+
+    def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
+        text = node.value
+        if node.tag != _PLAIN + "str":
+            self.found.append(self._tagged(node, span))
+            return str(text)
+        if node.style is not None:  # quoted, or a block: always a string
+            return str(text)
+        return self._plain_scalar(text, span)
+
+    def _plain_scalar(self, text: str, span: Span) -> Scalar:
+        if text in ("", "~", "null", "Null", "NULL"):
+            return None
+        if text.lower() in ("true", "false") and text in (text.lower(), text.title(), text.upper()):
+            return text.lower() == "true"
+        if _INTEGER.fullmatch(text):
+            return self._integer(text, span)
+        if _BASED.fullmatch(text):
+            return int(text, 0)
+        if _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace("_", ""))):
+            return number
+        if _STRANGE.fullmatch(text) or _NUMBER.fullmatch(text):
+            self.found.append(
+                self.error(
+                    span,
+                    f"expected a finite number, got {text}",
+                    help=("experiment records are JSON, which has no such number",),
+                )
+            )
+        return text
+
+    def _integer(self, text: str, span: Span) -> int:
+        digits = text.lstrip("+-").replace("_", "")
+        value = int(text.replace("_", "")) if len(digits) < 400 else 0
+        if (len(digits) > 1 and digits[0] == "0") or len(digits) >= 400:
+            self.found.append(
+                self.error(
+                    span,
+                    f"{text} is ambiguous: some YAML readers take a leading zero for octal",
+                    help=(f"write {value}, or '{text}' in quotes for a string",),
+                    suggestion=str(value),
+                )
+            )
+        return value
+
+    # -- text that is not YAML ------------------------------------------------------------------
+
+    def too_deep(self) -> Diagnostic:
+        return self.error(
+            Span(self.source, self._line, self._column, self._line, self._column),
+            f"more than {_MAX_VALUES} values or {_MAX_DEPTH} levels",
+            help=("a configuration is small: look for aliases (*name) that repeat each other",),
+        )
+
+    def bad_character(self, text: str, exc: yaml.reader.ReaderError) -> Diagnostic:
+        before = text[: exc.position]
+        line = before.count("\n")
+        at = self._at(line, len(before) - (before.rfind("\n") + 1))
+        code = ord(exc.character) if isinstance(exc.character, str) else int(exc.character)
+        return self.error(
+            Span(self.source, *at, at[0], at[1] + 1),
+            f"the character U+{code:04X} is not allowed in YAML",
+            help=("remove it; it is invisible in most editors",),
+        )
+
+    def bad_syntax(self, text: str, exc: yaml.MarkedYAMLError) -> Diagnostic:
+        problem = exc.problem_mark or exc.context_mark
+        lines = text.split("\n")
+        line = lines[problem.line] if problem is not None and problem.line < len(lines) else ""
+        said = explain_syntax(exc, line)
+        span, context = self._mark(problem), self._mark(exc.context_mark)
+        if said.at_context and exc.context_mark is not None:
+            return self.error(context, said.message, said.label, help=said.help)
+        also: tuple[Label, ...] = ()
+        if exc.context_mark is not None and context.line != span.line:
+            also = (Label(context, "begun here"),)
+        return self.error(span, said.message, said.label, also=also, help=said.help)
+
+    def _mark(self, mark: yaml.Mark | None) -> Span:
+        line, column = (0, 0) if mark is None else (mark.line, mark.column)
+        at = self._at(line, column)
+        return Span(self.source, *at, at[0], at[1] + 1)
+
+
+def _trim(span: Span) -> Span:
+    """Return a collection's span without the line ends and comments after its last item."""
+    lines = span.source.lines
+    line, column = span.end_line, span.end_column
+    while line > span.line and (line >= len(lines) or not lines[line][:column].strip()):
+        line -= 1
+        column = len(lines[line])
+    return Span(span.source, span.line, span.column, line, column)
+
+
+def _short_tag(tag: str) -> str:
+    return "!!" + tag[len(_PLAIN) :] if tag.startswith(_PLAIN) else tag

@@ -1,0 +1,38 @@
+"""The page about the experiment file names every field and shows what really happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from detcore.config import ExperimentConfig, load_config
+from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config._searchers import SEARCHERS
+from detcore.config._sections import EnvironmentConfig, Optimizations, Profiling, Resources
+from detcore.config._storage import STORAGE_TYPES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+SECTIONS = [ExperimentConfig, EnvironmentConfig, Optimizations, Profiling, Resources]
+MODELS = [*SECTIONS, *SEARCHERS.values(), *STORAGE_TYPES.values(), *HYPERPARAMETER_TYPES.values()]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_is_on_the_page(model: type[ExperimentConfig]) -> None:
+    missing = [
+        name for name in model.model_fields if f"`{name}" not in PAGE and f".{name}`" not in PAGE
+    ]
+    assert missing == []
+
+
+def test_every_searcher_and_type_is_on_the_page() -> None:
+    for name in (*SEARCHERS, *STORAGE_TYPES, *HYPERPARAMETER_TYPES):
+        assert f"| `{name}` |" in PAGE
+
+
+def test_the_first_example_is_right(tmp_path: Path) -> None:
+    path = tmp_path / "const.yaml"
+    path.write_text(PAGE.split("```yaml\n")[1].split("```")[0])
+    config = load_config(path, required=("entrypoint",)).config
+    assert config.searcher.name == yaml.safe_load(path.read_text())["searcher"]["name"]

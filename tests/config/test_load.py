@@ -1,0 +1,416 @@
+"""Values, defaults, precedence, origins, notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from detcore.config import (
+    ExperimentConfig,
+    ExperimentFileError,
+    LoadedConfig,
+    Origin,
+    load_config,
+    parse_set_flags,
+    resolve_constants,
+)
+from detcore.config._searchers import AdaptiveAshaSearcher, SingleSearcher
+from detcore.environment import read_environment
+from detcore.errors import ConfigError
+from detcore.types import Length, Unit
+
+HERE = Path(__file__).parent
+BATCHES = "DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES"
+
+
+def load(name: str, **settings: Any) -> LoadedConfig:
+    return load_config(HERE / name, **settings)
+
+
+def length(loaded: LoadedConfig) -> Length:
+    assert isinstance(loaded.config.searcher, SingleSearcher | AdaptiveAshaSearcher)
+    return loaded.config.searcher.max_length
+
+
+def leaves(value: Any, name: str = "") -> set[str]:
+    items: dict[Any, Any] = {}
+    if isinstance(value, dict):
+        items = value
+    elif isinstance(value, list):
+        items = dict(enumerate(value))
+    below = [leaves(child, f"{name}.{key}" if name else str(key)) for key, child in items.items()]
+    return set().union(*below) if below else {name}
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def test_values_and_defaults() -> None:
+    loaded = load("constant.yaml")
+    config = loaded.config
+    assert config.searcher.name == "single"
+    assert length(loaded) == Length(100, Unit.BATCHES)
+    assert config.hyperparameters == {"global_batch_size": 32, "learning_rate": 0.001}
+    assert config.min_validation_period == Length(0, Unit.BATCHES)
+    assert (config.scheduling_unit, config.max_restarts, config.records_per_epoch) == (100, 5, 0)
+    assert config.checkpoint_policy == "best"
+    assert config.checkpoint_storage is None
+    assert config.data_ledger is False
+    assert config.reproducibility.deterministic_ops is None
+    assert 0 <= config.reproducibility.experiment_seed < 2**31
+    assert config.resources.slots_per_trial == 1
+
+
+@pytest.mark.parametrize("name", ["complete.yaml", "constant.yaml"])
+def test_the_plain_form_makes_an_equal_configuration(name: str) -> None:
+    config = load(name).config
+    again = ExperimentConfig.model_validate(config.model_dump(mode="json"))
+    assert again == config
+    assert ExperimentConfig.model_validate(config.model_dump()) == config
+
+
+def test_the_model_holds_the_rules_between_fields() -> None:
+    plain = load("complete.yaml").config.model_dump(mode="json")
+    plain["profiling"]["end_after_batch"] = 1
+    with pytest.raises(ValidationError, match="profiling ends after batch 1"):
+        ExperimentConfig.model_validate(plain)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1E5", 100000.0),
+        (".5", 0.5),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("0o10", 8),
+        ("yes", "yes"),
+        ("1:30", "1:30"),
+        ("2026-11-21", "2026-11-21"),
+        ("~", None),
+        ("True", True),
+        ('"1e-3"', "1e-3"),
+        ("1.2.3", "1.2.3"),
+        ("- 1", [1]),
+        ("{on: off}", {"on": "off"}),
+    ],
+)
+def test_yaml_scalars(text: str, value: object, constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(f"{constant}data:\n  x:\n    {text}\n")
+    loaded = load_config(path).config.data["x"]
+    assert loaded == value
+    assert type(loaded) is type(value)
+
+
+def test_anchors_and_merges(constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "data:\n  a: &a {x: 1, y: 2}\n  b: {<<: *a, y: 3}\n  c: *a\n")
+    data = load_config(path).config.data
+    assert data == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+def test_line_ends_and_byte_order_mark(ending: str, constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + constant.replace("\n", ending).encode())
+    loaded = load_config(path)
+    assert loaded.config.name == "line"
+    assert loaded.origins["name"] == Origin(source="file", line=1, column=7)
+
+
+def test_null_is_the_default(constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "resources:\nmax_restarts: null\nlabels:\n")
+    loaded = load_config(path)
+    assert loaded.config.max_restarts == 5
+    assert loaded.config.resources.slots_per_trial == 1
+    assert loaded.origins["max_restarts"].source == "default"
+
+
+@pytest.mark.parametrize("entrypoint", ["model_def:Trial", "python3 -m train", "[python3, t.py]"])
+def test_entry_points(entrypoint: str, constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant.replace("model_def:Trial", entrypoint))
+    expected = ["python3", "t.py"] if entrypoint.startswith("[") else entrypoint
+    assert load_config(path).config.entrypoint == expected
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "/var/runs",
+        "s3://bucket/prefix",
+        "{type: shared_fs, host_path: /srv, storage_path: a/b}",
+        "{type: shared_fs, host_path: /srv, storage_path: /srv/a}",
+        "{type: directory, container_path: /srv}",
+        "{type: gcs, bucket: b, prefix: fo..o}",
+        "{type: azure, container: c, connection_string: x}",
+        "{type: azure, container: c, account_url: x, credential: y}",
+    ],
+)
+def test_storages_that_are_right(storage: str, constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + f"checkpoint_storage: {storage}\n")
+    config = load_config(path).config
+    assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        ("runs", "expected an absolute path or a URL"),
+        ("3", "expected a mapping with 'type', or a URL, got the integer 3"),
+        ("{type: shared_fs, host_path: srv}", "expected an absolute path"),
+        ("{type: shared_fs, host_path: /srv, storage_path: ../x}", "leaves host_path"),
+        ("{type: shared_fs, host_path: /srv, storage_path: /srvx}", "it leads to /srvx"),
+        ("{type: azure, container: c}", "needs 'connection_string' or 'account_url'"),
+        ("{type: azure, container: c, connection_string: x, account_url: y}", "both given"),
+        ("{type: azure, container: c, connection_string: x, credential: y}", "does not go with"),
+        ("{bucket: b}", "'type' is missing in 'checkpoint_storage'"),
+        ("{type: 3}", "expected the name of a storage type, got the integer 3"),
+    ],
+)
+def test_storages_that_are_wrong(storage: str, message: str, constant: str, tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + f"checkpoint_storage: {storage}\n")
+    with pytest.raises(ExperimentFileError) as caught:
+        load_config(path)
+    assert message in str(caught.value)
+    assert len(caught.value.diagnostics) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("max_length: {records: 100}", "a length in records needs hyperparameters.global_batch"),
+        ("max_length: {epochs: 1}\nrecords_per_epoch: 5", "a length in epochs needs"),
+        ("max_length: {epochs: 1}", None),
+        ("max_length: {batches: 1}\nmin_validation_period: {records: 0}", None),
+        ("max_length: {batches: 1}\nmin_validation_period: {records: 8}", "a length in records"),
+    ],
+)
+def test_lengths_that_need_a_batch_size(
+    change: str, message: str | None, constant: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "exp.yaml"
+    text = constant.replace("  global_batch_size: 32\n", "")
+    path.write_text(text.replace("max_length:\n    batches: 100", change))
+    if message is None:
+        assert load_config(path).config.name == "line"
+        return
+    with pytest.raises(ExperimentFileError, match=message):
+        load_config(path)
+
+
+# -- precedence and origins -----------------------------------------------------------------------
+
+
+def test_flag_before_environment_before_file_before_default() -> None:
+    name = "searcher.max_length.batches"
+    environment = {BATCHES: "20"}
+    both = load("constant.yaml", overrides={name: "30"}, environment=environment)
+    assert length(both).count == 30
+    assert both.origins[name] == Origin(source="flag", line=1, column=29)
+    variable = load("constant.yaml", environment=environment)
+    assert length(variable).count == 20
+    assert variable.origins[name] == Origin(source="environment", line=1, column=47)
+    file = load("constant.yaml")
+    assert length(file).count == 100
+    assert file.origins[name] == Origin(source="file", line=10, column=14)
+    assert file.origins["scheduling_unit"] == Origin(source="default")
+
+
+@pytest.mark.parametrize("name", ["complete.yaml", "constant.yaml"])
+def test_origins_cover_every_leaf(name: str) -> None:
+    loaded = load(name, overrides={"labels": ["a", "b"], "data.deep.x": 1})
+    assert set(loaded.origins) == leaves(loaded.config.model_dump(mode="json"))
+    assert loaded.origins["labels.1"].source == "flag"
+    assert loaded.origins["data.deep.x"].source == "flag"
+
+
+def test_origins_point_at_the_values() -> None:
+    loaded = load("complete.yaml")
+    lines = loaded.text.splitlines()
+    plain = loaded.config.model_dump(mode="json")
+    for name, origin in loaded.origins.items():
+        if origin.source != "file":
+            continue
+        assert origin.line is not None
+        assert origin.column is not None
+        value: Any = plain
+        for key in name.split("."):
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        if isinstance(value, str) and value:
+            assert lines[origin.line - 1][origin.column - 1 :].lstrip('"').startswith(value)
+
+
+def test_the_unit_of_a_length_is_replaced() -> None:
+    loaded = load("complete.yaml", overrides={"searcher.max_length.batches": 10})
+    assert length(loaded) == Length(10, Unit.BATCHES)
+    whole = load("complete.yaml", overrides={"searcher.max_length": "{records: 10}"})
+    assert length(whole) == Length(10, Unit.RECORDS)
+
+
+def test_values_of_flags_are_yaml_and_other_objects_are_themselves() -> None:
+    overrides = {
+        "labels": "[a, b]", "debug": "true", "data": {"k": [1]}, "description": "",
+        "bind_mounts.0.host_path": "/srv", "hyperparameters.global_batch_size": 64,
+    }  # fmt: skip
+    config = load("complete.yaml", overrides=overrides).config
+    assert config.labels == ["a", "b"]
+    assert config.debug is True
+    assert config.data == {"k": [1]}
+    assert config.description is None
+    assert config.bind_mounts[0].host_path == "/srv"
+    assert config.hyperparameters["global_batch_size"] == 64
+
+
+def test_variables_find_names_in_any_case(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant.replace("learning_rate", "learningRate"))
+    environment = {
+        "DETCORE_CONFIG__HYPERPARAMETERS__LEARNINGRATE": "0.5",
+        "DETCORE_CONFIG__DATA__FOLDER": "/x",
+        "OTHER": "1",
+    }
+    config = load_config(path, environment=environment).config
+    assert config.hyperparameters["learningRate"] == 0.5
+    assert config.data == {"folder": "/x"}
+
+
+def test_the_environment_hands_over_its_variables() -> None:
+    environment = read_environment({"DETCORE_HOME": "/h", BATCHES: "3", "PATH": "/bin"})
+    assert environment.config_overrides == {BATCHES: "3"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "place", "message"),
+    [
+        ({"overrides": {"searcher.max_lenght.batches": "5"}}, "--set:1:10:", "unknown key"),
+        ({"overrides": {"debug": "true", "max_restarts": "x"}}, "--set:2:14:", "an integer"),
+        ({"overrides": {"a..b": "x"}}, "--set:1:3:", "an empty name"),
+        ({"overrides": {"labels": "[a"}}, "--set:1:8:", "never closed"),
+        ({"overrides": {"bind_mounts.3.host_path": "/x"}}, "--set:1:13:", "no item '3'"),
+        ({"environment": {BATCHES: "many"}}, "environment:1:47:", "a whole number of batches"),
+        (
+            {"environment": {"DETCORE_CONFIG__MAXRESTARTS": "1"}},
+            "environment:1:17:",
+            "unknown key 'maxrestarts'",
+        ),
+    ],
+)
+def test_mistakes_in_flags_and_variables(
+    settings: dict[str, Any], place: str, message: str
+) -> None:
+    with pytest.raises(ExperimentFileError) as caught:
+        load("complete.yaml", **settings)
+    heading = next(row for row in str(caught.value).splitlines() if "error:" in row)
+    assert heading.startswith(place)
+    assert message in heading
+    assert len(caught.value.diagnostics) == 1
+
+
+def test_mistakes_in_the_file_and_in_flags_are_one_report(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "project: x\n\tbad\n")
+    with pytest.raises(ExperimentFileError) as caught:
+        load_config(path, overrides={"max_restarts": "-1"})
+    assert [item.source_name for item in caught.value.diagnostics] == [str(path), "--set"]
+
+
+def test_both_places_of_a_rule_may_be_in_different_sources() -> None:
+    with pytest.raises(ExperimentFileError) as caught:
+        load("complete.yaml", overrides={"profiling.end_after_batch": 3})
+    report = str(caught.value)
+    assert report.startswith("--set:1:27: error: profiling ends after batch 3, before it begins")
+    assert f"::: {HERE / 'complete.yaml'}:83:19" in report
+
+
+def test_set_flags() -> None:
+    assert parse_set_flags(["a.b=1=2", "c=", "a.b=3"]) == {"c": "", "a.b": "3"}
+    with pytest.raises(ConfigError, match="expected NAME=VALUE"):
+        parse_set_flags(["max_restarts"])
+
+
+# -- notices --------------------------------------------------------------------------------------
+
+
+def test_no_notices_for_what_has_effect() -> None:
+    assert load("constant.yaml").notices == []
+
+
+def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
+    notices = load("complete.yaml").notices
+    path = HERE / "complete.yaml"
+    pool = f"{path}:91:3: note: resources.resource_pool is for a cluster: accepted, no effect here"
+    assert pool in notices
+    for name in ("resources.weight", "environment.image", "bind_mounts", "security", "internal"):
+        assert sum(f" {name} is " in line for line in notices) == 1, name
+    assert len(notices) == len(set(notices)) == 25
+
+
+def test_a_length_without_unit_is_batches_and_says_so() -> None:
+    loaded = load("constant.yaml", overrides={"searcher.max_length": "7"})
+    assert length(loaded) == Length(7, Unit.BATCHES)
+    assert loaded.origins["searcher.max_length.batches"].source == "flag"
+    assert loaded.notices == [
+        "--set:1:10: note: searcher.max_length has no unit: 7 is read as batches; "
+        "write {batches: 7} or {epochs: 7} to be clear"
+    ]
+
+
+# -- hyperparameters ------------------------------------------------------------------------------
+
+SPACE: dict[str, Any] = {
+    "width": {"type": "int", "minval": 1, "maxval": 3},
+    "rate": {"type": "log", "base": 10, "minval": -3, "maxval": -1},
+    "kind": {"type": "categorical", "vals": ["a", "b", None]},
+    "drop": {"type": "double", "minval": 0.25, "maxval": 0.5},
+    "fixed": {"type": "const", "val": [1, 2]},
+    "plain": "x",
+    "group": {"z": {"type": "int", "minval": 0, "maxval": 9}, "y": 5},
+}
+
+
+def test_constants_need_no_seed() -> None:
+    plain = {"a": 1, "b": {"type": "const", "val": {"k": 2}}, "g": {"c": None}}
+    assert resolve_constants(plain) == {"a": 1, "b": {"k": 2}, "g": {"c": None}}
+
+
+def test_ranges_need_a_seed() -> None:
+    with pytest.raises(ConfigError, match=r"'drop' is a range.*\n.*\nPass seed="):
+        resolve_constants(SPACE)
+
+
+def test_a_seed_gives_the_same_values_in_any_order_of_names() -> None:
+    turned = dict(reversed(list(SPACE.items())))
+    turned["group"] = dict(reversed(list(SPACE["group"].items())))
+    assert resolve_constants(SPACE, seed=7) == resolve_constants(turned, seed=7)
+    assert resolve_constants(SPACE, seed=7) != resolve_constants(SPACE, seed=8)
+
+
+def test_values_are_drawn_in_sorted_order_from_numpy() -> None:
+    random = np.random.RandomState(7)
+    drop = random.uniform(0.25, 0.5)
+    z = random.randint(0, 10, dtype="int64")
+    kind = ["a", "b", None][random.randint(3)]
+    rate = 10 ** random.uniform(-3, -1)
+    width = random.randint(1, 4, dtype="int64")
+    values = resolve_constants(SPACE, seed=7)
+    assert values == {
+        "width": width, "rate": rate, "kind": kind, "drop": drop,
+        "fixed": [1, 2], "plain": "x", "group": {"z": z, "y": 5},
+    }  # fmt: skip
+    assert type(values["width"]) is int
+    assert type(values["drop"]) is float
+
+
+def test_both_ends_of_an_int_range_are_drawn() -> None:
+    drawn = {resolve_constants(SPACE, seed=seed)["width"] for seed in range(60)}
+    assert drawn == {1, 2, 3}

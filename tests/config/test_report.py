@@ -1,0 +1,329 @@
+"""What a report looks like, and that it leaves nothing out and says nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from detcore.config import ExperimentConfig, ExperimentFileError, load_config, load_mapping
+from detcore.errors import ConfigError
+
+MANY = """\
+entrypoint: model_def:Trial
+schedulin_unit: 50
+max_restarts: "3"
+min_validation_period: {batches: 10, epochs: 1}
+hyperparameters:
+  width: {type: int, minval: 8, maxval: 4}
+searcher:
+  name: adaptive_ahsa
+  metric: loss
+  max_length: {epochs: 3}
+  max_trails: 5
+  max_rungs: 3
+  bracket_rungs: [2, 9]
+"""
+
+MANY_REPORT = """\
+{path}:2:1: error: unknown key 'schedulin_unit' at the top level
+  |
+2 | schedulin_unit: 50
+  | ^^^^^^^^^^^^^^ did you mean 'scheduling_unit'?
+
+{path}:3:15: error: max_restarts: expected an integer, got the string "3"
+  |
+3 | max_restarts: "3"
+  |               ^^^ remove the quotes: 3
+  |
+  = max_restarts: How often a trial that failed starts again from its last checkpoint.
+
+{path}:4:38: error: a length has one unit, this one has batches and epochs
+  |
+4 | min_validation_period: {{batches: 10, epochs: 1}}
+  |                         -------      ^^^^^^ second unit
+  |                         first unit
+  |
+  = keep one of them
+
+{path}:6:30: error: minval must be less than maxval, and 8 is not less than 4
+  |
+6 |   width: {{type: int, minval: 8, maxval: 4}}
+  |                              ^          - maxval
+  |                              minval
+  |
+  = exchange them
+
+{path}:8:9: error: unknown searcher 'adaptive_ahsa'
+  |
+8 |   name: adaptive_ahsa
+  |         ^^^^^^^^^^^^^ did you mean 'adaptive_asha'?
+  |
+  = valid: single, random, grid, adaptive_asha, async_halving, custom, pbt
+
+{path}:11:3: error: unknown key 'max_trails' in searcher (name: adaptive_asha)
+   |
+11 |   max_trails: 5
+   |   ^^^^^^^^^^ did you mean 'max_trials'?
+
+{path}:13:22: error: a bracket of 9 rungs, but max_rungs is 3
+   |
+12 |   max_rungs: 3
+   |              - the limit
+13 |   bracket_rungs: [2, 9]
+   |                      ^ too many
+   |
+   = raise max_rungs to 9, or take fewer rungs
+
+{path}: 7 mistakes"""
+
+
+def failing(path: Path, **settings: object) -> ExperimentFileError:
+    with pytest.raises(ExperimentFileError) as caught:
+        load_config(path, **settings)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(MANY)
+    assert str(failing(path)) == MANY_REPORT.format(path=path)
+
+
+def test_a_misspelt_section_is_searched_for_mistakes_too(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant.replace("searcher:", "sercher:").replace("batches", "bathces"))
+    found = failing(path).diagnostics
+    assert [item.suggestion for item in found] == ["searcher", "batches"]
+
+
+def test_the_rest_of_an_unknown_searcher_is_not_judged(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant.replace("name: single", "name: divination\n  crystal: ball"))
+    assert [item.line for item in failing(path).diagnostics] == [7]
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "message"),
+    [
+        (b"", "1:1", "the experiment file is empty"),
+        (b"# nothing\n---\n\n", "1:1", "the experiment file is empty"),
+        (b"- a\n- b\n", "1:1", "expected the fields of an experiment, got a list"),
+        (b"just words\n", "1:1", "expected the fields of an experiment, got a single value"),
+        (b"name: caf\xe9\n", "1:10", "the file is not UTF-8: byte 0xe9"),
+        ("name: a\n".encode("utf-16"), "1:1", "the file is UTF-16, not UTF-8"),
+        (b"name: a\x00b\n", "1:8", "the character U+0000 is not allowed in YAML"),
+        (b"name: a\nx: y\n---\nname: b\n", "3:1", "a second document begins here"),
+        (b"data:\n\tfolder: x\n", "2:1", "a tab is used to indent; YAML allows only spaces"),
+        (b"name: 'a\nb: c\n", "1:7", "this quotation is never closed"),
+        (b"labels: [a\n", "1:9", "this bracket is never closed"),
+        (b"labels: [a]]\n", "1:12", "a ']' that closes nothing"),
+        (b"name: @x\n", "1:7", "a plain value cannot begin with @"),
+        (b"name: *x\n", "1:7", "an alias without an anchor"),
+        (b"data:\n  a: 1\n b: 2\n", "3:2", "this line does not fit the block above it"),
+        (b"data:\n  a: 1\n  b 2\n  c: 3\n", "3:3", "a key without ':'"),
+        (b"data:\n  a 1\n  b: 2\n", "3:4", "a key where the line above has not ended"),
+        (b"data: {a: 1,\tb: 2}\n", "1:13", "a tab where YAML allows only spaces"),
+        (b"data: x\n\ty: 2\n", "2:1", "a tab is used to indent"),
+        (b"data: {a: .nan}\n", "1:11", "expected a finite number, got .nan"),
+        (b"data: !!python/object:os.system {}\n", "1:7", "the tag '!!python/object:os.system'"),
+        (b"data: !!int 3\n", "1:7", "the tag '!!int'"),
+        (b"data: &d {a: *d}\n", "1:7", "this value contains itself through an alias"),
+        (b"data: {? [a] : b}\n", "1:10", "expected a plain name as the key"),
+        (b"data:\n  <<: 3\n", "2:7", "'<<' can only merge a mapping"),
+    ],
+)
+def test_what_is_no_experiment_file(
+    tmp_path: Path, content: bytes, place: str, message: str
+) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_bytes(content)
+    assert f"{path}:{place}: error: {message}" in str(failing(path))
+
+
+def test_aliases_that_multiply_are_refused_quickly(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    bomb = "  a0: &a0 [x, x]\n" + "".join(
+        f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+    )
+    path.write_text(constant + "data:\n" + bomb)
+    assert "more than 50000 values" in str(failing(path))
+
+
+def test_deep_nesting_is_refused(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "data: {a: " + "[" * 5000 + "]" * 5000 + "}\n")
+    assert "100 levels" in str(failing(path))
+
+
+def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
+    (tmp_path / "const.yaml").write_text("")
+    error = failing(tmp_path / "cnst.yaml")
+    assert str(error).startswith(f"{tmp_path / 'cnst.yaml'}:1:1: error: no file")
+    assert "const.yaml" in str(error)
+    assert error.diagnostics[0].suggestion == "const.yaml"
+
+
+def test_a_folder_is_not_an_experiment_file(tmp_path: Path) -> None:
+    assert "is a folder, not an experiment file" in str(failing(tmp_path))
+
+
+def test_missing_at_the_top_level_points_at_the_top(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text("# comment\nname: x\n")
+    error = failing(path, required=("entrypoint",))
+    assert [(item.line, item.column) for item in error.diagnostics] == [(2, 1), (2, 1)]
+    assert "'searcher' is missing in the experiment file" in str(error)
+    assert "'entrypoint' is missing in the experiment file" in str(error)
+
+
+def test_wide_characters_keep_the_caret_in_place(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + 'reproducibility: {"日本": 1, seed: 3}\n')
+    error = failing(path)
+    assert [item.column for item in error.diagnostics] == [19, 28]
+    caret = [row for row in str(error).splitlines() if "^" in row][1]
+    # Each of the two characters takes two columns of the terminal.
+    assert caret.index("^") == len("11 | ") + 27 + 2
+
+
+def test_a_very_long_line_is_cut_around_the_place(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(
+        constant + f"resources: {{resource_pool: {'x' * 500}, weigth: 1, priority: 2}}\n"
+    )
+    error = failing(path)
+    assert error.diagnostics[0].suggestion == "weight"
+    shown = next(row for row in str(error).splitlines() if row.startswith("11 |"))
+    caret = next(row for row in str(error).splitlines() if "^" in row)
+    assert len(shown) < 170
+    assert shown[caret.index("^") :].startswith("weigth: 1")
+
+
+# -- secrets --------------------------------------------------------------------------------------
+
+SECRETS = """\
+entrypoint: model_def:Trial
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+checkpoint_storage:
+  type: s3
+  bucket: [runs]
+  acces_key: TOPSECRET1
+  secret_key: 987654321
+  endpoint_url: {url: "https://me:TOPSECRET2@host"}
+environment:
+  registry_auth: {username: 5, pasword: TOPSECRET3}
+"""
+
+
+def test_no_message_shows_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(SECRETS)
+    error = failing(
+        path,
+        overrides={"checkpoint_storage.secret_key": "[TOPSECRET4]"},
+        environment={"DETCORE_CONFIG__CHECKPOINT_STORAGE__ACCESS_KEY": "[TOPSECRET5]"},
+    )
+    assert len(error.diagnostics) >= 5
+    assert "TOPSECRET" not in str(error)
+    assert "987654321" not in str(error)
+
+
+@pytest.mark.parametrize("line", ["secret_key: 'TOPSECRET", "secret_key: [TOPSECRET, ]]"])
+def test_no_message_about_bad_yaml_shows_a_secret(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(f"checkpoint_storage:\n  {line}\n")
+    assert "TOPSECRET" not in str(failing(path))
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "{type: s3, secret_key: [\nTOPSECRET\n]}",
+        "\n  type: s3\n  secret_key:\n  - TOPSECRET",
+        "\n  type: s3\n  secret_key: |\n    TOPSECRET\n  bucket: 3",
+        "{type: s3, bucket: [&a TOPSECRET], secret_key: *a}",
+    ],
+)
+def test_no_message_shows_a_secret_wherever_it_is_written(tmp_path: Path, storage: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(f"checkpoint_storage: {storage}\n")
+    assert "TOPSECRET" not in str(failing(path))
+
+
+def test_the_validation_error_of_the_model_hides_values() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ExperimentConfig.model_validate(
+            {"checkpoint_storage": {"type": "s3", "secret_key": ["TOPSECRET"]}}
+        )
+    assert "TOPSECRET" not in str(caught.value)
+
+
+# -- what plugins provide -------------------------------------------------------------------------
+
+
+class ToySettings(BaseModel):
+    type: str
+    shelf: int
+    depth: int = 1
+
+
+def test_searchers_and_storage_types_of_plugins(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    text = constant.replace("name: single", "name: oracle\n  crystal: ball")
+    path.write_text(text + "checkpoint_storage: {type: toy, shelf: 3, save_trial_best: 0}\n")
+    loaded = load_config(path, searchers=["oracle"], storage_types={"toy": ToySettings})
+    plain = loaded.config.model_dump(mode="json")
+    assert plain["searcher"]["crystal"] == "ball"
+    assert plain["checkpoint_storage"] == {
+        "type": "toy", "shelf": 3, "save_trial_best": 0,
+        "save_trial_latest": 1, "save_experiment_best": 0,
+    }  # fmt: skip
+    assert type(loaded.config).model_validate(plain) == loaded.config
+
+
+def test_a_mistake_in_settings_of_a_plugin(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "checkpoint_storage: {type: tyo, shefl: '3', save_trial_best: -1}\n")
+    error = failing(path, storage_types={"toy": ToySettings})
+    assert [(item.column, item.suggestion) for item in error.diagnostics] == [
+        (28, "toy"), (33, "shelf"), (40, "3"), (62, None),
+    ]  # fmt: skip
+
+
+def test_a_plugin_can_give_a_known_type_more_settings(tmp_path: Path, constant: str) -> None:
+    class More(BaseModel):
+        type: str
+        bucket: str
+        region: str
+
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "checkpoint_storage: {type: s3, bucket: b, region: r}\n")
+    loaded = load_config(path, storage_types={"s3": More})
+    plain = loaded.config.model_dump(mode="json")
+    assert plain["checkpoint_storage"]["region"] == "r"
+    assert type(loaded.config).model_validate(plain) == loaded.config
+    assert "unknown key 'region'" in str(failing(path))
+
+
+def test_a_model_given_by_name_is_imported_only_for_the_type_in_use(
+    tmp_path: Path, constant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shelf_settings.py").write_text(
+        "from pydantic import BaseModel\nclass Shelf(BaseModel):\n    type: str\n    size: int\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    types = {"shelf": "shelf_settings:Shelf", "broken": "no_such_module:Settings"}
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "checkpoint_storage: {type: shelf, sise: 3}\n")
+    assert [item.suggestion for item in failing(path, storage_types=types).diagnostics] == ["size"]
+    path.write_text(constant + "checkpoint_storage: {type: gcs, bucket: b}\n")
+    assert load_config(path, storage_types=types).notices == []
+
+
+def test_a_dictionary_is_checked_like_a_file() -> None:
+    with pytest.raises(ConfigError, match=r"config:4:5: error: unknown unit 'batch'"):
+        load_mapping({"searcher": {"metric": "loss", "max_length": {"batch": 3}, "name": "single"}})
+    with pytest.raises(ConfigError, match="no plain value"):
+        load_mapping({"name": object()})

@@ -1,0 +1,151 @@
+"""What editors are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from detcore.config import ExperimentConfig, json_schema
+
+SCHEMA = json_schema()
+
+
+def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict):
+        yield path, node
+        for key, child in node.items():
+            yield from objects(child, f"{path}/{key}")
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from objects(child, f"{path}/{index}")
+
+
+def resolve(node: dict[str, Any]) -> dict[str, Any]:
+    target: Any = node
+    while "$ref" in target:
+        target = {**SCHEMA["$defs"][target["$ref"].rsplit("/", 1)[1]]}
+    return dict(target)
+
+
+def accepts(schema: dict[str, Any], value: Any) -> bool:
+    """Judge a value by the words of JSON Schema that the schema uses."""
+    if "$ref" in schema:
+        return accepts(resolve(schema), value)
+    if not all(accepts(part, value) for part in schema.get("allOf", [])):
+        return False
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            fits = sum(accepts(way, value) for way in schema[word])
+            if not fits or (word == "oneOf" and fits > 1):
+                return False
+    if "not" in schema and accepts(schema["not"], value):
+        return False
+    if "const" in schema and value != schema["const"]:
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    kinds = schema.get("type", [])
+    if kinds and not any(is_kind(value, k) for k in ([kinds] if isinstance(kinds, str) else kinds)):
+        return False
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, above = schema.get("minimum", value), schema.get("exclusiveMinimum", value - 1)
+        return bool(low <= value <= schema.get("maximum", value) and value > above)
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return len(value) >= schema.get("minItems", 0) and all(accepts(items, i) for i in value)
+    if isinstance(value, dict):
+        return accepts_fields(schema, value)
+    return not isinstance(value, str) or len(value) >= schema.get("minLength", 0)
+
+
+def accepts_fields(schema: dict[str, Any], value: dict[str, Any]) -> bool:
+    fields = schema.get("properties", {})
+    if any(name not in value for name in schema.get("required", [])):
+        return False
+    further = schema.get("additionalProperties", True)
+    for name, child in value.items():
+        if name in fields:
+            if not accepts(fields[name], child):
+                return False
+        elif further is False or (isinstance(further, dict) and not accepts(further, child)):
+            return False
+    return True
+
+
+def is_kind(value: Any, kind: str) -> bool:
+    types: dict[str, Any] = {
+        "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
+        "integer": int, "number": (int, float),
+    }  # fmt: skip
+    is_bool = isinstance(value, bool)
+    return isinstance(value, types[kind]) and (not is_bool or kind == "boolean")
+
+
+def test_every_field_has_a_description_and_no_title_of_pydantics() -> None:
+    count = 0
+    for path, node in objects(SCHEMA):
+        for name, field in node.get("properties", {}).items() if "properties" in node else ():
+            count += 1
+            assert field.get("description") or resolve(field)["description"], f"{path}/{name}"
+            assert "title" not in field, f"{path}/{name}"
+    assert count > 100
+
+
+def test_unknown_names_are_refused_everywhere_but_where_others_define_them() -> None:
+    open_ended = {"RegistryAuth", "Slurm", "Pbs"}
+    for name, node in SCHEMA["$defs"].items():
+        if "properties" in node:
+            assert node["additionalProperties"] is (name in open_ended), name
+    assert SCHEMA["additionalProperties"] is False
+
+
+def test_the_schema_is_plain_json_with_enums_and_defaults() -> None:
+    assert json.loads(json.dumps(SCHEMA)) == SCHEMA
+    fields = SCHEMA["properties"]
+    assert set(fields) == set(ExperimentConfig.model_fields)
+    assert fields["checkpoint_policy"]["enum"] == ["best", "all", "none"]
+    assert fields["max_restarts"]["default"] == 5
+    assert fields["min_validation_period"]["default"] == {"batches": 0}
+    ways = fields["min_validation_period"]["oneOf"]
+    assert [way.get("required") for way in ways] == [["batches"], ["records"], ["epochs"]]
+    assert SCHEMA["required"] == ["searcher"]
+    assert "discriminator" not in json.dumps(SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["complete.yaml", "constant.yaml"])
+def test_the_schema_accepts_the_examples(name: str) -> None:
+    config = yaml.safe_load((Path(__file__).parent / name).read_text())
+    config["hyperparameters"].pop("decay", None)
+    assert accepts(SCHEMA, config)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("max_restarts",), "3"),
+        (("banana",), 1),
+        (("checkpoint_policy",), "bst"),
+        (("searcher", "name"), "adaptive_ahsa"),
+        (("searcher", "max_trails"), 1),
+        (("searcher", "max_length"), {"epochs": 0}),
+        (("searcher", "max_length"), {"epochs": 1, "batches": 1}),
+        (("min_validation_period",), 100),
+        (("checkpoint_storage", "type"), "s4"),
+        (("checkpoint_storage", "bukcet"), "b"),
+        (("resources", "priority"), 100),
+        (("hyperparameters", "dense", "type"), "integer"),
+        (("hyperparameters", "dense", "minvalue"), 1),
+    ],
+)
+def test_the_schema_refuses(place: tuple[str, ...], value: object) -> None:
+    config = yaml.safe_load((Path(__file__).parent / "complete.yaml").read_text())
+    section = config
+    for name in place[:-1]:
+        section = section[name]
+    section[place[-1]] = value
+    assert not accepts(SCHEMA, config)
