@@ -1,0 +1,196 @@
+"""Checkpoints: what was begun, committed, deleted. Their files are the storage's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+
+from detcore.database._queries import Queries, now
+from detcore.database._records import CheckpointRecord, checkpoint_of
+from detcore.database._schema import checkpoints
+from detcore.database._values import encode_document
+from detcore.errors import DatabaseError, NotFoundError
+
+__all__ = ["CheckpointQueries"]
+
+ACTIVE, COMPLETED = "ACTIVE", "COMPLETED"
+PARTIALLY_DELETED, DELETED = "PARTIALLY_DELETED", "DELETED"
+_LISTED = 10
+
+
+class CheckpointQueries(Queries):
+    """Record checkpoints and find them."""
+
+    def checkpoint_started(
+        self,
+        *,
+        uuid: str,
+        trial_id: int,
+        experiment_id: int,
+        storage_url: str,
+        steps_completed: int,
+    ) -> None:
+        """Record that a checkpoint is being written (state ACTIVE).
+
+        Raises:
+            DatabaseError: If that checkpoint is recorded already, or there is no such trial.
+        """
+        try:
+            with self._write() as connection:
+                connection.execute(
+                    checkpoints.insert().values(
+                        uuid=uuid,
+                        trial_id=trial_id,
+                        experiment_id=experiment_id,
+                        storage_url=storage_url,
+                        state=ACTIVE,
+                        steps_completed=steps_completed,
+                        metadata="{}",
+                        resources="{}",
+                        started_at=now(),
+                    )
+                )
+        except IntegrityError as error:
+            raise DatabaseError(
+                f"cannot record checkpoint {uuid} of trial {trial_id} (experiment "
+                f"{experiment_id}): {error.orig}.\n"
+                "It is recorded already, or there is no such trial or experiment."
+            ) from error
+
+    def checkpoint_committed(
+        self,
+        uuid: str,
+        *,
+        metadata: Mapping[str, object],
+        resources: Mapping[str, int],
+        steps_completed: int,
+    ) -> None:
+        """Record that a checkpoint is whole (state COMPLETED); doing so again is fine.
+
+        Args:
+            uuid: The checkpoint.
+            metadata: What was saved with it; JSON values.
+            resources: Its files and their sizes in bytes.
+            steps_completed: Batches completed when it was made.
+
+        Raises:
+            NotFoundError: If it was not started.
+        """
+        self._update_checkpoint(
+            uuid,
+            state=COMPLETED,
+            metadata=encode_document(metadata),
+            resources=encode_document(resources),
+            steps_completed=steps_completed,
+            committed_at=now(),
+            deleted_at=None,
+        )
+
+    def checkpoint_deleted(self, uuid: str, *, resources: Mapping[str, int] | None = None) -> None:
+        """Record that files of a checkpoint were deleted.
+
+        Args:
+            uuid: The checkpoint.
+            resources: The files that are left and their sizes in bytes; None or none left means
+                all are gone (state DELETED), else the state is PARTIALLY_DELETED.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+        """
+        self._update_checkpoint(
+            uuid,
+            state=PARTIALLY_DELETED if resources else DELETED,
+            resources=encode_document(resources or {}),
+            deleted_at=now(),
+        )
+
+    def get_checkpoint(self, uuid: str) -> CheckpointRecord:
+        """Return a checkpoint, whatever its state.
+
+        Args:
+            uuid: Its UUID, or a beginning of it that no other checkpoint has.
+
+        Raises:
+            NotFoundError: If none or several match.
+        """
+        with self._read() as connection:
+            rows = connection.execute(
+                select(checkpoints)
+                .where(checkpoints.c.uuid.startswith(uuid, autoescape=True))
+                .order_by(checkpoints.c.uuid)
+                .limit(_LISTED + 1)
+            ).fetchall()
+            exact = [row for row in rows if row.uuid == uuid]
+            if len(rows) == 1 or exact:
+                return checkpoint_of((exact or rows)[0])
+            some = (
+                rows
+                or connection.execute(
+                    select(checkpoints).order_by(checkpoints.c.started_at.desc()).limit(_LISTED)
+                ).fetchall()
+            )
+        matched = [row.uuid for row in rows]
+        raise _not_found(uuid, matched=matched, others=[row.uuid for row in some])
+
+    def list_checkpoints(
+        self,
+        *,
+        experiment_id: int | None = None,
+        trial_id: int | None = None,
+        states: Iterable[str] | None = None,
+    ) -> list[CheckpointRecord]:
+        """Return checkpoints, oldest first.
+
+        Args:
+            experiment_id: Only those of this experiment.
+            trial_id: Only those of this trial.
+            states: Only those in one of these states.
+        """
+        query = select(checkpoints)
+        if experiment_id is not None:
+            query = query.where(checkpoints.c.experiment_id == experiment_id)
+        if trial_id is not None:
+            query = query.where(checkpoints.c.trial_id == trial_id)
+        if states is not None:
+            query = query.where(checkpoints.c.state.in_(list(states)))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(checkpoints.c.started_at, checkpoints.c.uuid))
+            return [checkpoint_of(row) for row in rows]
+
+    def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
+        """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""
+        with self._read() as connection:
+            row = connection.execute(
+                select(checkpoints)
+                .where(checkpoints.c.trial_id == trial_id, checkpoints.c.state == COMPLETED)
+                .order_by(
+                    checkpoints.c.steps_completed.desc(),
+                    checkpoints.c.committed_at.desc(),
+                    checkpoints.c.uuid,
+                )
+                .limit(1)
+            ).fetchone()
+        return None if row is None else checkpoint_of(row)
+
+    def _update_checkpoint(self, uuid: str, **changed: object) -> None:
+        with self._write() as connection:
+            found = connection.execute(
+                update(checkpoints).where(checkpoints.c.uuid == uuid).values(**changed)
+            )
+            if found.rowcount == 0:
+                raise _not_found(uuid, matched=[], others=[])
+
+
+def _not_found(uuid: str, *, matched: list[str], others: list[str]) -> NotFoundError:
+    if matched:
+        several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
+        return NotFoundError(
+            f"{uuid!r} is the beginning of {several} checkpoints: "
+            f"{', '.join(matched[:_LISTED])}.\nGive more of the UUID."
+        )
+    listed = f"\nThe newest are: {', '.join(others)}." if others else ""
+    return NotFoundError(
+        f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
+    )

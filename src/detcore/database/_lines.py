@@ -1,0 +1,108 @@
+"""The lines of a spool: JSON objects, each with a checksum of the rest of its line.
+
+The first line says whose spool it is; every other one is a record. A line counts once its newline
+is there, and what follows the last newline was being written when its process was killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from detcore.database._values import decode_metrics, encode_metrics
+
+__all__ = [
+    "Line",
+    "NotASpoolError",
+    "SpoolHeader",
+    "header_line",
+    "parse_line",
+    "read_header",
+    "record_line",
+]
+
+_VERSION = 1
+_PREFIX = b'{"crc":"'
+_BODY_AT = len(_PREFIX) + 8 + 2  # eight digits, quote and comma
+_HEADER_LIMIT = 4096
+
+
+class NotASpoolError(ValueError):
+    """A file whose beginning or size cannot be that of the spool it should be."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpoolHeader:
+    """Whose spool it is, and where its records begin."""
+
+    trial_id: int
+    run_id: int
+    records_at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A record."""
+
+    seq: int
+    kind: str
+    reported_at: datetime.datetime
+    payload: Any
+
+
+def header_line(trial_id: int, run_id: int) -> bytes:
+    """Return the first line of a spool."""
+    return _sealed(encode_metrics({"spool": _VERSION, "trial_id": trial_id, "run_id": run_id})[1:])
+
+
+def record_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
+    """Return the line of a record."""
+    record = {"seq": seq, "kind": kind, "at": reported_at, "payload": payload}
+    return _sealed(encode_metrics(record)[1:])
+
+
+def _sealed(rest: str) -> bytes:
+    body = rest.encode("ascii")  # what is not ASCII, JSON has escaped
+    return b'%s%08x",%s\n' % (_PREFIX, zlib.crc32(body), body)
+
+
+def _open(line: bytes) -> Any:
+    """Return the object of a line (without its newline), or None if the line is damaged."""
+    body = line[_BODY_AT:]
+    if line[:_BODY_AT] != b'%s%08x",' % (_PREFIX, zlib.crc32(body)):
+        return None
+    return decode_metrics("{" + body.decode("ascii"))
+
+
+def parse_line(line: bytes) -> Line | None:
+    """Return the record of a line (without its newline), or None if it is damaged."""
+    record = _open(line)
+    if record is None or "seq" not in record:
+        return None
+    return Line(
+        seq=record["seq"],
+        kind=record["kind"],
+        reported_at=datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc),
+        payload=record["payload"],
+    )
+
+
+def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:
+    """Read the first line of a spool; None if it was not written to its end.
+
+    Raises:
+        NotASpoolError: If the first line is not that of a spool this code can read.
+    """
+    file.seek(0)
+    line = file.readline(_HEADER_LIMIT)
+    if not line.endswith(b"\n") and len(line) < _HEADER_LIMIT:
+        return None
+    header = _open(line[:-1])
+    if header is None or header.get("spool") != _VERSION:
+        raise NotASpoolError(
+            f"{path} does not begin like a spool of version {_VERSION}: {line[:60]!r}"
+        )
+    return SpoolHeader(header["trial_id"], header["run_id"], len(line))

@@ -1,0 +1,201 @@
+"""Metrics, and the other records of a spool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, exists, func, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
+
+from detcore.database._queries import Queries, now, require
+from detcore.database._records import EventRecord, MetricRecord, event_of, metric_of
+from detcore.database._schema import events, metrics, trials, validation_values
+from detcore.database._values import encode_metrics
+from detcore.errors import DatabaseError
+
+__all__ = ["MetricQueries", "insert_metrics", "metric_row"]
+
+
+class MetricQueries(Queries):
+    """Write and read metrics. Workers write through a `Spool` instead."""
+
+    def add_metrics(self, rows: Iterable[MetricRecord]) -> None:
+        """Record reports of metrics, all or none.
+
+        Raises:
+            NotFoundError: If a trial does not exist.
+            DatabaseError: If a report of that run and sequence number is recorded already.
+        """
+        plain = [metric_row(record) for record in rows]
+        try:
+            with self._write() as connection:
+                for trial_id in {row["trial_id"] for row in plain}:
+                    require(connection, trials, "trial", trial_id)
+                insert_metrics(connection, plain)
+        except IntegrityError as error:
+            raise DatabaseError(f"these metrics are recorded already: {error.orig}") from error
+
+    def metrics(self, trial_id: int, kind: str, *, with_batches: bool = True) -> list[MetricRecord]:
+        """Return the reports of a trial, in the order of steps.
+
+        Where several runs of the trial reported the same step, only the last run's are returned.
+
+        Args:
+            trial_id: Which trial.
+            kind: "training" or "validation".
+            with_batches: Whether to read `MetricRecord.batch_metrics`, which may be long.
+
+        Raises:
+            NotFoundError: If there is no such trial.
+        """
+        columns = [
+            column for column in metrics.c if with_batches or column is not metrics.c.batch_metrics
+        ]
+        with self._read() as connection:
+            rows = connection.execute(
+                select(*columns)
+                .where(metrics.c.trial_id == trial_id, metrics.c.kind == kind, _is_current())
+                .order_by(metrics.c.steps_completed, metrics.c.id)
+            ).fetchall()
+            if not rows:
+                require(connection, trials, "trial", trial_id)
+        return [metric_of(row, with_batches=with_batches) for row in rows]
+
+    def trial_steps_completed(self, trial_id: int) -> int:
+        """Return the most steps that any report of a trial had; 0 without reports."""
+        with self._read() as connection:
+            most = connection.execute(
+                select(func.max(metrics.c.steps_completed)).where(
+                    metrics.c.trial_id == trial_id,
+                    metrics.c.kind.in_(("training", "validation")),
+                )
+            ).scalar()
+        return int(most or 0)
+
+    def best_validation(
+        self, experiment_id: int, metric: str, *, smaller_is_better: bool
+    ) -> MetricRecord | None:
+        """Return the validation with the best value of a metric, over all trials.
+
+        Reports without that metric, or with NaN, do not count; of equal values the one of fewer
+        steps is returned. Validations that a later run of the trial repeated do not count.
+
+        Returns:
+            None if no validation counts.
+        """
+        return self._best(
+            validation_values.c.experiment_id == experiment_id, metric, smaller_is_better
+        )
+
+    def trial_best_validation(
+        self, trial_id: int, metric: str, *, smaller_is_better: bool
+    ) -> MetricRecord | None:
+        """Return the best validation of one trial; see `best_validation`."""
+        return self._best(validation_values.c.trial_id == trial_id, metric, smaller_is_better)
+
+    def events(self, trial_id: int, kind: str | None = None) -> list[EventRecord]:
+        """Return what a trial's spools held beside metrics, oldest first."""
+        query = select(events).where(events.c.trial_id == trial_id)
+        if kind is not None:
+            query = query.where(events.c.kind == kind)
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(events.c.id))
+            return [event_of(row) for row in rows]
+
+    def _best(
+        self, owner: ColumnElement[bool], metric: str, smaller_is_better: bool
+    ) -> MetricRecord | None:
+        value = validation_values.c.value
+        with self._read() as connection:
+            row = connection.execute(
+                select(metrics)
+                .join(validation_values, validation_values.c.metric_id == metrics.c.id)
+                .where(owner, validation_values.c.name == metric, _is_current())
+                .order_by(
+                    value.asc() if smaller_is_better else value.desc(),
+                    metrics.c.steps_completed,
+                    metrics.c.id,
+                )
+                .limit(1)
+            ).fetchone()
+        return None if row is None else metric_of(row)
+
+
+def _is_current() -> ColumnElement[bool]:
+    """Return the condition that no later run reported the same step."""
+    later = metrics.alias("later")
+    return ~exists().where(
+        and_(
+            later.c.trial_id == metrics.c.trial_id,
+            later.c.kind == metrics.c.kind,
+            later.c.steps_completed == metrics.c.steps_completed,
+            later.c.run_id > metrics.c.run_id,
+        )
+    )
+
+
+def metric_row(record: MetricRecord) -> dict[str, Any]:
+    """Return a report as its row, with the numbers of a validation beside it under "values"."""
+    batches = record.batch_metrics
+    return {
+        "trial_id": record.trial_id,
+        "run_id": record.run_id,
+        "seq": record.seq,
+        "kind": record.kind,
+        "steps_completed": record.steps_completed,
+        "metrics": encode_metrics(record.metrics),
+        "batch_metrics": None if batches is None else encode_metrics(batches),
+        "reported_at": now() if record.reported_at is None else record.reported_at.timestamp(),
+        "values": _numbers(record) if record.kind == "validation" else {},
+    }
+
+
+def _numbers(record: MetricRecord) -> dict[str, float]:
+    """Return the metrics that can be compared."""
+    numbers = {}
+    for name, value in record.metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            continue  # an array, a text, a nested metric: recorded, but never the best
+        if not (isinstance(value, str) or math.isnan(number)):
+            numbers[name] = number
+    return numbers
+
+
+def insert_metrics(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows of `metric_row`."""
+    plain = [{key: row[key] for key in row if key != "values"} for row in rows]
+    single = [row for row, full in zip(plain, rows, strict=True) if not full["values"]]
+    if single:
+        connection.execute(insert(metrics), single)
+    for row, full in zip(plain, rows, strict=True):
+        if full["values"]:
+            _insert_validation(connection, row, full["values"])
+
+
+def _insert_validation(
+    connection: Connection, row: dict[str, Any], values: dict[str, float]
+) -> None:
+    created = connection.execute(insert(metrics).values(**row))
+    metric_id = created.inserted_primary_key[0]  # type: ignore[index]  # of a single row
+    experiment_id = (
+        select(trials.c.experiment_id).where(trials.c.id == row["trial_id"]).scalar_subquery()
+    )
+    connection.execute(
+        insert(validation_values).values(
+            [
+                {
+                    "metric_id": metric_id,
+                    "name": name,
+                    "experiment_id": experiment_id,
+                    "trial_id": row["trial_id"],
+                    "value": value,
+                }
+                for name, value in values.items()
+            ]
+        )
+    )

@@ -1,0 +1,117 @@
+"""Which process a record belongs to, and whether that process is still there."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ProcessIdentity", "identify_this_process", "is_alive"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """A process, named so that a later one with the same number is not taken for it.
+
+    Attributes:
+        host: Host name.
+        pid: Process number.
+        machine_id: Names the machine (a digest of what the system calls it), or None.
+        boot_id: Changes with every start of the machine; None where the system does not tell.
+        started: When the process started, as the system counts it, or None.
+        pid_namespace: Where `pid` counts (containers of one machine differ), or None.
+    """
+
+    host: str
+    pid: int
+    machine_id: str | None
+    boot_id: str | None
+    started: str | None
+    pid_namespace: str | None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
+        """Read what another release may have written: what it left out is unknown here."""
+        optional = ("machine_id", "boot_id", "started", "pid_namespace")
+        return cls(
+            host=document["host"],
+            pid=document["pid"],
+            **{name: document.get(name) for name in optional},
+        )
+
+
+def identify_this_process() -> ProcessIdentity:
+    """Return the identity of the calling process."""
+    pid = os.getpid()
+    return ProcessIdentity(
+        host=socket.gethostname(),
+        pid=pid,
+        machine_id=_machine_id(),
+        boot_id=_boot_id(),
+        started=_start_time(pid),
+        pid_namespace=_pid_namespace(),
+    )
+
+
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Return whether a process is still there; None if that cannot be told from here."""
+    here = identify_this_process()
+    # Containers of two machines may share a host name.
+    if (process.host, process.machine_id) != (here.host, here.machine_id):
+        return None
+    if process.boot_id != here.boot_id:
+        return False
+    if process.pid_namespace != here.pid_namespace:
+        return None
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is there, under another user
+    state, started = _stat(process.pid)
+    if state in ("Z", "X"):
+        return False
+    return process.started is None or started is None or started == process.started
+
+
+def _machine_id() -> str | None:
+    name = _read(Path("/etc/machine-id"))
+    # The name itself is meant to stay on its machine; databases travel.
+    return hashlib.sha256(f"detcore {name}".encode()).hexdigest()[:16] if name else None
+
+
+def _boot_id() -> str | None:
+    return _read(Path("/proc/sys/kernel/random/boot_id"))
+
+
+def _start_time(pid: int) -> str | None:
+    return _stat(pid)[1]
+
+
+def _stat(pid: int) -> tuple[str | None, str | None]:
+    """Return state and start time of a process, from Linux's /proc."""
+    text = _read(Path(f"/proc/{pid}/stat"))
+    if text is None:
+        return None, None
+    # The second field is the program's name in parentheses, which may hold anything.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _pid_namespace() -> str | None:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:  # not Linux, or the process has just ended
+        return None

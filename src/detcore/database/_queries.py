@@ -1,0 +1,71 @@
+"""What the groups of queries share."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+
+from sqlalchemy import Connection, Engine, Table, select
+
+from detcore.database._engine import transaction
+from detcore.database._process import identify_this_process
+from detcore.database._values import encode_document
+from detcore.errors import NotFoundError
+
+__all__ = ["Queries", "describe_ids", "now", "require", "this_process"]
+
+now = time.time
+
+
+class Queries:
+    """Methods of `Database` that need an engine and nothing else."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with transaction(self._engine) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with transaction(self._engine, write=True) as connection:
+            yield connection
+
+
+def this_process() -> str:
+    """Return the calling process as its column keeps it."""
+    process = identify_this_process()
+    return encode_document({name: getattr(process, name) for name in process.__slots__})
+
+
+def require(connection: Connection, table: Table, what: str, number: int) -> None:
+    """Raise NotFoundError, listing what there is, unless `number` is an id of `table`."""
+    if connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
+        return
+    known = list(connection.execute(select(table.c.id).order_by(table.c.id)).scalars())
+    where = connection.engine.url.render_as_string()
+    if not known:
+        raise NotFoundError(
+            f"no {what} {number}: there are none yet in {where}.\n"
+            "Start one: detcore run CONFIG.yaml"
+        )
+    listed = describe_ids(known)
+    raise NotFoundError(
+        f"no {what} {number} in {where}.\n{what.capitalize()}s there: {listed}.\n"
+        "See what they are: detcore experiment list"
+    )
+
+
+def describe_ids(numbers: Iterable[int]) -> str:
+    """Return sorted numbers with runs joined: ``1-4, 7``; the newest 20 groups of many."""
+    groups: list[list[int]] = []
+    for number in sorted(numbers):
+        if groups and number == groups[-1][1] + 1:
+            groups[-1][1] = number
+        else:
+            groups.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in groups]
+    return ", ".join(texts if len(texts) <= 20 else ["...", *texts[-20:]])

@@ -1,0 +1,262 @@
+"""What the database hands out: frozen values, times in UTC."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
+
+from detcore.database._process import ProcessIdentity
+from detcore.database._values import decode_document, decode_metrics
+from detcore.types import ExperimentState, TrialState
+
+__all__ = [
+    "CheckpointRecord",
+    "EventRecord",
+    "ExperimentRecord",
+    "MetricRecord",
+    "RunRecord",
+    "TrialRecord",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """An experiment.
+
+    Attributes:
+        config: The configuration, defaults applied.
+        config_text: The experiment file as it was written, or None.
+        process: The process that runs it, or ran it last, or None.
+        ended_at: When it last stopped running; None while its state is RUNNING.
+    """
+
+    id: int
+    name: str
+    state: ExperimentState
+    error: str | None
+    config: Mapping[str, Any]
+    config_text: str | None
+    model_dir: str
+    process: ProcessIdentity | None
+    created_at: datetime.datetime
+    ended_at: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One start of a trial; `process` started it."""
+
+    trial_id: int
+    run_id: int
+    process: ProcessIdentity
+    started_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """A trial.
+
+    Attributes:
+        state: PAUSED until it is first started.
+        trial_dir: Folder of its own files, or None.
+        current_run: Its newest start, or None.
+        ended_at: When it last stopped running; None while its state is RUNNING.
+    """
+
+    id: int
+    experiment_id: int
+    state: TrialState
+    error: str | None
+    hparams: Mapping[str, Any]
+    seed: int
+    trial_dir: str | None
+    current_run: RunRecord | None
+    created_at: datetime.datetime
+    ended_at: datetime.datetime | None
+
+    @property
+    def run_id(self) -> int:
+        """Number of the newest start; 0 if there was none."""
+        return self.current_run.run_id if self.current_run else 0
+
+    @property
+    def host(self) -> str | None:
+        """Host of the newest start."""
+        return self.current_run.process.host if self.current_run else None
+
+    @property
+    def pid(self) -> int | None:
+        """Process of the newest start."""
+        return self.current_run.process.pid if self.current_run else None
+
+    @property
+    def boot_id(self) -> str | None:
+        """Which start of the machine the newest start belongs to."""
+        return self.current_run.process.boot_id if self.current_run else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """A report of metrics.
+
+    Attributes:
+        kind: "training" or "validation".
+        metrics: Values by name; NaN and the infinities are floats.
+        batch_metrics: Values of each batch since the last report, oldest first, or None.
+        reported_at: When it was reported; None lets `Database.add_metrics` take the time.
+        seq: Number in the run's spool, or None.
+    """
+
+    trial_id: int
+    run_id: int
+    kind: str
+    steps_completed: int
+    metrics: Mapping[str, Any]
+    batch_metrics: list[Mapping[str, Any]] | None = None
+    reported_at: datetime.datetime | None = None
+    seq: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """What a spool held beside metrics, such as progress.
+
+    An event of kind "damaged" tells of a line whose checksum was wrong.
+    """
+
+    trial_id: int
+    run_id: int
+    seq: int | None
+    kind: str
+    payload: Mapping[str, Any]
+    reported_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """A checkpoint.
+
+    Attributes:
+        state: ACTIVE (being written), COMPLETED, PARTIALLY_DELETED or DELETED.
+        metadata: What was saved with it.
+        resources: Its files and their sizes in bytes.
+    """
+
+    uuid: str
+    trial_id: int
+    experiment_id: int
+    storage_url: str
+    state: str
+    steps_completed: int
+    metadata: Mapping[str, Any]
+    resources: Mapping[str, int]
+    started_at: datetime.datetime
+    committed_at: datetime.datetime | None
+    deleted_at: datetime.datetime | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of its files."""
+        return sum(self.resources.values())
+
+
+def moment(seconds: float | None) -> Any:
+    """Return a time in UTC, or None."""
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+
+def process_of(text: str | None) -> ProcessIdentity | None:
+    """Return a process from its column."""
+    return None if text is None else ProcessIdentity.from_document(decode_document(text))
+
+
+def experiment_of(row: Row[Any]) -> ExperimentRecord:
+    """Return a row of `experiments`."""
+    return ExperimentRecord(
+        id=row.id,
+        name=row.name,
+        state=ExperimentState(row.state),
+        error=row.error,
+        config=decode_document(row.config),
+        config_text=row.config_text,
+        model_dir=row.model_dir,
+        process=process_of(row.process),
+        created_at=moment(row.created_at),
+        ended_at=moment(row.ended_at),
+    )
+
+
+def run_of(row: Row[Any]) -> RunRecord:
+    """Return a row of `runs`."""
+    return RunRecord(
+        trial_id=row.trial_id,
+        run_id=row.run_id,
+        process=ProcessIdentity.from_document(decode_document(row.process)),
+        started_at=moment(row.started_at),
+    )
+
+
+def trial_of(row: Row[Any], current_run: RunRecord | None) -> TrialRecord:
+    """Return a row of `trials`."""
+    return TrialRecord(
+        id=row.id,
+        experiment_id=row.experiment_id,
+        state=TrialState(row.state),
+        error=row.error,
+        hparams=decode_document(row.hparams),
+        seed=row.seed,
+        trial_dir=row.trial_dir,
+        current_run=current_run,
+        created_at=moment(row.created_at),
+        ended_at=moment(row.ended_at),
+    )
+
+
+def metric_of(row: Row[Any], *, with_batches: bool = True) -> MetricRecord:
+    """Return a row of `metrics`."""
+    batches = row.batch_metrics if with_batches else None
+    return MetricRecord(
+        trial_id=row.trial_id,
+        run_id=row.run_id,
+        kind=row.kind,
+        steps_completed=row.steps_completed,
+        metrics=decode_metrics(row.metrics),
+        batch_metrics=None if batches is None else decode_metrics(batches),
+        reported_at=moment(row.reported_at),
+        seq=row.seq,
+    )
+
+
+def event_of(row: Row[Any]) -> EventRecord:
+    """Return a row of `events`."""
+    return EventRecord(
+        trial_id=row.trial_id,
+        run_id=row.run_id,
+        seq=row.seq,
+        kind=row.kind,
+        payload=decode_metrics(row.payload),
+        reported_at=moment(row.reported_at),
+    )
+
+
+def checkpoint_of(row: Row[Any]) -> CheckpointRecord:
+    """Return a row of `checkpoints`."""
+    return CheckpointRecord(
+        uuid=row.uuid,
+        trial_id=row.trial_id,
+        experiment_id=row.experiment_id,
+        storage_url=row.storage_url,
+        state=row.state,
+        steps_completed=row.steps_completed,
+        metadata=decode_document(row.metadata),
+        resources=decode_document(row.resources),
+        started_at=moment(row.started_at),
+        committed_at=moment(row.committed_at),
+        deleted_at=moment(row.deleted_at),
+    )

@@ -1,0 +1,156 @@
+"""The tables. A change here needs a migration beside it, and its name in `REVISIONS`.
+
+Times are seconds since 1970 (UTC). JSON is kept as text that `detcore.database._values` reads, so
+that every database holds the same bytes and NaN survives.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+__all__ = [
+    "REVISIONS",
+    "checkpoints",
+    "events",
+    "experiments",
+    "metadata",
+    "metrics",
+    "runs",
+    "spools",
+    "trials",
+    "validation_values",
+]
+
+# Schema versions that this code can migrate, oldest first; the last one is what it works with.
+REVISIONS = ("0001",)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+experiments = Table(
+    "experiments",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("error", Text),
+    Column("config", Text, nullable=False),
+    Column("config_text", Text),
+    Column("model_dir", Text, nullable=False),
+    # The process that set the state RUNNING last; see detcore.database._process.
+    Column("process", Text),
+    Column("created_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
+    Column("error", Text),
+    Column("hparams", Text, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("trial_dir", Text),
+    Column("created_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+)
+
+# Each start of a trial.
+runs = Table(
+    "runs",
+    metadata,
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("process", Text, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("run_id", Integer, nullable=False),
+    # Number of the record in the run's spool, from 1; NULL for one written without a spool.
+    Column("seq", BigInteger),
+    Column("kind", String(16), nullable=False),
+    Column("steps_completed", BigInteger, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("batch_metrics", Text),
+    Column("reported_at", Float(53), nullable=False),
+    UniqueConstraint("trial_id", "run_id", "seq"),
+    Index(None, "trial_id", "kind", "steps_completed", "run_id"),
+)
+
+# The numbers of validations once more, one per row, so that the best is an index look-up.
+validation_values = Table(
+    "validation_values",
+    metadata,
+    Column("metric_id", ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("experiment_id", Integer, nullable=False),
+    Column("trial_id", Integer, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Index(None, "experiment_id", "name", "value"),
+    Index(None, "trial_id", "name", "value"),
+)
+
+# What a spool holds beside metrics: progress, status, and lines that were damaged.
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("run_id", Integer, nullable=False),
+    Column("seq", BigInteger),
+    Column("kind", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("reported_at", Float(53), nullable=False),
+    Index(None, "trial_id", "kind"),
+)
+
+# How far each spool has been taken in; moved in the transaction that adds its records.
+spools = Table(
+    "spools",
+    metadata,
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("byte_offset", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("uuid", String(64), primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False, index=True),
+    Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
+    Column("storage_url", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("steps_completed", BigInteger, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("resources", Text, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("committed_at", Float(53)),
+    Column("deleted_at", Float(53)),
+)

@@ -1,0 +1,195 @@
+"""The spool: where a report is safe the moment it is made."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+from detcore.database._lines import (
+    NotASpoolError,
+    SpoolHeader,
+    header_line,
+    parse_line,
+    read_header,
+    record_line,
+)
+from detcore.errors import DatabaseError, StorageFullError
+
+__all__ = ["Spool"]
+
+_BLOCK_BYTES = 64 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Spool:
+    """The records of one run of a trial, in a file that only grows.
+
+    When `append` returns, the record is with the kernel: it survives the death of the process,
+    though not of the machine. No database is touched, so nothing there can hold up training; a
+    `SpoolDrainer` (or whoever reads next, with `ingest_spools`) moves the records over.
+
+    `append` may be called from any thread. One process at a time may have a spool open; a forked
+    child must not use it.
+    """
+
+    def __init__(self, path: Path, *, trial_id: int, run_id: int) -> None:
+        """Open a spool, or create it with its folder.
+
+        A line that a killed process left unfinished is cut off.
+
+        Raises:
+            DatabaseError: If another process has it open, or it belongs to another run.
+            StorageFullError: If there is no room for its first line.
+        """
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._torn_at: int | None = None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._claim()
+            self._seq = self._continue(trial_id, run_id)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    def append(self, kind: str, payload: object) -> int:
+        """Add a record.
+
+        Args:
+            kind: "training" and "validation" are metrics: their payload has "steps_completed",
+                "metrics" and, if there are any, "batch_metrics". Other kinds are kept as events.
+            payload: A JSON value; NumPy scalars and arrays, NaN and the infinities are fine.
+
+        Returns:
+            Its sequence number, from 1 and rising over all processes that open this spool.
+
+        Raises:
+            StorageFullError: If there is no room. The spool stays usable.
+            DatabaseError: If the spool is closed, or was opened by another process.
+            TypeError: If the payload is not JSON.
+        """
+        if os.getpid() != self._pid:
+            raise DatabaseError(
+                f"the spool {self._path} was opened by process {self._pid}, and this is "
+                f"{os.getpid()}.\nOnly the process that opened it may report."
+            )
+        with self._lock:
+            if self._fd < 0:
+                raise DatabaseError(f"the spool {self._path} is closed; nothing was reported")
+            # Taken before the write: a signal handler that raises must not make it used twice.
+            self._seq += 1
+            seq = self._seq
+            self._write(record_line(seq, kind, time.time(), payload))
+        return seq
+
+    def close(self) -> None:
+        """Close the file. Calling it again is fine."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def _claim(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatabaseError(
+                f"the spool {self._path} is in use by another process.\n"
+                "Two processes that report for the same run would mix up its records.\n"
+                "End the other one first, or start the trial again, which gives it a new run."
+            ) from None
+
+    def _continue(self, trial_id: int, run_id: int) -> int:
+        """Make the file end with a whole line; return the last sequence number."""
+        header = None
+        if os.fstat(self._fd).st_size:
+            header = self._header()
+            if header is None:  # killed in its first line
+                os.ftruncate(self._fd, 0)
+        if header is None:
+            self._write(header_line(trial_id, run_id))
+            return 0
+        if (header.trial_id, header.run_id) != (trial_id, run_id):
+            raise DatabaseError(
+                f"the spool {self._path} belongs to trial {header.trial_id}, run {header.run_id}, "
+                f"not to trial {trial_id}, run {run_id}."
+            )
+        return self._cut_tail(header.records_at)
+
+    def _header(self) -> SpoolHeader | None:
+        with open(self._fd, "rb", closefd=False) as file:
+            try:
+                return read_header(file, self._path)
+            except NotASpoolError as error:
+                raise DatabaseError(
+                    f"{error}.\nMove the file away, then start the trial again: "
+                    f"mv {self._path} {self._path}.away"
+                ) from error
+
+    def _cut_tail(self, records_at: int) -> int:
+        """Cut off an unfinished line; return the sequence number of the last whole record."""
+        size = os.fstat(self._fd).st_size
+        tail, start = b"", size
+        seq: int | None = None
+        while seq is None and start > records_at:
+            step = min(start - records_at, max(_BLOCK_BYTES, len(tail)))
+            start -= step
+            tail = os.pread(self._fd, step, start) + tail
+            whole = start == records_at
+            seq = _last_seq(tail, whole=whole)
+        end = start + tail.rfind(b"\n") + 1 if b"\n" in tail else records_at
+        if end < size:
+            os.ftruncate(self._fd, end)
+        return seq or 0
+
+    def _write(self, line: bytes) -> None:
+        if self._torn_at is not None:
+            os.ftruncate(self._fd, self._torn_at)
+            self._torn_at = None
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise self._full(len(line)) from error
+            raise
+        if written < len(line):
+            # No room for all of it. If cutting it off fails, too, the next call does that first.
+            self._torn_at = os.fstat(self._fd).st_size - written
+            os.ftruncate(self._fd, self._torn_at)
+            self._torn_at = None
+            raise self._full(len(line))
+
+    def _full(self, size_bytes: int) -> StorageFullError:
+        room = os.fstatvfs(self._fd)
+        missing = max(1, size_bytes - room.f_bavail * room.f_frsize)
+        return StorageFullError(
+            f"no room for a report of {size_bytes} bytes in {self._path} (at least {missing} bytes "
+            "are missing).\n"
+            "Reports are written here before training goes on, so that none is lost.\n"
+            f"Free some space on that disk: df -h {self._path.parent}",
+            missing_bytes=missing,
+        )
+
+
+def _last_seq(tail: bytes, *, whole: bool) -> int | None:
+    """Return the number of the last record among the finished lines of `tail`, or None.
+
+    The first line counts only if `tail` is `whole`: it may begin in the middle otherwise.
+    """
+    lines = tail.split(b"\n")[:-1]
+    for line in reversed(lines if whole else lines[1:]):
+        record = parse_line(line)
+        if record is not None:
+            return record.seq
+    return None

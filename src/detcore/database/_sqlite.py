@@ -1,0 +1,129 @@
+"""Everything that is only for SQLite. Nowhere else is there SQL that other databases lack."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+
+from detcore.errors import DatabaseError
+
+__all__ = ["BUSY_TIMEOUT_S", "WRITE", "connect_arguments", "prepare_engine", "prepare_file"]
+
+BUSY_TIMEOUT_S = 30.0
+# Execution option of connections whose transaction writes.
+WRITE = "detcore_write"
+_RETRY_S = 0.02
+
+
+def connect_arguments() -> dict[str, Any]:
+    """Return what `sqlite3.connect` is given beside the file."""
+    return {"timeout": BUSY_TIMEOUT_S}
+
+
+def prepare_file(url: URL) -> None:
+    """Create the folder of the file, and see that the file may be written.
+
+    Raises:
+        DatabaseError: If the database is in memory, or may not be written.
+    """
+    name = url.database
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise DatabaseError(
+            f"the database {url.render_as_string()} is not a file of its own.\n"
+            "Several processes share the records, so they cannot be in one process's memory.\n"
+            "Give a file: sqlite:////absolute/path/detcore.db"
+        )
+    path = Path(name).absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseError(
+            f"cannot create the folder of the database {path}: {error.strerror or error}.\n"
+            "Set DETCORE_HOME (or DETCORE_DATABASE) to a place that you may write to."
+        ) from error
+    if path.is_dir():
+        raise DatabaseError(
+            f"the database {path} is a folder.\nGive a file: sqlite:///{path}/detcore.db"
+        )
+    # SQLite writes two more files beside the database, even to read from it.
+    blocked = [place for place in (path, path.parent) if place.exists() and not _writable(place)]
+    if blocked:
+        raise DatabaseError(
+            f"the database {path} is read-only: {blocked[0]} may not be written.\n"
+            "Records are read and written by all commands, so it must be writable.\n"
+            "Change its permissions, or set DETCORE_HOME (or DETCORE_DATABASE) to another place."
+        )
+    if not path.exists():
+        with contextlib.suppress(OSError):  # another process was faster, or SQLite will tell
+            # Only for this user, because experiment files may hold credentials. SQLite gives the
+            # two files beside it the same mode.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _writable(place: Path) -> bool:
+    return os.access(place, os.W_OK)
+
+
+def prepare_engine(engine: Engine) -> None:
+    """Set up every connection: WAL, foreign keys, our own BEGIN, none shared across a fork."""
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    event.listen(engine, "checkout", _Checkout())
+
+
+def _on_connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
+    # The driver must not begin transactions by itself: it would begin them as readers, and one
+    # that turns into a writer may fail at once, whatever the timeout.
+    connection.isolation_level = None
+    record.info["pid"] = os.getpid()
+    _set_wal(connection)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _set_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite does not wait by itself where several do so."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def _on_begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class _Checkout:
+    """Gives a forked child connections of its own, because SQLite's do not survive a fork."""
+
+    def __init__(self) -> None:
+        # Kept, because closing them in the child would touch files that the parent is using.
+        self._abandoned: list[object] = []
+
+    def __call__(
+        self,
+        connection: sqlite3.Connection,
+        record: ConnectionPoolEntry,
+        proxy: PoolProxiedConnection,
+    ) -> None:
+        if record.info["pid"] == os.getpid():
+            return
+        self._abandoned.append(connection)
+        # As SQLAlchemy's documentation does it; its public types do not show these attributes.
+        record.dbapi_connection = None  # type: ignore[misc]
+        proxy.dbapi_connection = None  # type: ignore[misc]
+        raise DisconnectionError("the connection belongs to another process")

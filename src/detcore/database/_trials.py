@@ -1,0 +1,199 @@
+"""Trials and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from detcore.database._process import is_alive
+from detcore.database._queries import Queries, now, require, this_process
+from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
+from detcore.database._schema import experiments, runs, trials
+from detcore.database._values import encode_document
+from detcore.types import TrialState
+
+__all__ = ["TrialQueries"]
+
+
+class TrialQueries(Queries):
+    """Create, read, start and move on trials."""
+
+    def create_trial(
+        self,
+        *,
+        experiment_id: int,
+        hparams: Mapping[str, object],
+        seed: int,
+        trial_dir: str | None = None,
+    ) -> int:
+        """Record a new trial, in state PAUSED until it is started.
+
+        Returns:
+            Its id, from 1, unique over all experiments.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        with self._write() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            created = connection.execute(
+                trials.insert().values(
+                    experiment_id=experiment_id,
+                    state=TrialState.PAUSED.value,
+                    hparams=encode_document(hparams),
+                    seed=seed,
+                    trial_dir=trial_dir,
+                    created_at=now(),
+                )
+            )
+            return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
+
+    def get_trial(self, trial_id: int) -> TrialRecord:
+        """Return a trial.
+
+        Raises:
+            NotFoundError: If there is none of that id; the message lists those there are.
+        """
+        with self._read() as connection:
+            found = _read_trials(connection, trials.c.id == trial_id)
+            if not found:
+                require(connection, trials, "trial", trial_id)
+            return found[0]
+
+    def list_trials(self, experiment_id: int) -> list[TrialRecord]:
+        """Return the trials of an experiment, oldest first.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        with self._read() as connection:
+            found = _read_trials(connection, trials.c.experiment_id == experiment_id)
+            if not found:
+                require(connection, experiments, "experiment", experiment_id)
+            return found
+
+    def count_trials(self) -> dict[int, int]:
+        """Return how many trials each experiment has that has any."""
+        with self._read() as connection:
+            rows = connection.execute(
+                select(trials.c.experiment_id, func.count()).group_by(trials.c.experiment_id)
+            )
+            return {row[0]: row[1] for row in rows}
+
+    def set_trial_state(
+        self, trial_id: int, state: TrialState, *, error: str | None = None
+    ) -> None:
+        """Record where a trial stands.
+
+        Args:
+            trial_id: Which.
+            state: The new state.
+            error: What went wrong, in a line; None removes an earlier error.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        running = state == TrialState.RUNNING
+        self._update_trial(
+            trial_id,
+            state=TrialState(state).value,
+            error=error,
+            ended_at=None if running else now(),
+        )
+
+    def set_trial_dir(self, trial_id: int, path: str) -> None:
+        """Record the folder of a trial's own files; do so before its first `start_run`.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        self._update_trial(trial_id, trial_dir=path)
+
+    def start_run(self, trial_id: int) -> int:
+        """Record that the calling process starts a trial; its state becomes RUNNING.
+
+        Returns:
+            The number of this start, from 1. Numbers whose spool lies in the trial's folder
+            already are left out: such a spool belongs to another database (or to this one
+            before it was deleted), and its records must not be mixed with these.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        with self._write() as connection:
+            folder = connection.execute(
+                select(trials.c.id, trials.c.trial_dir).where(trials.c.id == trial_id)
+            ).fetchone()
+            if folder is None:
+                require(connection, trials, "trial", trial_id)
+            assert folder is not None  # require has raised
+            last = connection.execute(
+                select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
+            ).scalar()
+            run_id = _free_run_id((last or 0) + 1, folder.trial_dir)
+            connection.execute(
+                runs.insert().values(
+                    trial_id=trial_id, run_id=run_id, process=this_process(), started_at=now()
+                )
+            )
+            connection.execute(
+                update(trials)
+                .where(trials.c.id == trial_id)
+                .values(state=TrialState.RUNNING.value, error=None, ended_at=None)
+            )
+            return run_id
+
+    def list_runs(self, trial_id: int) -> list[RunRecord]:
+        """Return the starts of a trial, oldest first."""
+        with self._read() as connection:
+            rows = connection.execute(
+                select(runs).where(runs.c.trial_id == trial_id).order_by(runs.c.run_id)
+            )
+            return [run_of(row) for row in rows]
+
+    def run_is_alive(self, trial_id: int) -> bool | None:
+        """Return whether the process that started a trial last is there.
+
+        Returns:
+            False also for a trial that was never started; None if the process is on another
+            host, where that cannot be told.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        run = self.get_trial(trial_id).current_run
+        return False if run is None else is_alive(run.process)
+
+    def _update_trial(self, trial_id: int, **changed: object) -> None:
+        with self._write() as connection:
+            found = connection.execute(
+                update(trials).where(trials.c.id == trial_id).values(**changed)
+            )
+            if found.rowcount == 0:
+                require(connection, trials, "trial", trial_id)
+
+
+def _read_trials(connection: Connection, which: ColumnElement[bool]) -> list[TrialRecord]:
+    newest = (
+        select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
+        .join(trials, trials.c.id == runs.c.trial_id)
+        .where(which)
+        .group_by(runs.c.trial_id)
+        .subquery()
+    )
+    query: Select[tuple[object, ...]] = select(runs).join(
+        newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
+    )
+    current = {row.trial_id: run_of(row) for row in connection.execute(query)}
+    rows = connection.execute(select(trials).where(which).order_by(trials.c.id))
+    return [trial_of(row, current.get(row.id)) for row in rows]
+
+
+def _free_run_id(first: int, trial_dir: str | None) -> int:
+    run_id = first
+    while trial_dir is not None and (Path(trial_dir) / f"spool-{run_id}.jsonl").exists():
+        run_id += 1
+    return run_id

@@ -1,0 +1,137 @@
+"""Databases with an experiment in them, and programs that are killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from detcore.database import Database
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """A database, and one experiment with one started trial in it."""
+
+    home: Path
+    url: str
+    database: Database
+    experiment_id: int
+    trial_id: int
+    run_id: int
+
+    @property
+    def file(self) -> Path:
+        return self.home / "detcore.db"
+
+    def spool(self, run_id: int | None = None) -> Path:
+        folder = self.home / "experiments" / str(self.experiment_id) / "trials"
+        return folder / str(self.trial_id) / f"spool-{run_id or self.run_id}.jsonl"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    home = tmp_path / "home"
+    url = f"sqlite:///{home / 'detcore.db'}"
+    with Database.open(url) as database:
+        experiment = database.create_experiment(
+            config={"searcher": {"metric": "loss"}}, config_text="x: 1\n", model_dir="/m", name="n"
+        )
+        trial = database.create_trial(experiment_id=experiment, hparams={"lr": 0.5}, seed=7)
+        yield Store(home, url, database, experiment, trial, database.start_run(trial))
+
+
+class Nursery:
+    """Forks children quickly and kills them; see programs/nursery.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "nursery.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self,
+        do: str,
+        *,
+        kill_after_s: float | None,
+        during: Callable[[], object] = int,
+        **fields: object,
+    ) -> tuple[list[int], int]:
+        """Run a child to its end; return what it acknowledged, and its exit code."""
+        command = {"do": do, "kill_after_s": kill_after_s, **fields}
+        self._stdin.write(json.dumps(command) + "\n")
+        self._stdin.flush()
+        during()
+        acknowledged: list[int] = []
+        for line in self._stdout:
+            if line.startswith("ended"):
+                return acknowledged, int(line.split()[1])
+            acknowledged.append(int(line))
+        raise RuntimeError("the nursery died")
+
+    @property
+    def _stdin(self) -> IO[str]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _stdout(self) -> IO[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def close(self) -> None:
+        self._stdin.close()
+        self._process.wait(30)
+        self._stdout.close()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def moments() -> random.Random:
+    """Random moments, other ones in each session, printed so that a failure can be repeated."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed of the moments: {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with room for 256 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    yield from _mounted(folder, "size=256k")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    yield from _mounted(folder, "size=8m")
+
+
+def _mounted(folder: Path, options: str) -> Iterator[Path]:
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

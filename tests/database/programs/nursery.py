@@ -1,0 +1,71 @@
+"""Fork children that report or open a database, and kill them after a given time.
+
+Commands come as JSON lines on standard input. The children write each acknowledged sequence
+number to standard output as a line; when one is dead, the line "ended" follows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
+
+from detcore.database import Database, Spool, SpoolDrainer
+
+
+def acknowledge(seq: int) -> None:
+    os.write(1, b"%d\n" % seq)
+
+
+def payload(step: int) -> dict[str, Any]:
+    """Return metrics; every third with many batches, so that a write takes longer."""
+    batches = [{"loss": step + i / 7} for i in range(2000)] if step % 3 == 0 else None
+    return {"steps_completed": step, "metrics": {"loss": 1 / step}, "batch_metrics": batches}
+
+
+def report(command: dict[str, Any]) -> None:
+    spool = Spool(Path(command["spool"]), trial_id=command["trial"], run_id=command["run"])
+    drainer = None
+    if command["drain"]:
+        drainer = SpoolDrainer(Database.open(command["url"]), spool.path)
+    step = 0
+    while True:
+        step += 1
+        kind = "validation" if step % 5 == 0 else "training"
+        acknowledge(spool.append(kind, payload(step)))
+        if drainer is not None and step % 20 == 0:
+            drainer.flush(30)
+
+
+def main() -> None:
+    inherited: Database | None = None
+    for text in sys.stdin:
+        command = json.loads(text)
+        if command["do"] == "inherit" and inherited is None:
+            inherited = Database.open(command["url"])
+            inherited.list_experiments()
+        child = os.fork()
+        if child == 0:
+            if command["do"] == "report":
+                report(command)
+            elif command["do"] == "open":
+                Database.open(command["url"]).close()
+            elif inherited is not None:
+                acknowledge(inherited.create_experiment(config={}, config_text=None,
+                            model_dir="/m", name="child"))  # fmt: skip
+            os._exit(0)
+        if command["kill_after_s"] is not None:
+            time.sleep(command["kill_after_s"])
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.write(1, b"ended %d\n" % os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What was acknowledged is there after kill -9, and there once."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from detcore.database import Database, Spool, ingest_spools
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Nursery, Store
+
+KILLS = 25
+
+
+def recorded(store: Store) -> list[int]:
+    """Return the sequence numbers in the database, in order."""
+    training = store.database.metrics(store.trial_id, "training", with_batches=False)
+    validation = store.database.metrics(store.trial_id, "validation", with_batches=False)
+    return sorted(row.seq or 0 for row in [*training, *validation])
+
+
+def report(store: Store, *, drain: bool) -> dict[str, Any]:
+    return {
+        "spool": str(store.spool()),
+        "url": store.url,
+        "trial": store.trial_id,
+        "run": store.run_id,
+        "drain": drain,
+    }
+
+
+def test_reports_survive_kills_between_any_two_instructions(
+    store: Store, nursery: Nursery, moments: random.Random
+) -> None:
+    acknowledged: list[int] = []
+    for _ in range(KILLS):
+        some, code = nursery.run(
+            "report", kill_after_s=moments.uniform(0, 0.06), **report(store, drain=False)
+        )
+        assert code == -9
+        acknowledged += some
+        ingest_spools(store.database, store.home)
+        rows = recorded(store)
+        assert set(acknowledged) <= set(rows)
+        assert len(rows) == len(set(rows))
+    assert len(acknowledged) > KILLS  # the children did report
+    # One may be written and not acknowledged at each kill, but a number is never used twice.
+    assert len(rows) <= len(acknowledged) + KILLS
+    assert len(set(acknowledged)) == len(acknowledged)
+
+
+def test_reports_survive_kills_while_they_are_moved_to_the_database(
+    store: Store, nursery: Nursery, moments: random.Random
+) -> None:
+    acknowledged: list[int] = []
+    moved = 0
+    for _ in range(KILLS):
+        before = len(recorded(store))
+        some, code = nursery.run(
+            "report", kill_after_s=moments.uniform(0.01, 0.25), **report(store, drain=True)
+        )
+        assert code == -9
+        acknowledged += some
+        moved += len(recorded(store)) - before
+        ingest_spools(store.database, store.home)
+        rows = recorded(store)
+        assert set(acknowledged) <= set(rows)
+        assert len(rows) == len(set(rows))
+    assert moved > KILLS  # the drainers did work before they were killed
+    assert len(set(acknowledged)) == len(acknowledged)
+
+
+def test_readers_may_take_in_while_the_worker_does(
+    store: Store, nursery: Nursery, moments: random.Random
+) -> None:
+    taken = 0
+
+    def read() -> None:
+        nonlocal taken
+        for _ in range(30):
+            taken += ingest_spools(store.database, store.home)
+
+    acknowledged, _ = nursery.run(
+        "report", kill_after_s=0.4, during=read, **report(store, drain=True)
+    )
+    ingest_spools(store.database, store.home)
+    rows = recorded(store)
+    assert set(acknowledged) <= set(rows)
+    assert len(rows) == len(set(rows))
+
+
+def test_a_kill_in_the_first_open_leaves_nothing_half_made(
+    store: Store, nursery: Nursery, moments: random.Random
+) -> None:
+    for attempt in range(KILLS):
+        url = f"sqlite:///{store.home / f'new-{attempt}.db'}"
+        nursery.run("open", kill_after_s=moments.uniform(0.001, 0.08), url=url)
+        with Database.open(url) as database:
+            database.create_experiment(config={}, config_text=None, model_dir="/m", name="x")
+            assert [row.id for row in database.list_experiments()] == [1]
+
+
+def test_a_forked_child_makes_connections_of_its_own(store: Store, nursery: Nursery) -> None:
+    for expected in (2, 3):
+        ids, code = nursery.run("inherit", kill_after_s=None, url=store.url)
+        assert (ids, code) == ([expected], 0)
+    assert len(store.database.list_experiments()) == 3
+
+
+def test_a_forked_child_may_not_report(store: Store) -> None:
+    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            spool.append("training", {"steps_completed": 1, "metrics": {}})
+        except BaseException as error:  # noqa: BLE001  (told to the parent)
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    text = os.read(reader, 1000).decode()
+    os.close(reader)
+    spool.close()
+    assert "Only the process that opened it may report" in text
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_that_was_not_finished_is_left_out_and_overwritten(store: Store, cut: int) -> None:
+    def spool() -> Spool:
+        return Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+
+    first = spool()
+    for step in (1, 2, 3):
+        first.append("training", {"steps_completed": step, "metrics": {"loss": 1.5}})
+    first.close()
+    os.truncate(store.spool(), store.spool().stat().st_size - cut)
+    assert ingest_spools(store.database, store.home) == 2
+    second = spool()
+    assert second.append("training", {"steps_completed": 4, "metrics": {"loss": 2.5}}) == 3
+    second.close()
+    assert ingest_spools(store.database, store.home) == 1
+    steps = [row.steps_completed for row in store.database.metrics(store.trial_id, "training")]
+    assert steps == [1, 2, 4]
+    assert store.database.events(store.trial_id) == []

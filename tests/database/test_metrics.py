@@ -1,0 +1,173 @@
+"""Metrics: order, repeated steps, the best."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event
+
+from detcore.database import MetricRecord
+from detcore.errors import DatabaseError, NotFoundError
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+
+def report(
+    step: int, run_id: int = 1, *, kind: str = "validation", trial_id: int = 1, **values: Any
+) -> MetricRecord:
+    return MetricRecord(
+        trial_id=trial_id, run_id=run_id, kind=kind, steps_completed=step, metrics=values
+    )
+
+
+def test_reports_are_in_the_order_of_steps(store: Store) -> None:
+    store.database.add_metrics([report(step, loss=step) for step in (30, 10, 20)])
+    store.database.add_metrics([report(15, kind="training", loss=1)])
+    rows = store.database.metrics(1, "validation")
+    assert [row.steps_completed for row in rows] == [10, 20, 30]
+    assert [row.metrics["loss"] for row in rows] == [10, 20, 30]
+    assert [row.steps_completed for row in store.database.metrics(1, "training")] == [15]
+    assert store.database.trial_steps_completed(1) == 30
+
+
+def test_of_equal_steps_the_last_runs_report_counts(store: Store) -> None:
+    store.database.add_metrics(
+        [report(10, 1, loss=1), report(20, 1, loss=2), report(20, 2, loss=3), report(20, 3, loss=4),
+         report(30, 2, loss=5), report(5, 3, loss=6)]
+    )  # fmt: skip
+    rows = store.database.metrics(1, "validation")
+    assert [(row.steps_completed, row.run_id) for row in rows] == [
+        (5, 3),
+        (10, 1),
+        (20, 3),
+        (30, 2),
+    ]
+
+
+def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None:
+    record = MetricRecord(
+        trial_id=1,
+        run_id=1,
+        kind="training",
+        steps_completed=2,
+        metrics={"loss": 1.0},
+        batch_metrics=[{"loss": 0.5}, {"loss": math.inf}],
+    )
+    store.database.add_metrics([record])
+    (full,) = store.database.metrics(1, "training")
+    assert full.batch_metrics == [{"loss": 0.5}, {"loss": math.inf}]
+    assert full.reported_at is not None
+    (short,) = store.database.metrics(1, "training", with_batches=False)
+    assert short.batch_metrics is None
+
+
+def test_the_best_validation(store: Store) -> None:
+    database = store.database
+    second = database.create_trial(experiment_id=1, hparams={}, seed=0)
+    database.add_metrics(
+        [report(10, loss=0.5, acc=0.1), report(20, loss=0.2, acc=0.7), report(30, loss=0.4),
+         report(10, trial_id=second, loss=0.3, acc=0.9), report(20, trial_id=second, loss=math.nan),
+         report(30, trial_id=second, loss="0.001", acc=[1]), report(15, kind="training", loss=0.01)]
+    )  # fmt: skip
+
+    def best(metric: str, smaller: bool, trial: int | None = None) -> tuple[int, int] | None:
+        if trial is None:
+            record = database.best_validation(1, metric, smaller_is_better=smaller)
+        else:
+            record = database.trial_best_validation(trial, metric, smaller_is_better=smaller)
+        return None if record is None else (record.trial_id, record.steps_completed)
+
+    assert best("loss", True) == (1, 20)
+    assert best("loss", False) == (1, 10)
+    assert best("acc", False) == (second, 10)
+    assert best("loss", True, second) == (second, 10)
+    assert best("acc", True, 1) == (1, 10)
+    assert best("absent", True) is None
+
+
+def test_infinities_count_and_of_equals_the_first_is_the_best(store: Store) -> None:
+    store.database.add_metrics([report(10, loss=math.inf), report(30, loss=1), report(20, loss=1)])
+    store.database.add_metrics([report(40, loss=math.nan)])
+    best = store.database.best_validation(1, "loss", smaller_is_better=True)
+    worst = store.database.best_validation(1, "loss", smaller_is_better=False)
+    assert best is not None
+    assert worst is not None
+    assert best.steps_completed == 20
+    assert worst.metrics["loss"] == math.inf
+
+
+def test_a_validation_that_a_later_run_repeated_is_not_the_best(store: Store) -> None:
+    store.database.add_metrics([report(10, 1, loss=0.1), report(20, 1, loss=0.5)])
+    store.database.add_metrics([report(10, 2, loss=0.7)])
+    best = store.database.trial_best_validation(1, "loss", smaller_is_better=True)
+    assert best is not None
+    assert (best.steps_completed, best.run_id) == (20, 1)
+
+
+def test_reports_are_added_all_or_none(store: Store) -> None:
+    with pytest.raises(NotFoundError, match="no trial 9"):
+        store.database.add_metrics([report(1, loss=1), report(2, trial_id=9, loss=1)])
+    numbered = [
+        MetricRecord(
+            trial_id=1, run_id=1, seq=4, kind="training", steps_completed=1, metrics={"a": 1}
+        )
+    ]
+    store.database.add_metrics(numbered)
+    with pytest.raises(DatabaseError, match="recorded already"):
+        store.database.add_metrics([report(1, loss=1), *numbered])
+    assert store.database.metrics(1, "validation") == []
+
+
+def test_the_best_is_looked_up_not_searched_for(store: Store) -> None:
+    statements: list[tuple[str, Any]] = []
+
+    def note(_c: object, _cursor: object, sql: str, values: Any, *_rest: object) -> None:
+        statements.append((sql, values))
+
+    event.listen(store.database._engine, "before_cursor_execute", note)
+    store.database.best_validation(1, "loss", smaller_is_better=True)
+    (sql, values) = statements[-1]
+    with store.database._read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+    assert "USING INDEX ix_validation_values_experiment_id_name_value" in str(plan)
+    assert "SCAN" not in str(plan)
+
+
+numbers = st.one_of(st.floats(), st.integers(-3, 3), st.none(), st.text(max_size=3))
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    reports=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 3), numbers),
+        max_size=8,
+        unique_by=lambda r: r[:2],
+    ),
+    smaller=st.booleans(),
+)
+def test_the_best_is_what_a_plain_search_finds(
+    store: Store, reports: list[tuple[int, int, Any]], smaller: bool
+) -> None:
+    trial = store.database.create_trial(experiment_id=1, hparams={}, seed=0)
+    store.database.add_metrics([report(s, r, trial_id=trial, loss=v) for s, r, v in reports])
+    rows = store.database.metrics(trial, "validation")
+    newest = {s: max(r for t, r, _ in reports if t == s) for s, _, _ in reports}
+    assert [(row.steps_completed, row.run_id) for row in rows] == sorted(newest.items())
+    values = [
+        row.metrics["loss"]
+        for row in rows
+        if isinstance(row.metrics["loss"], (int, float)) and not math.isnan(row.metrics["loss"])
+    ]
+    best = store.database.trial_best_validation(trial, "loss", smaller_is_better=smaller)
+    if not values:
+        assert best is None
+    else:
+        assert best is not None
+        assert best.metrics["loss"] == (min(values) if smaller else max(values))

@@ -1,0 +1,273 @@
+"""Experiments, trials, runs and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from detcore.database import Database
+from detcore.database._queries import describe_ids
+from detcore.errors import DatabaseError, NotFoundError
+from detcore.types import ExperimentState, TrialState
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def test_an_experiment_comes_back_as_it_was(store: Store) -> None:
+    config = {"a": [1, 2.5, None, True], "text": "NaN", "limit": math.inf, "ü": {"b": "c"}}
+    number = store.database.create_experiment(
+        config=config, config_text="a: 1 # ü\n", model_dir="/code", name="second"
+    )
+    record = store.database.get_experiment(number)
+    assert record.config == config
+    assert (record.id, record.name, record.model_dir) == (2, "second", "/code")
+    assert record.config_text == "a: 1 # ü\n"
+    assert record.state is ExperimentState.RUNNING
+    assert record.created_at.tzinfo is not None
+    assert record.ended_at is None
+    assert [row.id for row in store.database.list_experiments()] == [1, 2]
+
+
+def test_states_move_and_errors_go_away_again(store: Store) -> None:
+    database = store.database
+    database.set_experiment_state(1, ExperimentState.ERROR, error="it broke")
+    database.set_trial_state(1, TrialState.ERROR, error="it broke")
+    experiment, trial = database.get_experiment(1), database.get_trial(1)
+    assert (experiment.state, experiment.error) == (ExperimentState.ERROR, "it broke")
+    assert (trial.state, trial.error) == (TrialState.ERROR, "it broke")
+    assert experiment.ended_at is not None
+    assert trial.ended_at is not None
+    database.set_experiment_state(1, ExperimentState.RUNNING)
+    database.start_run(1)
+    experiment, trial = database.get_experiment(1), database.get_trial(1)
+    assert (experiment.state, experiment.error, experiment.ended_at) == (
+        ExperimentState.RUNNING,
+        None,
+        None,
+    )
+    assert (trial.state, trial.error, trial.ended_at) == (TrialState.RUNNING, None, None)
+
+
+def test_trials_and_their_runs(store: Store) -> None:
+    database = store.database
+    second = database.create_trial(
+        experiment_id=1, hparams={"lr": 0.1}, seed=2**31 - 1, trial_dir="/t"
+    )
+    trial = database.get_trial(second)
+    assert (trial.state, trial.run_id, trial.pid) == (TrialState.PAUSED, 0, None)
+    assert (trial.hparams, trial.seed, trial.trial_dir) == ({"lr": 0.1}, 2**31 - 1, "/t")
+    assert [database.start_run(second) for _ in range(3)] == [1, 2, 3]
+    trial = database.get_trial(second)
+    assert (trial.run_id, trial.pid, trial.state) == (3, os.getpid(), TrialState.RUNNING)
+    assert [run.run_id for run in database.list_runs(second)] == [1, 2, 3]
+    assert [(row.id, row.run_id) for row in database.list_trials(1)] == [(1, 1), (2, 3)]
+    database.set_trial_dir(second, "/elsewhere")
+    assert database.get_trial(second).trial_dir == "/elsewhere"
+
+
+def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
+    database = store.database
+    for _ in range(4):
+        database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    with pytest.raises(NotFoundError, match=r"no experiment 9 in .*\nExperiments there: 1-5\."):
+        database.get_experiment(9)
+    with pytest.raises(NotFoundError, match=r"no experiment 9"):
+        database.set_experiment_state(9, ExperimentState.ERROR)
+    with pytest.raises(NotFoundError, match=r"no experiment 9"):
+        database.list_trials(9)
+    with pytest.raises(NotFoundError, match=r"no experiment 9"):
+        database.create_trial(experiment_id=9, hparams={}, seed=0)
+    with pytest.raises(NotFoundError, match=r"no trial 9 in .*\nTrials there: 1\."):
+        database.get_trial(9)
+    with pytest.raises(NotFoundError, match=r"no trial 9"):
+        database.start_run(9)
+    with pytest.raises(NotFoundError, match=r"no trial 9"):
+        database.set_trial_dir(9, "/x")
+    with pytest.raises(NotFoundError, match=r"no trial 9"):
+        database.metrics(9, "training")
+    assert database.list_trials(2) == []
+
+
+def test_an_empty_database_says_how_to_fill_it(tmp_path: Path) -> None:
+    with (
+        Database.open(f"sqlite:///{tmp_path / 'x.db'}") as database,
+        pytest.raises(NotFoundError, match=r"none yet in .*\nStart one: detcore run CONFIG.yaml"),
+    ):
+        database.get_experiment(1)
+
+
+def test_ids_are_described_shortly() -> None:
+    assert describe_ids([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert describe_ids(range(0, 100, 2)).startswith("..., 60, 62")
+
+
+def test_a_run_lives_as_long_as_its_process(store: Store) -> None:
+    database = store.database
+    assert database.run_is_alive(1) is True
+    assert database.experiment_is_alive(1) is True
+    program = [sys.executable, str(PROGRAMS / "start_and_exit.py"), store.url, "1"]
+    subprocess.run(program, check=True)
+    trial = database.get_trial(1)
+    assert (trial.run_id, trial.state) == (2, TrialState.RUNNING)
+    assert database.run_is_alive(1) is False
+    fresh = database.create_trial(experiment_id=1, hparams={}, seed=0)
+    assert database.run_is_alive(fresh) is False
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "alive"),
+    [
+        ("host", "another-host", None),
+        ("machine_id", "another machine of that name", None),
+        ("boot_id", "before the machine was restarted", False),
+        ("started", "12", False),  # another process has the number now
+        ("pid_namespace", "pid:[1]", None),  # another container
+        ("pid", 2**22 + 1, False),
+    ],
+)
+def test_a_process_is_not_taken_for_another(
+    store: Store, field: str, value: object, alive: bool | None
+) -> None:
+    with store.database._write() as connection:
+        text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
+        process = {**json.loads(str(text)), field: value}
+        connection.exec_driver_sql("UPDATE runs SET process = ?", (json.dumps(process),))
+    assert store.database.run_is_alive(1) is alive
+
+
+def test_a_zombie_is_not_alive(store: Store) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    with store.database._write() as connection:
+        text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
+        started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
+        process = {**json.loads(str(text)), "pid": child, "started": started}
+        connection.exec_driver_sql("UPDATE runs SET process = ?", (json.dumps(process),))
+    assert store.database.run_is_alive(1) is True
+    os.write(writer, b"x")
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert store.database.run_is_alive(1) is False
+    os.waitpid(child, 0)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_threads_share_one_database(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                store.database.start_run(store.trial_id)
+                store.database.get_trial(store.trial_id)
+        except BaseException as error:  # noqa: BLE001  (told below)
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert store.database.get_trial(store.trial_id).run_id == 1 + 6 * 20
+
+
+def begin(store: Store, uuid: str, steps: int = 10) -> None:
+    store.database.checkpoint_started(
+        uuid=uuid, trial_id=1, experiment_id=1, storage_url="file:///ck", steps_completed=steps
+    )
+
+
+def commit(store: Store, uuid: str, steps: int = 10) -> None:
+    store.database.checkpoint_committed(
+        uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
+    )
+
+
+def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
+    database = store.database
+    begin(store, "abc1", steps=5)
+    record = database.get_checkpoint("abc1")
+    assert (record.state, record.steps_completed, record.committed_at) == ("ACTIVE", 5, None)
+    assert database.latest_checkpoint(1) is None
+    commit(store, "abc1", steps=6)
+    commit(store, "abc1", steps=6)
+    record = database.get_checkpoint("abc1")
+    assert (record.state, record.steps_completed, record.size_bytes) == ("COMPLETED", 6, 7)
+    assert record.metadata == {"n": 1}
+    assert record.resources == {"a": 3, "b/c": 4}
+    assert (record.trial_id, record.experiment_id, record.storage_url) == (1, 1, "file:///ck")
+    latest = database.latest_checkpoint(1)
+    assert latest is not None
+    assert latest.uuid == "abc1"
+    database.checkpoint_deleted("abc1", resources={"a": 3})
+    record = database.get_checkpoint("abc1")
+    assert (record.state, record.resources) == ("PARTIALLY_DELETED", {"a": 3})
+    assert database.latest_checkpoint(1) is None
+    database.checkpoint_deleted("abc1")
+    record = database.get_checkpoint("abc1")
+    assert (record.state, record.resources, record.metadata) == ("DELETED", {}, {"n": 1})
+    assert record.deleted_at is not None
+
+
+def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> None:
+    for uuid in ("aa11", "aa12", "ab", "abc", "x_y", "xzy"):
+        begin(store, uuid)
+    database = store.database
+    assert database.get_checkpoint("aa11").uuid == "aa11"
+    assert database.get_checkpoint("ab").uuid == "ab"
+    assert database.get_checkpoint("x_").uuid == "x_y"
+    with pytest.raises(NotFoundError, match="'aa' is the beginning of 2 checkpoints: aa11, aa12"):
+        database.get_checkpoint("aa")
+    with pytest.raises(NotFoundError, match=r"no checkpoint 'q' is recorded.\nThe newest are: x"):
+        database.get_checkpoint("q")
+    with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
+        commit(store, "a")
+    for number in range(12):
+        begin(store, f"many{number}")
+    with pytest.raises(NotFoundError, match="beginning of 10 or more checkpoints: many0, "):
+        database.get_checkpoint("many")
+
+
+def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) -> None:
+    database = store.database
+    other = database.create_trial(experiment_id=1, hparams={}, seed=0)
+    for uuid, steps in (("a", 10), ("b", 30), ("c", 20)):
+        begin(store, uuid, steps)
+        commit(store, uuid, steps)
+    begin(store, "d", 40)
+    database.checkpoint_started(
+        uuid="e", trial_id=other, experiment_id=1, storage_url="s", steps_completed=1
+    )
+    latest = database.latest_checkpoint(1)
+    assert latest is not None
+    assert latest.uuid == "b"
+    assert [row.uuid for row in database.list_checkpoints()] == list("abcde")
+    assert [row.uuid for row in database.list_checkpoints(trial_id=1)] == list("abcd")
+    assert [row.uuid for row in database.list_checkpoints(states=["ACTIVE"])] == ["d", "e"]
+    assert len(database.list_checkpoints(experiment_id=1)) == 5
+    assert database.list_checkpoints(experiment_id=2) == []
+
+
+def test_a_checkpoint_is_recorded_once(store: Store) -> None:
+    begin(store, "a")
+    with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
+        begin(store, "a")
+    with pytest.raises(DatabaseError, match="no such trial or experiment"):
+        store.database.checkpoint_started(
+            uuid="z", trial_id=77, experiment_id=1, storage_url="s", steps_completed=1
+        )

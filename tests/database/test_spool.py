@@ -1,0 +1,346 @@
+"""The spool by itself, and the thread that empties it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from sqlalchemy import event
+
+from detcore.database import Spool, SpoolDrainer, ingest_spools
+from detcore.errors import DatabaseError, StorageFullError
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def metrics(step: int, **values: object) -> dict[str, object]:
+    return {"steps_completed": step, "metrics": values or {"loss": 1 / (step + 1)}}
+
+
+@pytest.fixture
+def spool(store: Store) -> Iterator[Spool]:
+    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    yield spool
+    spool.close()
+
+
+def test_lines_are_json_that_any_program_reads(store: Store, spool: Spool) -> None:
+    assert spool.append("training", metrics(5, loss=math.nan, text="ä\n")) == 1
+    assert spool.append("progress", {"length": 10}) == 2
+    head, first, second = [json.loads(line) for line in store.spool().read_text().splitlines()]
+    assert (head["trial_id"], head["run_id"]) == (store.trial_id, store.run_id)
+    assert first["payload"]["metrics"] == {"loss": "NaN", "text": "ä\n"}
+    assert (second["seq"], second["kind"], second["payload"]) == (2, "progress", {"length": 10})
+
+
+def test_numbers_come_back_as_they_were(store: Store, spool: Spool) -> None:
+    values = {
+        "nan": math.nan,
+        "inf": math.inf,
+        "low": -math.inf,
+        "float32": np.float32(0.1),
+        "nan32": np.float32("nan"),
+        "float64": np.float64(0.1),
+        "int64": np.int64(2**40),
+        "array": np.arange(3),
+        "tiny": 5e-324,
+        "nested": {"a": [1, math.nan]},
+        "text": "x",
+    }
+    batches = [{"loss": 0.1 + i / 3} for i in range(4)] + [{"loss": math.inf}]
+    spool.append("validation", {**metrics(3, **values), "batch_metrics": batches})
+    assert ingest_spools(store.database, store.home) == 1
+    (record,) = store.database.metrics(store.trial_id, "validation")
+    found = dict(record.metrics)
+    assert math.isnan(found.pop("nan"))
+    assert math.isnan(found.pop("nan32"))
+    nested = found.pop("nested")
+    assert nested["a"][0] == 1
+    assert math.isnan(nested["a"][1])
+    assert found == {
+        "inf": math.inf,
+        "low": -math.inf,
+        "float32": float(np.float32(0.1)),
+        "float64": 0.1,
+        "int64": 2**40,
+        "array": [0, 1, 2],
+        "tiny": 5e-324,
+        "text": "x",
+    }
+    assert record.batch_metrics == batches
+    assert (record.trial_id, record.run_id, record.seq) == (store.trial_id, store.run_id, 1)
+
+
+def test_what_is_not_json_is_refused_and_leaves_nothing(store: Store, spool: Spool) -> None:
+    size = store.spool().stat().st_size
+    with pytest.raises(TypeError, match="Path is not JSON"):
+        spool.append("training", metrics(1, x=Path()))
+    assert store.spool().stat().st_size == size
+    spool.append("training", metrics(1))
+    assert ingest_spools(store.database, store.home) == 1
+
+
+def test_sequence_numbers_go_on_after_reopening(store: Store, spool: Spool) -> None:
+    assert [spool.append("progress", {"at": i}) for i in range(3)] == [1, 2, 3]
+    # Longer than the block that is read from the end.
+    spool.append("training", {**metrics(1), "batch_metrics": [{"loss": 0.5}] * 20_000})
+    spool.close()
+    again = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    assert again.append("progress", {"at": 4}) == 5
+    again.close()
+    assert ingest_spools(store.database, store.home) == 5
+
+
+def test_threads_may_report_at_once(store: Store, spool: Spool) -> None:
+    def work() -> None:
+        for step in range(200):
+            spool.append("training", metrics(step))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ingest_spools(store.database, store.home) == 800
+    rows = store.database.metrics(store.trial_id, "training")
+    assert sorted(row.seq or 0 for row in rows) == list(range(1, 801))
+
+
+def test_a_second_process_may_not_report_for_the_same_run(store: Store, spool: Spool) -> None:
+    code = (
+        "import sys; from pathlib import Path; from detcore.database import Spool\n"
+        "Spool(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
+    )
+    arguments = [str(spool.path), str(store.trial_id), str(store.run_id)]
+    other = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 1
+    assert f"the spool {spool.path} is in use by another process" in other.stderr
+
+
+def test_a_spool_of_another_run_is_refused(store: Store, spool: Spool) -> None:
+    spool.close()
+    with pytest.raises(DatabaseError, match="belongs to trial 1, run 1, not to trial 1, run 2"):
+        Spool(store.spool(), trial_id=1, run_id=2)
+
+
+def test_a_file_that_is_no_spool_is_refused_and_left_alone(store: Store) -> None:
+    path = store.spool()
+    path.parent.mkdir(parents=True)
+    path.write_text("precious notes\n")
+    with pytest.raises(DatabaseError, match=r"does not begin like a spool.*'precious notes"):
+        Spool(path, trial_id=1, run_id=1)
+    assert path.read_text() == "precious notes\n"
+
+
+def test_nothing_is_reported_to_a_closed_spool(store: Store, spool: Spool) -> None:
+    spool.close()
+    spool.close()
+    with pytest.raises(DatabaseError, match="is closed; nothing was reported"):
+        spool.append("training", metrics(1))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        {"metrics": {"loss": 1}},
+        {"steps_completed": "many", "metrics": {}},
+        {"steps_completed": 2**63, "metrics": {}},
+        {"steps_completed": 1, "metrics": [1]},
+    ],
+)
+def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(
+    store: Store, spool: Spool, payload: object
+) -> None:
+    spool.append("training", payload)
+    spool.append("training", metrics(7))
+    assert ingest_spools(store.database, store.home) == 2
+    (event,) = store.database.events(store.trial_id, "training")
+    assert event.payload == payload
+    assert len(store.database.metrics(store.trial_id, "training")) == 1
+
+
+def test_a_full_disk_is_an_error_that_says_how_much_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(
+        StorageFullError, match=r"no room for a report of .* in /dev/full"
+    ) as caught:
+        Spool(Path("/dev/full"), trial_id=1, run_id=1)
+    assert caught.value.missing_bytes is not None
+    assert caught.value.missing_bytes >= 1
+
+
+def test_a_spool_goes_on_once_there_is_room_again(store: Store, small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 100_000)
+    spool = Spool(small_disk / "spool-1.jsonl", trial_id=store.trial_id, run_id=store.run_id)
+    acknowledged: list[int] = []
+    with pytest.raises(StorageFullError, match=r"at least .* bytes are missing"):  # noqa: PT012
+        while True:
+            acknowledged.append(spool.append("training", metrics(len(acknowledged))))
+    assert spool.path.read_bytes().endswith(b"\n")  # what did not fit was cut off
+    ballast.unlink()
+    acknowledged.append(spool.append("training", metrics(100_000)))
+    spool.close()
+    drainer = SpoolDrainer(store.database, spool.path)
+    drainer.close(10)
+    rows = store.database.metrics(store.trial_id, "training")
+    assert [row.seq for row in rows] == acknowledged
+
+
+def test_a_damaged_line_is_told_of_and_the_others_are_kept(store: Store, spool: Spool) -> None:
+    for step in range(5):
+        spool.append("training", metrics(step, loss=0.25))
+    spool.close()
+    lines = store.spool().read_bytes().split(b"\n")
+    lines[2] = lines[2].replace(b"0.25", b"0.75")
+    store.spool().write_bytes(b"\n".join(lines))
+    assert ingest_spools(store.database, store.home) == 5
+    rows = store.database.metrics(store.trial_id, "training")
+    assert [row.seq for row in rows] == [1, 3, 4, 5]
+    (event,) = store.database.events(store.trial_id, "damaged")
+    assert "0.75" in event.payload["text"]
+
+
+def test_a_spool_that_shrank_is_left_out_with_a_warning(
+    store: Store, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in range(5):
+        spool.append("training", metrics(step))
+    spool.close()
+    ingest_spools(store.database, store.home)
+    store.spool().write_bytes(store.spool().read_bytes()[:200])
+    drainer = SpoolDrainer(store.database, store.spool())
+    with pytest.raises(DatabaseError, match=r"has 200 bytes, but .* were taken in before"):
+        drainer.close(30)
+    other = store.spool(2)
+    other.write_text("something else\n" * 9)
+    store.database.start_run(store.trial_id)
+    with caplog.at_level(logging.WARNING):
+        assert ingest_spools(store.database, store.home) == 0
+    assert f"{other} does not begin like a spool" in caplog.text
+    assert len(store.database.metrics(store.trial_id, "training")) == 5
+
+
+def test_a_spool_of_another_database_is_not_taken_in(store: Store) -> None:
+    # Left by a database that was deleted: the same trial number, the same home.
+    stale = Spool(store.spool(2), trial_id=store.trial_id, run_id=2)
+    stale.append("training", metrics(1, loss=99))
+    stale.close()
+    assert ingest_spools(store.database, store.home) == 0
+    store.database.set_trial_dir(store.trial_id, str(store.spool().parent))
+    assert store.database.start_run(store.trial_id) == 3
+    assert ingest_spools(store.database, store.home) == 0
+    assert store.database.metrics(store.trial_id, "training") == []
+
+
+def test_flush_brings_everything_into_the_database(store: Store, spool: Spool) -> None:
+    drainer = SpoolDrainer(store.database, store.spool())
+    for step in range(1, 300):
+        seq = spool.append("training", metrics(step))
+        if step % 50 == 0:
+            drainer.flush(10)
+            assert len(store.database.metrics(store.trial_id, "training")) == seq
+    drainer.close(10)
+    drainer.close(10)
+    assert len(store.database.metrics(store.trial_id, "training")) == 299
+    with pytest.raises(DatabaseError, match="is closed"):
+        drainer.flush(1)
+
+
+def test_records_and_the_position_behind_them_are_one_transaction(
+    store: Store, spool: Spool
+) -> None:
+    def fail_once(_c: object, _cursor: object, sql: str, *_rest: object) -> None:
+        if "INTO spools" in sql:
+            event.remove(store.database._engine, "before_cursor_execute", fail_once)
+            raise RuntimeError("between the records and the position")
+
+    spool.append("training", metrics(1))
+    event.listen(store.database._engine, "before_cursor_execute", fail_once)
+    with pytest.raises(RuntimeError, match="between the records and the position"):
+        ingest_spools(store.database, store.home)
+    assert store.database.metrics(store.trial_id, "training") == []
+    assert ingest_spools(store.database, store.home) == 1
+
+
+def test_a_drainer_needs_no_flush(store: Store, spool: Spool) -> None:
+    drainer = SpoolDrainer(store.database, store.spool())
+    spool.append("training", metrics(1))
+    for _ in range(500):
+        if store.database.metrics(store.trial_id, "training"):
+            break
+        threading.Event().wait(0.01)
+    assert store.database.metrics(store.trial_id, "training")
+    drainer.close(10)
+
+
+def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) -> None:
+    drainer = SpoolDrainer(store.database, store.spool())
+    holder = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "hold_lock.py"), str(store.file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    for step in range(1000):
+        spool.append("training", metrics(step))
+    with pytest.raises(DatabaseError, match=r"could not be moved .* within 0.2 s"):
+        drainer.flush(0.2)
+    assert holder.poll() is None  # the lock was held all the time
+    assert store.database.metrics(store.trial_id, "training") == []
+    holder.communicate(b"")
+    drainer.flush(20)
+    assert len(store.database.metrics(store.trial_id, "training")) == 1000
+    drainer.close(10)
+
+
+def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> None:
+    spool = Spool(store.spool(), trial_id=99, run_id=1)
+    spool.append("training", metrics(1))
+    drainer = SpoolDrainer(store.database, spool.path)
+    with pytest.raises(DatabaseError, match="no such trial") as caught:
+        drainer.flush(0.5)
+    assert "They are safe in that file" in str(caught.value)
+    with pytest.raises(DatabaseError, match="no such trial"):
+        drainer.close(0.5)
+    spool.close()
+
+
+def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Path) -> None:
+    from detcore.database import Database
+
+    with Database.open(f"sqlite:///{small_disk / 'detcore.db'}") as database:
+        experiment = database.create_experiment(
+            config={}, config_text=None, model_dir="/m", name="n"
+        )
+        trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
+        spool = Spool(store.spool(), trial_id=trial, run_id=1)
+        drainer = SpoolDrainer(database, spool.path)
+        ballast = small_disk / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096) == 4096 and os.statvfs(small_disk).f_bavail:
+                pass
+        for step in range(500):
+            spool.append("training", metrics(step))
+        with pytest.raises(StorageFullError, match="no room for records"):
+            drainer.flush(1)
+        ballast.unlink()
+        drainer.close(10)
+        assert len(database.metrics(trial, "training")) == 500
+        spool.close()
