@@ -1,0 +1,27 @@
+"""Hook implementations; imports neither pydantic nor fsspec."""
+
+from __future__ import annotations
+
+from detcore import hookimpl
+from detcore.hooks import StorageType
+
+__all__ = ["detcore_register_storage"]
+
+
+@hookimpl
+def detcore_register_storage() -> list[StorageType]:
+    """Register the storage types of folders."""
+    return [
+        StorageType(
+            name="shared_fs",
+            schemes=(),
+            settings="detcore_storage._settings:SharedFsSettings",
+            backend="detcore_storage._shared_fs:open_shared_fs",
+        ),
+        StorageType(
+            name="directory",
+            schemes=(),
+            settings="detcore_storage._settings:DirectorySettings",
+            backend="detcore_storage._shared_fs:open_directory",
+        ),
+    ]

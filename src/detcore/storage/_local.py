@@ -1,0 +1,279 @@
+"""A folder of this machine, or of a file system that several share, as a storage back end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from detcore.errors import StorageFullError, UnsafePathError
+from detcore.storage._copy import copy_stream, digest_stream, run_all
+from detcore.storage._faults import is_full, translated
+from detcore.storage._fsspec import FsspecStorage
+from detcore.storage._keys import check_key
+from detcore.storage._protocol import Capabilities, Entry, FileDigest, Pair, Progress
+
+__all__ = ["LocalStorage"]
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_TEMPORARY = ".detcore-tmp-"
+_OLD_S = 24 * 3600.0
+_REMOVE_ATTEMPTS = 5
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+
+
+class LocalStorage(FsspecStorage):
+    """Files in a folder: durable when a call returns, and never outside of the folder."""
+
+    def __init__(self, root: Path | str) -> None:
+        """Remember the folder; it is made when something is written.
+
+        Args:
+            root: An absolute path.
+
+        Raises:
+            UnsafePathError: If it is not absolute.
+        """
+        self._root = Path(root)
+        if not self._root.is_absolute():
+            raise UnsafePathError(
+                f"the storage folder {str(root)!r} is not absolute.\n"
+                "What a relative path means would change with the working directory."
+            )
+        super().__init__(self._root.as_uri())
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self._root
+
+    @property
+    def url(self) -> str:
+        """The folder as a ``file://`` URL."""
+        return self._root.as_uri()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A local file system can do all of it."""
+        return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=True)
+
+    def direct_path(self, key: str) -> Path:
+        """Return the path of a key; "" is the root.
+
+        Raises:
+            UnsafePathError: If it leads out of the root, also through a symbolic link.
+        """
+        return self._locate(key) if key else self._root
+
+    def _locate(self, key: str) -> Path:
+        path = self._root / check_key(key)
+        root = os.path.realpath(self._root)
+        if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            raise UnsafePathError(
+                f"{key!r} leads out of {self._root}, to {os.path.realpath(path)}.\n"
+                "A symbolic link in the storage folder points elsewhere; remove it."
+            )
+        return path
+
+    def put_tree(
+        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+    ) -> dict[str, FileDigest]:
+        """Copy local files to keys and bring them to the disk."""
+        targets = [self._locate(key) for _, key in pairs]
+        total = sum(path.stat().st_size for path, _ in pairs)
+        try:
+            digests = super().put_tree(pairs, progress=progress)
+            self._sync_folders(targets)
+        except StorageFullError as error:
+            raise self._full(total, targets, error.__cause__) from error.__cause__
+        return digests
+
+    def digest_tree(
+        self, keys: Sequence[str], *, make_durable: bool = False
+    ) -> dict[str, FileDigest]:
+        """Digest stored files, and bring them to the disk if asked."""
+
+        def digest(path: Path) -> FileDigest:
+            with translated(f"reading {path}", self.url), open(path, "rb") as file:
+                found = digest_stream(file)
+                if make_durable:
+                    os.fsync(file.fileno())
+                return found
+
+        paths = [self._locate(key) for key in keys]
+        sizes = [path.stat().st_size for path in paths]
+        digests = run_all(digest, paths, sizes)
+        if make_durable:
+            self._sync_folders(paths)
+        return dict(zip(keys, digests, strict=True))
+
+    def create(self, key: str, data: bytes) -> None:
+        """Store a small file that does not exist yet, atomically and durably."""
+        path = self._locate(key)
+        with self._written_beside(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise FileExistsError(f"{key} exists already in {self.url}") from None
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                # A file system without hard links: taking the name first makes one winner.
+                os.close(os.open(path, _WRITE | os.O_EXCL, 0o644))
+                os.replace(temporary, path)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Store a small file over one that may exist, atomically and durably."""
+        path = self._locate(key)
+        with self._written_beside(path, data) as temporary:
+            os.replace(temporary, path)
+
+    def read(self, key: str) -> bytes:
+        """Return the content of a small file."""
+        with translated(f"reading {key}", self.url):
+            return self._locate(key).read_bytes()
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """Return the files below a prefix, sorted by key; links to files count as files."""
+        top = self.direct_path(prefix)
+        if top.is_file():
+            return [Entry(prefix, top.stat().st_size)]
+        entries = []
+        for folder, folders, names in os.walk(top):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in (*names, *links):
+                path = os.path.join(folder, name)
+                # A link whose target is gone is still something to see and to delete.
+                size = os.stat(path, follow_symlinks=os.path.exists(path)).st_size
+                entries.append(Entry(os.path.relpath(path, self._root).replace(os.sep, "/"), size))
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete files, and the folders that become empty by it."""
+        for key in keys:
+            path = self._root / check_key(key)
+            self.direct_path(key.rpartition("/")[0])
+            with translated(f"deleting {key}", self.url), contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                self._remove_empty(path.parent)
+
+    def delete_tree(self, prefix: str) -> None:
+        """Delete a folder and everything in it."""
+        path = self._root / check_key(prefix)
+        self.direct_path(prefix.rpartition("/")[0])
+        with translated(f"deleting {prefix}", self.url):
+            if path.is_dir() and not path.is_symlink():
+                _remove_tree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def probe(self) -> None:
+        """Write, read and delete a small file; also clear away what killed processes left."""
+        super().probe()
+        for path in self._root.glob(f"{_TEMPORARY}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _OLD_S:
+                    path.unlink()
+
+    def _open_read(self, key: str) -> BinaryIO:
+        return open(self._locate(key), "rb")
+
+    def _size(self, key: str) -> int:
+        return self._locate(key).stat().st_size
+
+    def _make_folders(self, keys: Iterable[str]) -> None:
+        for folder in {self._locate(key).parent for key in keys}:
+            with translated(f"making the folder {folder}", self.url):
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def _write_stream(self, key: str, source: BinaryIO, progress: Progress | None) -> FileDigest:
+        descriptor = os.open(self._locate(key), _WRITE | os.O_TRUNC, 0o644)
+        with open(descriptor, "wb") as target:
+            digest = copy_stream(source, target, progress)
+            target.flush()
+            os.fsync(descriptor)
+            return digest
+
+    @contextlib.contextmanager
+    def _written_beside(self, path: Path, data: bytes) -> Iterator[Path]:
+        """Write a temporary file on the same file system, for the block to move to a path."""
+        # In the root, so that what a killed process leaves is no part of any checkpoint.
+        temporary = self._root / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        with translated(f"writing {path}", self.url):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(temporary, _WRITE | os.O_EXCL, 0o644)
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                yield temporary
+            except OSError as error:
+                if is_full(error):
+                    raise self._full(len(data), [temporary], error) from error
+                raise
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._sync_folders([path])
+
+    def _sync_folders(self, paths: Iterable[Path]) -> None:
+        """Bring the names of files to the disk: every folder from theirs up to the root's."""
+        folders = set()
+        for path in paths:
+            folder = path.parent
+            while folder not in folders and folder != self._root.parent:
+                folders.add(folder)
+                folder = folder.parent
+        for folder in folders | {self._root}:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty: something else is kept there
+                return
+            folder = folder.parent
+
+    def _full(
+        self, total: int, targets: Sequence[Path], cause: BaseException | None
+    ) -> StorageFullError:
+        written = sum(path.stat().st_size for path in targets if path.is_file())
+        missing = total - written
+        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC and self._root.exists():
+            # Where it is a quota or a file size limit that ends it, free space says nothing.
+            missing -= shutil.disk_usage(self._root).free
+        missing = max(1, missing)
+        return StorageFullError(
+            f"no room left in {self._root}: {total} bytes were to be written, {missing} bytes "
+            "are missing.\n"
+            "What was written of them is removed; earlier checkpoints are untouched.\n"
+            "Make room there (detcore checkpoint delete UUID), then go on from the last one.",
+            missing_bytes=missing,
+        )
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder that others may be removing too, or that NFS still holds files of."""
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not path.exists():
+                return
+            is_last = attempt == _REMOVE_ATTEMPTS - 1
+            if is_last or error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY):
+                raise
+            time.sleep(0.05 * attempt)
+        else:
+            return

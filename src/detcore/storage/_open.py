@@ -1,0 +1,189 @@
+"""From what an experiment file or a caller says to a storage back end."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from detcore.errors import (
+    CheckFailedError,
+    ConfigError,
+    DetcoreError,
+    PluginError,
+    StorageTypeError,
+)
+from detcore.storage._fsspec import FsspecStorage
+from detcore.storage._local import LocalStorage
+
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager, StorageType
+    from detcore.storage._protocol import StorageBackend
+
+__all__ = ["open_folder", "open_storage"]
+
+# Which checkpoints are kept says nothing about where they are.
+_RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
+_BUILT_IN = ("directory", "shared_fs")
+_LATER = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
+
+
+def open_storage(
+    spec: str | Mapping[str, Any] | None, *, home: Path, plugins: PluginManager | None
+) -> StorageBackend:
+    """Return the storage that a specification names. Nothing is connected or written yet.
+
+    Types and URL schemes of plugins come first; any other URL goes to fsspec.
+
+    Args:
+        spec: None for ``<home>/checkpoints``, an absolute path, a URL, or a mapping with ``type``
+            and the fields of that type. A plugin's settings class gets a URL of its schemes
+            through its class method ``from_url(url)``, a mapping through ``model_validate``.
+        home: The folder of records.
+        plugins: Where storage types are looked up; None for the built-in ones alone.
+
+    Raises:
+        ConfigError: If the specification cannot be used (a ValueError).
+        StorageTypeError: If nothing installed provides the type (also a TypeError).
+    """
+    if spec is None:
+        return LocalStorage(home.absolute() / "checkpoints")
+    types = plugins.storage_types() if plugins is not None else {}
+    if isinstance(spec, str):
+        return _open_url(spec, types)
+    if isinstance(spec, Mapping):
+        return _open_type(spec, types)
+    raise ConfigError(
+        f"checkpoint_storage is a {type(spec).__name__}; expected a path, a URL, or a mapping "
+        "with 'type'"
+    )
+
+
+def open_folder(host_path: str, storage_path: str | None = None) -> LocalStorage:
+    """Return the storage in a folder that must exist, or in one below it.
+
+    A shared file system that is not mounted is noticed this way, rather than filled in beside.
+
+    Args:
+        host_path: Absolute path of an existing folder.
+        storage_path: Folder below it: relative, or absolute below `host_path`. It may not exist.
+
+    Raises:
+        ConfigError: If `host_path` is not absolute, or is no folder.
+        CheckFailedError: If `storage_path` leads out of it.
+    """
+    host = Path(host_path)
+    if not host.is_absolute() or ".." in host.parts:
+        raise ConfigError(f"host_path {host_path!r} is not an absolute path without '..'")
+    root = host / (storage_path or "")
+    if ".." in root.parts or not root.is_relative_to(host):
+        raise CheckFailedError(
+            f"storage_path {storage_path!r} leads out of host_path {host_path!r}.\n"
+            "Give it relative to host_path, or absolute below it."
+        )
+    if not host.is_dir():
+        raise ConfigError(
+            f"the checkpoint storage's folder {host} is not there.\n"
+            "It must exist before, so that a file system that is not mounted is noticed.\n"
+            f"Mount it, or make it: mkdir -p {host}"
+        )
+    return LocalStorage(root)
+
+
+def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
+    if not url:
+        raise ConfigError("checkpoint_storage is empty; expected an absolute path or a URL")
+    if "://" not in url:
+        if ".." in url.split("/"):
+            raise ConfigError(f"checkpoint_storage {url!r} has a component '..'")
+        if not url.startswith("/"):
+            raise ConfigError(
+                f"checkpoint_storage {url!r} is neither an absolute path nor a URL.\n"
+                "Write '/folder', 'file:///folder' or 's3://bucket/prefix'."
+            )
+        return LocalStorage(url)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or ";" in parts.path:
+        raise ConfigError(
+            f"checkpoint_storage {url!r} has parameters, a query or a fragment.\n"
+            "Only scheme and path say where the files are; pass options as a mapping with 'type'."
+        )
+    if ".." in unquote(parts.path).split("/") or parts.netloc == "..":
+        raise ConfigError(f"checkpoint_storage {url!r} has a component '..'")
+    for storage_type in types.values():
+        if parts.scheme in storage_type.schemes:
+            return _build(storage_type, "from_url", url)
+    if parts.scheme == "file":
+        if parts.netloc:
+            raise ConfigError(
+                f"checkpoint_storage {url!r} names a host, {parts.netloc!r}.\n"
+                "A file URL has three slashes: file:///folder"
+            )
+        return LocalStorage(unquote(parts.path) or "/")
+    return FsspecStorage(url)
+
+
+def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> StorageBackend:
+    if "type" not in spec:
+        raise ConfigError(
+            f"checkpoint_storage has no 'type'; it has: {', '.join(map(str, spec)) or 'nothing'}.\n"
+            f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}."
+        )
+    name = spec["type"]
+    if not isinstance(name, str):
+        raise ConfigError(f"checkpoint_storage.type is {name!r}; expected the name of a type")
+    fields = {key: value for key, value in spec.items() if key not in ("type", *_RETENTION)}
+    if name in types:
+        return _build(types[name], "model_validate", fields)
+    if name == "shared_fs":
+        return _open_shared_fs(fields)
+    if name == "directory":
+        return open_folder(_text(fields, "container_path", name))
+    hint = f"Or give a URL: checkpoint_storage: {_LATER[name]}" if name in _LATER else ""
+    raise StorageTypeError(
+        f"no installed plugin provides the storage type {name!r}.\n"
+        f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}.\n"
+        f"Install the plugin that brings it (detcore plugins list shows what is installed). {hint}"
+    )
+
+
+def _open_shared_fs(fields: Mapping[str, Any]) -> StorageBackend:
+    host_path = _text(fields, "host_path", "shared_fs")
+    storage_path = fields.get("storage_path")
+    if storage_path is not None and not isinstance(storage_path, str):
+        raise ConfigError(f"storage_path is {storage_path!r}; expected a path")
+    return open_folder(host_path, storage_path)
+
+
+def _text(fields: Mapping[str, Any], key: str, name: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"the storage type {name!r} needs {key}; it is {value!r}")
+    return value
+
+
+def _build(storage_type: StorageType, maker: str, given: object) -> StorageBackend:
+    settings_class = _load(storage_type.settings)
+    try:
+        settings = getattr(settings_class, maker)(given)
+    except DetcoreError:
+        raise
+    except ValueError as error:  # pydantic's ValidationError is one
+        raise ConfigError(
+            f"the checkpoint_storage of type {storage_type.name!r} cannot be used: {error}"
+        ) from error
+    backend: StorageBackend = _load(storage_type.backend)(settings)
+    return backend
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"a storage plugin names {name!r}, which cannot be imported: {error}.\n"
+            "Look at it with: detcore plugins doctor"
+        ) from error

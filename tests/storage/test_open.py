@@ -1,0 +1,178 @@
+"""From what a person writes to a storage."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.errors import CheckFailedError, ConfigError, StorageError, StorageTypeError
+from detcore.hooks import StorageType
+from detcore.storage import FsspecStorage, LocalStorage, open_storage
+
+
+class FakePlugins:
+    """The one method of a plugin manager that is asked."""
+
+    def __init__(self, **types: StorageType) -> None:
+        self.types = types
+
+    def storage_types(self) -> dict[str, StorageType]:
+        return self.types
+
+
+class Settings:
+    """A plugin's settings."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+    @classmethod
+    def from_url(cls, url: str) -> Settings:
+        return cls(url)
+
+    @classmethod
+    def model_validate(cls, fields: dict[str, Any]) -> Settings:
+        if "bucket" not in fields:
+            raise ValueError("bucket: field required")
+        return cls(fields)
+
+
+class Backend(FsspecStorage):
+    """A plugin's back end."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("memory://plugin")
+        self.settings = settings
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = types.ModuleType("storage_of_a_plugin")
+    module.Settings, module.Backend = Settings, Backend
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return FakePlugins(
+        bucket=StorageType(
+            name="bucket",
+            schemes=("bkt",),
+            settings="storage_of_a_plugin:Settings",
+            backend="storage_of_a_plugin:Backend",
+        )
+    )
+
+
+def opened(spec: Any, home: Path, plugins: Any = None) -> Any:
+    return open_storage(spec, home=home, plugins=plugins)
+
+
+def test_the_default_is_below_home(tmp_path: Path) -> None:
+    assert opened(None, tmp_path).root == tmp_path / "checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("spec", "root"),
+    [
+        ("/data/runs", "/data/runs"),
+        ("file:///data/runs/", "/data/runs"),
+        ("file:///data/with%20space", "/data/with space"),
+    ],
+)
+def test_paths_and_file_urls(tmp_path: Path, spec: str, root: str) -> None:
+    storage = opened(spec, tmp_path)
+    assert isinstance(storage, LocalStorage)
+    assert storage.root == Path(root)
+    assert opened(storage.url, tmp_path).root == Path(root)
+
+
+def test_any_other_url_goes_to_fsspec(tmp_path: Path) -> None:
+    storage = opened("memory://runs/seven", tmp_path)
+    assert type(storage) is FsspecStorage
+    assert storage.url == "memory://runs/seven"
+
+
+@pytest.mark.parametrize("key", ["shared_fs", "directory"])
+def test_folders_by_type(tmp_path: Path, key: str) -> None:
+    field = "host_path" if key == "shared_fs" else "container_path"
+    spec = {"type": key, field: str(tmp_path), "save_trial_best": 3, "save_trial_latest": 1}
+    assert opened(spec, tmp_path).root == tmp_path
+
+
+@pytest.mark.parametrize("storage_path", ["sub/dir", "{host}/sub/dir"])
+def test_storage_path_is_below_host_path(tmp_path: Path, storage_path: str) -> None:
+    spec = {
+        "type": "shared_fs",
+        "host_path": str(tmp_path),
+        "storage_path": storage_path.format(host=tmp_path),
+        "propagation": "rprivate",
+    }
+    assert opened(spec, tmp_path).root == tmp_path / "sub" / "dir"
+
+
+@pytest.mark.parametrize("storage_path", ["../x", "a/../../x", "/elsewhere"])
+def test_storage_path_that_leads_out_is_refused(tmp_path: Path, storage_path: str) -> None:
+    spec = {"type": "shared_fs", "host_path": str(tmp_path), "storage_path": storage_path}
+    with pytest.raises(CheckFailedError, match="leads out of host_path"):
+        opened(spec, tmp_path)
+
+
+def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
+    spec = {"type": "shared_fs", "host_path": str(tmp_path / "absent")}
+    with pytest.raises(ConfigError, match=r"absent is not there.*\n.*\n.*mkdir -p"):
+        opened(spec, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "is empty"),
+        ("relative/path", "neither an absolute path nor a URL"),
+        ("/data/../etc", r"component '\.\.'"),
+        ("file://host/data", r"names a host, 'host'"),
+        ("file:///data?x=1", "a query or a fragment"),
+        ("file:///data#x", "a query or a fragment"),
+        ("s3://bucket/a;b", "parameters"),
+        ("s3://bucket/../other", r"component '\.\.'"),
+        ("s3://bucket/%2e%2e/other", r"component '\.\.'"),
+        ({"host_path": "/data"}, "has no 'type'; it has: host_path"),
+        ({"type": 3}, "checkpoint_storage.type is 3"),
+        ({"type": "shared_fs"}, "'shared_fs' needs host_path; it is None"),
+        ({"type": "shared_fs", "host_path": "relative"}, "is not an absolute path"),
+        ({"type": "directory"}, "'directory' needs container_path"),
+        (7, "is a int; expected a path"),
+    ],
+)
+def test_what_cannot_be_used_is_a_value_error(tmp_path: Path, spec: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened(spec, tmp_path)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> None:
+    with pytest.raises(StorageTypeError, match=r"'s3'.\n.*directory, shared_fs") as caught:
+        opened({"type": "s3", "bucket": "b"}, tmp_path)
+    assert isinstance(caught.value, TypeError)
+    assert "s3://BUCKET/PREFIX" in str(caught.value)
+
+
+def test_an_unknown_scheme_is_refused_when_used(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nonsense://x"):
+        opened("nonsense://x/y", tmp_path).probe()
+
+
+def test_a_missing_driver_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"needs a package.*\n.*[Ii]nstall"):
+        opened("abfs://container/x", tmp_path).probe()
+
+
+def test_plugins_come_first(tmp_path: Path, plugins: Any) -> None:
+    by_type = opened({"type": "bucket", "bucket": "b", "save_trial_best": 1}, tmp_path, plugins)
+    assert by_type.settings.given == {"bucket": "b"}
+    assert opened("bkt://b/prefix", tmp_path, plugins).settings.given == "bkt://b/prefix"
+
+
+def test_settings_that_a_plugin_refuses_are_a_config_error(tmp_path: Path, plugins: Any) -> None:
+    with pytest.raises(ConfigError, match=r"of type 'bucket' cannot be used: bucket: field"):
+        opened({"type": "bucket"}, tmp_path, plugins)
