@@ -1,0 +1,103 @@
+"""The commit rule: files first, the manifest last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.checkpoint._manifest import (
+    MANIFEST_FILE,
+    METADATA_FILE,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from detcore.errors import CheckpointConflictError, CheckpointCorruptError
+
+if TYPE_CHECKING:
+    from detcore.checkpoint._scan import Scan
+    from detcore.storage import FileDigest, StorageBackend
+
+__all__ = ["commit", "make_folders", "put_files", "seal_files"]
+
+
+def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
+    """Return the content of ``metadata.json``."""
+    return (json.dumps(metadata, indent=2) + "\n").encode()
+
+
+def put_files(
+    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
+) -> dict[str, FileDigest]:
+    """Copy files to a checkpoint that is not committed yet, and ``metadata.json`` with them."""
+    pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
+    digests = storage.put_tree(pairs)
+    make_folders(storage, uuid, scan.directories)
+    return _named(uuid, digests) | _add_metadata(storage, uuid, scan, metadata)
+
+
+def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
+    """Make empty folders, on storages that have any; the manifest knows them in any case."""
+    for name in names:
+        path = storage.direct_path(f"{uuid}/{name}")
+        if path is not None:
+            path.mkdir(parents=True, exist_ok=True)
+
+
+def seal_files(
+    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
+) -> dict[str, FileDigest]:
+    """Digest files that were written in place, and bring them safely to the disk."""
+    keys = [f"{uuid}/{name}" for name in scan.files]
+    digests = storage.digest_tree(keys, make_durable=True)
+    return _named(uuid, digests) | _add_metadata(storage, uuid, scan, metadata)
+
+
+def commit(storage: StorageBackend, manifest: Manifest) -> None:
+    """Make a checkpoint exist.
+
+    Raises:
+        CheckpointCorruptError: If the storage does not hold the files that were written.
+        CheckpointConflictError: If another checkpoint was committed under the same UUID.
+    """
+    _check_arrived(storage, manifest)
+    key = f"{manifest.uuid}/{MANIFEST_FILE}"
+    try:
+        storage.create(key, encode_manifest(manifest))
+    except FileExistsError as error:
+        # Either an earlier try got through and its answer was lost, or there is a second writer.
+        there = decode_manifest(storage.read(key), manifest.uuid, storage.url)
+        if there.files != manifest.files:
+            raise CheckpointConflictError(
+                f"another process committed checkpoint {manifest.uuid} in {storage.url} with "
+                "other files.\nTwo processes must not save under one UUID."
+            ) from error
+
+
+def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
+    """Compare what the storage lists with what was written, before it counts."""
+    start = len(manifest.uuid) + 1
+    there = {entry.key[start:]: entry.size for entry in storage.list(manifest.uuid)}
+    for name, digest in manifest.files.items():
+        if there.get(name) != digest.size:
+            found = "is not there" if name not in there else f"has {there[name]} bytes"
+            raise CheckpointCorruptError(
+                f"checkpoint {manifest.uuid} was not committed: {name} {found} in {storage.url}, "
+                f"although {digest.size} bytes were written.\n"
+                "Something changed the files while they were saved."
+            )
+
+
+def _add_metadata(
+    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
+) -> dict[str, FileDigest]:
+    if METADATA_FILE in scan.files:
+        return {}  # the user's own
+    key = f"{uuid}/{METADATA_FILE}"
+    storage.replace(key, _metadata_bytes(metadata))
+    return _named(uuid, storage.digest_tree([key]))
+
+
+def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
+    return {key[len(uuid) + 1 :]: digest for key, digest in digests.items()}

@@ -1,0 +1,276 @@
+"""Saving and restoring the checkpoints of one trial."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.checkpoint._delete import delete_checkpoint
+from detcore.checkpoint._download import DownloadMode, download_checkpoint
+from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._metadata import check_metadata
+from detcore.checkpoint._save import Saver
+from detcore.checkpoint._scan import Selector, scan_folder
+from detcore.checkpoint._verify import check_in_place
+from detcore.errors import ContextStateError, InvalidCheckpointError
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.distributed import DistributedContext
+    from detcore.hooks import CheckpointSaved
+    from detcore.storage import StorageBackend
+
+__all__ = ["CheckpointContext", "CheckpointOwner"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOwner:
+    """Whose checkpoints are saved."""
+
+    trial_id: int
+    experiment_id: int
+
+
+class CheckpointContext:
+    """Saves and restores checkpoints.
+
+    A checkpoint counts once all of its files are in the storage and its manifest is written; what
+    was being saved when the process died is removed at the next start.
+
+    Attributes:
+        versions: Versions to note in the manifests, by distribution; framework plugins add theirs.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: StorageBackend,
+        distributed: DistributedContext,
+        database: Database | None = None,
+        owner: CheckpointOwner | None = None,
+        parent: str | None = None,
+        on_saved: Callable[[CheckpointSaved], None] | None = None,
+    ) -> None:
+        """Take what a trial's checkpoints need.
+
+        Args:
+            storage: Where the files go; not closed by this.
+            distributed: This worker's place among the trial's workers.
+            database: Where checkpoints are recorded, or None.
+            owner: Whose they are; needed with a database.
+            parent: UUID of the checkpoint that the trial resumed from, or None.
+            on_saved: Called after each commit.
+        """
+        self._storage = storage
+        self._distributed = distributed
+        self._database = database
+        self.versions: dict[str, str] = {}
+        self._saver = Saver(
+            storage=storage, database=database, owner=owner, parent=parent, on_saved=on_saved
+        )
+
+    def upload(
+        self,
+        ckpt_dir: Path | str | None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        shard: bool = False,
+        selector: Selector | None = None,
+    ) -> str:
+        """Save a folder as a checkpoint. The folder itself is not written to.
+
+        Args:
+            ckpt_dir: The folder. With `shard`, None where this worker has nothing to save.
+            metadata: JSON values, with at least ``steps_completed``; also saved as
+                ``metadata.json``, unless the folder has a file of that name.
+            shard: Whether every worker saves a part; all of them then call this.
+            selector: Which files to save; called with names below the folder, those of empty
+                folders end in ``/``. Default: all.
+
+        Returns:
+            The checkpoint's UUID.
+
+        Raises:
+            InvalidCheckpointError: If the metadata or the folder cannot be saved; nothing was
+                written.
+            UnsafePathError: If a name is unsafe or a link leads out of the folder.
+            StorageFullError: If there is no room; earlier checkpoints are untouched.
+        """
+        self._check_caller("upload", shard)
+        if ckpt_dir is None:
+            if selector is not None:
+                raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
+            raise InvalidCheckpointError(
+                "upload() was called with ckpt_dir=None on all workers.\n"
+                "At least one of them must have a folder to save."
+                if shard
+                else "upload() needs a ckpt_dir; None is for workers of a sharded checkpoint that "
+                "have nothing to save"
+            )
+        plain = check_metadata(metadata)
+        scan = scan_folder(Path(ckpt_dir), selector)
+        return self._saver.save_copies(scan, plain, self.versions).uuid
+
+    def download(
+        self,
+        storage_id: str,
+        ckpt_dir: Path | str,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> None:
+        """Copy a checkpoint's files to a folder, each checked against the manifest.
+
+        Into a folder that exists the files are moved once all of them are there: those of the same
+        name are replaced, others stay.
+
+        Args:
+            storage_id: The checkpoint's UUID.
+            ckpt_dir: The folder; it may exist.
+            download_mode: Which workers download.
+            selector: Which files to take; default: all.
+
+        Raises:
+            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointCorruptError: If a file is missing or has changed; it is named.
+        """
+        _check_mode(download_mode)
+        download_checkpoint(self._storage, storage_id, Path(ckpt_dir), selector=selector)
+
+    @contextlib.contextmanager
+    def store_path(
+        self, metadata: Mapping[str, Any] | None = None, *, shard: bool = False
+    ) -> Iterator[tuple[Path, str]]:
+        """Save what the block writes into a folder as a checkpoint.
+
+        ```python
+        with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
+            (path / "weights.bin").write_bytes(weights)
+        ```
+
+        On a storage that is a folder of this machine, the files are written in place. If the
+        block raises, nothing is left.
+
+        Args:
+            metadata: JSON values, with at least ``steps_completed``.
+            shard: Whether every worker saves a part; all of them then enter the block.
+
+        Yields:
+            The folder to write to, and the checkpoint's UUID.
+
+        Raises:
+            InvalidCheckpointError: If the metadata cannot be saved; the block is not entered.
+            UnsafePathError: If the block made a link that leads out of the folder.
+            StorageFullError: If there is no room; earlier checkpoints are untouched.
+        """
+        self._check_caller("store_path", shard)
+        plain = check_metadata(metadata)
+        with self._saver.saving(plain, self.versions) as (path, uuid):
+            yield path, uuid
+
+    @contextlib.contextmanager
+    def restore_path(
+        self,
+        storage_id: str,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> Iterator[Path]:
+        """Give the block a folder with a checkpoint's files, each checked against the manifest.
+
+        On a storage that is a folder of this machine, and without a selector, it is the checkpoint
+        itself: read it only. Otherwise it is a copy that is removed after the block.
+
+        Args:
+            storage_id: The checkpoint's UUID.
+            download_mode: Which workers download.
+            selector: Which files to take; default: all.
+
+        Yields:
+            The folder.
+
+        Raises:
+            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointCorruptError: If a file is missing or has changed; it is named.
+        """
+        _check_mode(download_mode)
+        manifest = read_manifest(self._storage, storage_id)
+        direct = self._storage.direct_path(manifest.uuid)
+        if direct is not None and selector is None:
+            check_in_place(self._storage, manifest, manifest.files)
+            yield direct
+            return
+        import tempfile
+
+        parent = Path(tempfile.mkdtemp(prefix="detcore-restore-"))
+        try:
+            folder = parent / manifest.uuid
+            download_checkpoint(self._storage, storage_id, folder, selector=selector)
+            yield folder
+        finally:
+            shutil.rmtree(parent, ignore_errors=True)
+
+    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+        """Return the metadata that a checkpoint was saved with.
+
+        Raises:
+            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointCorruptError: If its manifest is damaged.
+        """
+        return dict(self.get_manifest(storage_id).metadata)
+
+    def get_manifest(self, storage_id: str) -> Manifest:
+        """Return what a checkpoint consists of.
+
+        Raises:
+            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointCorruptError: If its manifest is damaged.
+        """
+        return read_manifest(self._storage, storage_id)
+
+    def delete(self, storage_id: str, globs: Iterable[str] | None = None) -> dict[str, int]:
+        """Delete a checkpoint, or those of its files that patterns name, and record it.
+
+        Deleting one that is deleted already is fine.
+
+        Args:
+            storage_id: The checkpoint's UUID.
+            globs: Patterns as in `pathlib.Path.glob`; a folder that matches goes with all that is
+                in it. ``["**/*"]`` and None mean everything.
+
+        Returns:
+            The files that are left and their sizes; those of empty folders end in ``/``.
+
+        Raises:
+            CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
+            UnsafePathError: If a pattern leads out of the checkpoint.
+        """
+        return delete_checkpoint(self._storage, storage_id, database=self._database, globs=globs)
+
+    def describe_saved(self, storage_id: str) -> CheckpointSaved:
+        """Return what observers are told of a checkpoint that this context saved.
+
+        Raises:
+            CheckpointNotFoundError: If there is no such checkpoint.
+        """
+        return self._saver.describe(storage_id)
+
+    def _check_caller(self, name: str, shard: bool) -> None:
+        rank = self._distributed.rank
+        if not shard and rank != 0:
+            raise ContextStateError(
+                f"{name}() was called on rank {rank} without shard=True.\n"
+                "One worker saves for all, or every worker saves its part.\n"
+                "Call it on rank 0 only, or pass shard=True on all workers."
+            )
+
+
+def _check_mode(mode: object) -> None:
+    if not isinstance(mode, DownloadMode):
+        raise InvalidCheckpointError(
+            f"download_mode is {mode!r}; expected one of DownloadMode's values"
+        )

@@ -1,0 +1,106 @@
+"""Which files of a checkpoint glob patterns name."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Collection, Iterable, Iterator
+
+from detcore.errors import UnsafePathError
+
+__all__ = ["Split", "split_by_globs"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """What patterns take away from a checkpoint, and what they leave.
+
+    Attributes:
+        gone_files: Files that were named, or lie in a folder that was.
+        gone_folders: Folders that were named, or lie in one that was.
+        empty_folders: Folders that are left with nothing in them.
+    """
+
+    gone_files: frozenset[str]
+    gone_folders: frozenset[str]
+    empty_folders: tuple[str, ...]
+
+
+def split_by_globs(
+    files: Collection[str], directories: Collection[str], globs: Iterable[str]
+) -> Split:
+    """Apply patterns by the rules of `pathlib.Path.glob`, relative to the checkpoint.
+
+    ``**`` as a whole part stands for any folders, ``*`` for anything within one name, hidden
+    names included, and ``**.txt`` is the same as ``*.txt``. A folder that is named goes with all
+    that is in it; ``folder/*`` leaves the folder, empty.
+
+    Args:
+        files: Names of the files, as relative POSIX paths.
+        directories: Names of the empty folders.
+        globs: The patterns.
+
+    Raises:
+        UnsafePathError: If a pattern is absolute or has a part ``..``.
+    """
+    patterns = [_parts(pattern) for pattern in globs]
+    folders = {parent for name in (*files, *directories) for parent in _parents(name)}
+    folders.update(directories)
+
+    def is_named(name: str, *, is_folder: bool) -> bool:
+        pieces = name.split("/") if name else []
+        return any(_matches(pieces, parts, is_folder=is_folder) for parts in patterns)
+
+    named = {folder for folder in ("", *folders) if is_named(folder, is_folder=True)}
+    gone_folders = {
+        f for f in folders if f in named or not named.isdisjoint(_parents(f, root=True))
+    }
+    gone_files = {
+        file
+        for file in files
+        if not named.isdisjoint(_parents(file, root=True)) or is_named(file, is_folder=False)
+    }
+    left = (set(files) - gone_files) | (folders - gone_folders)
+    filled = {parent for name in left for parent in _parents(name)}
+    return Split(
+        gone_files=frozenset(gone_files),
+        gone_folders=frozenset(gone_folders),
+        empty_folders=tuple(sorted(folders - gone_folders - filled)),
+    )
+
+
+def _parents(name: str, *, root: bool = False) -> Iterator[str]:
+    """Yield the folders a name lies in, innermost first; the checkpoint's own as ""."""
+    folder = name.rpartition("/")[0]
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    if root:
+        yield ""
+
+
+def _parts(pattern: str) -> list[str]:
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if pattern.startswith("/") or ".." in parts or not parts:
+        raise UnsafePathError(
+            f"the pattern {pattern!r} is refused: patterns are relative to the checkpoint and "
+            "have no '..'.\nEverything is '**/*'."
+        )
+    return parts
+
+
+def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:
+    if not parts:
+        return not pieces
+    if parts == ["**"]:
+        return is_folder  # as the last part it stands for folders, the checkpoint's own included
+    if parts[0] == "**":
+        return any(
+            _matches(pieces[skipped:], parts[1:], is_folder=is_folder)
+            for skipped in range(len(pieces) + 1)
+        )
+    return bool(
+        pieces
+        and fnmatch.fnmatchcase(pieces[0], parts[0])
+        and _matches(pieces[1:], parts[1:], is_folder=is_folder)
+    )

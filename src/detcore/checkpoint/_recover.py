@@ -1,0 +1,67 @@
+"""Settling what an interrupted process left half done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore.checkpoint._delete import remove_files
+from detcore.checkpoint._manifest import has_manifest, read_manifest
+from detcore.errors import StorageError
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.storage import StorageBackend
+
+__all__ = ["recover_checkpoints"]
+
+
+def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: int) -> list[str]:
+    """Settle the checkpoints of a trial whose process is gone.
+
+    One that was being written is looked at: with a manifest it is whole and becomes COMPLETED,
+    without one its files are removed. Of one that was being deleted the rest is removed.
+
+    Call it only while no process works on the trial. Doing it again is fine.
+
+    Args:
+        database: Where the checkpoints are recorded.
+        storage: Where the trial keeps them; those recorded elsewhere are left alone.
+        trial_id: Which trial.
+
+    Returns:
+        UUIDs of the checkpoints that turned out to be whole.
+
+    Raises:
+        StorageError: If the storage's folder is not there, so that nothing can be told.
+    """
+    records = database.list_checkpoints(trial_id=trial_id, states=("ACTIVE", "DELETED"))
+    records = [record for record in records if record.storage_url == storage.url]
+    if not records:
+        return []
+    _check_present(storage)
+    completed = []
+    for record in records:
+        if record.state == "ACTIVE" and has_manifest(storage, record.uuid):
+            manifest = read_manifest(storage, record.uuid)
+            database.checkpoint_committed(
+                record.uuid,
+                metadata=manifest.metadata,
+                resources=manifest.resources(),
+                steps_completed=manifest.steps_completed,
+            )
+            completed.append(record.uuid)
+            continue
+        remove_files(storage, record.uuid)
+        if record.state == "ACTIVE":
+            database.checkpoint_deleted(record.uuid)
+    return completed
+
+
+def _check_present(storage: StorageBackend) -> None:
+    root = storage.direct_path("")
+    if root is not None and not root.is_dir():
+        raise StorageError(
+            f"the checkpoint storage {root} is not there.\n"
+            "An interrupted checkpoint of this trial has to be looked at first, and it may be "
+            "whole.\nMount it, or put the folder back, then start again."
+        )

@@ -1,0 +1,175 @@
+"""``detcore checkpoint``, run as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from detcore import core
+from detcore.cli import main
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def uuids(home: Path, folder: Path) -> list[str]:
+    """Two checkpoints of experiment 1 and one of experiment 2, which was deleted."""
+    with core.init() as context:
+        saved = [
+            context.checkpoint.upload(folder, {"steps_completed": 5, "note": "first"}),
+            context.checkpoint.upload(folder, {"steps_completed": 10}),
+        ]
+    with core.init() as context:
+        saved.append(context.checkpoint.upload(folder, {"steps_completed": 1}))
+        context.checkpoint.delete(saved[-1])
+    return saved
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    def call(*arguments: object, text: str | None = None) -> Result:
+        return CliRunner().invoke(main, ["checkpoint", *map(str, arguments)], input=text)
+
+    return call
+
+
+def test_list(run: Any, uuids: list[str]) -> None:
+    result = run("list")
+    assert result.exit_code == 0, result.output
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["uuid", "experiment", "trial", "steps", "size", "state", "saved"]
+    assert [row.split()[0] for row in rows] == uuids[:2]
+    assert [row.split()[3] for row in rows] == ["5", "10"]
+    assert len(run("list", "--experiment", 2).stdout.splitlines()) == 1
+
+
+def test_list_as_json(run: Any, uuids: list[str]) -> None:
+    rows = json.loads(run("list", "--deleted", "--json").stdout)
+    assert [(row["uuid"], row["state"]) for row in rows] == [
+        (uuids[0], "COMPLETED"), (uuids[1], "COMPLETED"), (uuids[2], "DELETED"),
+    ]  # fmt: skip
+    assert rows[0]["metadata"] == {"steps_completed": 5, "note": "first"}
+    assert rows[0]["size_bytes"] == sum(rows[0]["resources"].values())
+
+
+def test_an_unknown_experiment(run: Any, uuids: list[str]) -> None:
+    result = run("list", "--experiment", 9)
+    assert result.exit_code == 1
+    assert "9" in result.stderr
+
+
+def test_describe(run: Any, uuids: list[str], home: Path) -> None:
+    result = run("describe", uuids[1][:8])
+    assert result.exit_code == 0, result.output
+    assert str(home / "checkpoints" / uuids[1]) in result.stdout
+    assert f"parent           {uuids[0]}" in result.stdout
+    assert '"steps_completed": 10' in result.stdout
+    assert "variables/a[0]" in result.stdout
+    plain = json.loads(run("describe", uuids[0], "--json").stdout)
+    assert plain["files"]["nothing"]["size"] == 0
+    assert plain["path"] == str(home / "checkpoints" / uuids[0])
+    assert run("describe", uuids[2]).exit_code == 0  # what was recorded of a deleted one stays
+
+
+def test_prefixes(run: Any, uuids: list[str]) -> None:
+    result = run("describe", "zzz")
+    assert result.exit_code == 1
+    assert "zzz" in result.stderr
+    result = run("describe", "")
+    assert result.exit_code == 1  # all of them begin so
+
+
+def test_download(run: Any, uuids: list[str], tmp_path: Path, tree: Any, folder: Path) -> None:
+    result = run("download", uuids[0][:8], "-o", "to/here")
+    assert result.exit_code == 0, result.output
+    got = tree(tmp_path / "to" / "here")
+    assert json.loads(got.pop("metadata.json"))["note"] == "first"
+    assert got == tree(folder)
+    assert run("download", uuids[1]).exit_code == 0
+    assert (tmp_path / uuids[1] / "weights.bin").exists()
+    result = run("download", uuids[2])
+    assert result.exit_code == 1
+    assert f"checkpoint {uuids[2]} was deleted" in result.stderr
+
+
+def test_verify(run: Any, uuids: list[str], home: Path) -> None:
+    result = run("verify", "--all")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [f"{uuid}: ok, 6 files" for uuid in uuids[:2]]
+    path = home / "checkpoints" / uuids[0] / "variables" / "a[0]"
+    path.write_text("Zero")
+    os.unlink(home / "checkpoints" / uuids[0] / "nothing")
+    result = run("verify", uuids[0])
+    assert result.exit_code == 1
+    assert f"{uuids[0]}: nothing: is missing" in result.stdout
+    assert f"{uuids[0]}: variables/a[0]: has changed: its SHA-256 is" in result.stdout
+    results = json.loads(run("verify", "--all", "--json").stdout)
+    assert [len(each["faults"]) for each in results] == [2, 0]
+    assert run("verify", "--all").exit_code == 1
+    assert run("verify", uuids[1]).exit_code == 0
+
+
+def test_verify_needs_to_know_which(run: Any, uuids: list[str]) -> None:
+    for arguments in ([], [uuids[0], "--all"]):
+        result = run("verify", *arguments)
+        assert result.exit_code == 2
+        assert "give a UUID, or --all" in result.stderr
+
+
+def test_a_storage_that_is_away_is_a_fault(run: Any, home: Path, folder: Path) -> None:
+    import shutil
+
+    root = home.parent / "elsewhere"
+    root.mkdir()
+    spec = {"type": "shared_fs", "host_path": str(root)}
+    with core.init(checkpoint_storage=spec) as context:
+        context.checkpoint.upload(folder, {"steps_completed": 1})
+    shutil.rmtree(root)
+    result = run("verify", "--all")
+    assert result.exit_code == 1
+    assert "manifest.json: no committed checkpoint" in result.stdout
+
+
+def test_delete(run: Any, uuids: list[str], home: Path) -> None:
+    result = run("delete", uuids[0], "--dry-run")
+    assert result.exit_code == 0
+    assert "6 files" in result.stdout
+    assert "nothing was deleted" in result.stdout
+    result = run("delete", uuids[0])
+    assert result.exit_code == 2
+    assert "pass --yes" in result.stderr
+    assert (home / "checkpoints" / uuids[0]).exists()
+    result = run("delete", uuids[0][:8], "--yes")
+    assert result.exit_code == 0, result.output
+    assert not (home / "checkpoints" / uuids[0]).exists()
+    assert (home / "checkpoints" / uuids[1]).exists()
+    result = run("delete", uuids[0], "--yes")
+    assert (result.exit_code, result.stdout) == (
+        0, f"checkpoint {uuids[0]} is deleted already\n",
+    )  # fmt: skip
+
+
+def test_what_is_being_saved_is_not_deleted(run: Any, home: Path) -> None:
+    with (
+        core.init() as context,
+        context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid),
+    ):
+        (path / "w").write_text("")
+        result = run("delete", uuid, "--yes")
+        assert result.exit_code == 1
+        assert f"checkpoint {uuid} is being saved by trial 1" in result.stderr
+        assert "is not complete" in run("download", uuid).stderr
+    assert run("verify", uuid).exit_code == 0

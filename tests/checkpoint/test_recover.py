@@ -1,0 +1,158 @@
+"""What the next start makes of what it finds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.checkpoint import recover_checkpoints, verify_checkpoint
+from detcore.errors import StorageError
+
+META = {"steps_completed": 4}
+
+
+def begin(desk: Any, uuid: str) -> None:
+    desk.database.checkpoint_started(
+        uuid=uuid,
+        trial_id=desk.owner.trial_id,
+        experiment_id=desk.owner.experiment_id,
+        storage_url=desk.storage.url,
+        steps_completed=9,
+    )
+
+
+def test_committed_but_not_recorded_becomes_complete(desk: Any, folder: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    before = desk.database.get_checkpoint(uuid)
+    from sqlalchemy import text
+
+    with desk.database._write() as connection:
+        connection.execute(text("UPDATE checkpoints SET state = 'ACTIVE', resources = '{}'"))
+    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == [uuid]
+    after = desk.database.get_checkpoint(uuid)
+    assert (after.state, after.resources) == ("COMPLETED", before.resources)
+    assert after.metadata == META
+    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+
+
+def test_half_written_vanishes_and_others_stay(desk: Any, folder: Path) -> None:
+    whole = desk.context.upload(folder, META)
+    begin(desk, "half")
+    desk.storage.replace("half/weights", b"x" * 1000)
+    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+    assert desk.states() == {whole: "COMPLETED", "half": "DELETED"}
+    assert desk.names("half") == []
+    assert verify_checkpoint(desk.storage, whole) == []
+
+
+def test_an_empty_manifest_does_not_count(desk: Any) -> None:
+    begin(desk, "half")
+    desk.storage.replace("half/manifest.json", b"")
+    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    assert desk.states() == {"half": "DELETED"}
+    assert desk.names("half") == []
+
+
+def test_an_interrupted_deletion_is_finished(desk: Any, folder: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    desk.database.checkpoint_deleted(uuid)
+    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    assert desk.names(uuid) == []
+
+
+def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(
+    local_desk: Any, folder: Path
+) -> None:
+    begin(local_desk, "half")
+    shutil.rmtree(local_desk.storage.root, ignore_errors=True)
+    with pytest.raises(StorageError, match=r"is not there.*\n.*may be whole.*\n.*Mount it"):
+        recover_checkpoints(local_desk.database, local_desk.storage, local_desk.owner.trial_id)
+    assert local_desk.states() == {"half": "ACTIVE"}
+
+
+def test_checkpoints_of_other_storages_and_trials_are_left_alone(
+    local_desk: Any, tmp_path: Path
+) -> None:
+    from detcore.storage import LocalStorage
+
+    begin(local_desk, "half")
+    local_desk.storage.replace("half/weights", b"x")
+    other = LocalStorage(tmp_path / "other")
+    other.probe()
+    assert recover_checkpoints(local_desk.database, other, local_desk.owner.trial_id) == []
+    assert recover_checkpoints(local_desk.database, local_desk.storage, 99) == []
+    assert local_desk.states() == {"half": "ACTIVE"}
+    assert local_desk.names("half") == ["weights"]
+
+
+def test_the_lost_answer_of_a_commit_is_not_a_failure(desk: Any, folder: Path) -> None:
+    """`create` got through, but says that the marker exists."""
+    real = desk.storage.create
+
+    def create(key: str, data: bytes) -> None:
+        real(key, data)
+        real(key, data)
+
+    desk.storage.create = create
+    uuid = desk.context.upload(folder, META)
+    assert desk.states() == {uuid: "COMPLETED"}
+    assert verify_checkpoint(desk.storage, uuid) == []
+
+
+def test_another_writer_under_the_same_uuid_is_a_conflict(desk: Any, folder: Path) -> None:
+    real = desk.storage.create
+
+    def create(key: str, data: bytes) -> None:
+        import dataclasses
+
+        from detcore.checkpoint._manifest import decode_manifest, encode_manifest
+
+        uuid = json.loads(data)["uuid"]
+        manifest = decode_manifest(data, uuid, "")
+        real(key, encode_manifest(dataclasses.replace(manifest, files={})))
+        real(key, data)
+
+    desk.storage.create = create
+    with pytest.raises(Exception, match=r"another process committed checkpoint .* other files"):
+        desk.context.upload(folder, META)
+
+
+def test_files_that_change_while_they_are_saved(local_desk: Any, folder: Path) -> None:
+    real = local_desk.storage.replace
+
+    def replace(key: str, data: bytes) -> None:
+        uuid = key.partition("/")[0]
+        (local_desk.storage.root / uuid / "weights.bin").write_bytes(b"something else")
+        real(key, data)
+
+    local_desk.storage.replace = replace
+    with pytest.raises(Exception, match=r"was not committed: weights.bin has 14 bytes"):
+        local_desk.context.upload(folder, META)
+    assert local_desk.storage.list() == []
+
+
+def test_a_cleanup_that_fails_does_not_hide_the_error(
+    local_desk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def delete_tree(prefix: str) -> None:
+        raise StorageError("the disk went away")
+
+    local_desk.storage.delete_tree = delete_tree
+
+    def save() -> None:
+        with local_desk.context.store_path(META) as (path, _):
+            (path / "w").write_text("half")
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        save()
+    assert "could not be removed yet: the disk went away" in caplog.text
+    assert set(local_desk.states().values()) == {"ACTIVE"}
+    del local_desk.storage.delete_tree
+    recover_checkpoints(local_desk.database, local_desk.storage, local_desk.owner.trial_id)
+    assert local_desk.storage.list() == []
+    assert set(local_desk.states().values()) == {"DELETED"}

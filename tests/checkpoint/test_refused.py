@@ -1,0 +1,123 @@
+"""What is refused, before anything is written."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.errors import InvalidCheckpointError, UnsafePathError
+
+LOOP: dict[str, Any] = {"steps_completed": 1}
+LOOP["self"] = LOOP
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, r"no 'steps_completed' \(it has: nothing\)"),
+        ({}, r"no 'steps_completed' \(it has: nothing\)"),
+        ({"steps": 3}, r"no 'steps_completed' \(it has: 'steps'\)"),
+        ({"steps_completed": "3"}, r"metadata\['steps_completed'\] is '3'"),
+        ({"steps_completed": 3.0}, r"is 3.0; expected a whole number"),
+        ({"steps_completed": True}, "is True; expected a whole number"),
+        ({"steps_completed": -1}, "is -1; expected a whole number, 0 or more"),
+        ({"steps_completed": None}, "is None"),
+        ({"steps_completed": 1, "a": {"b": [0, {1}]}}, r"metadata\['a'\]\['b'\]\[1\] is \{1\}"),
+        ({"steps_completed": 1, "a": {2: 3}}, r"metadata\['a'\]\[2\].*keys must be texts"),
+        ({"steps_completed": 1, "loss": float("nan")}, r"metadata\['loss'\] is nan"),
+        ({"steps_completed": 1, "b": b"x"}, r"metadata\['b'\].*a bytes is not JSON"),
+        ({"steps_completed": 1, "o": object()}, r"metadata\['o'\].*a object is not JSON"),
+        ({"steps_completed": 1, "a": np.zeros(3)}, r"metadata\['a'\].*a ndarray is not JSON"),
+        (LOOP, "nested too deeply, or holds itself"),
+        ([1], "metadata is a list"),
+    ],
+)
+def test_metadata(desk: Any, folder: Path, metadata: Any, message: str) -> None:
+    with pytest.raises(InvalidCheckpointError, match=message):
+        desk.context.upload(folder, metadata)
+    with pytest.raises(InvalidCheckpointError, match=message):
+        desk.context.store_path(metadata).__enter__()
+    assert desk.states() == {}
+    assert desk.storage.list() == []
+
+
+def test_numpy_scalars_and_tuples_become_plain(desk: Any, folder: Path) -> None:
+    metadata = {
+        "steps_completed": np.int64(5),
+        "loss": np.float32(0.5),
+        "flag": np.bool_(True),
+        "shape": (1, 2),
+        "zero": np.array(3),
+    }
+    uuid = desk.context.upload(folder, metadata)
+    assert desk.context.get_metadata(uuid) == {
+        "steps_completed": 5, "loss": 0.5, "flag": True, "shape": [1, 2], "zero": 3,
+    }  # fmt: skip
+
+
+def refused(desk: Any, folder: Path, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        desk.context.upload(folder, {"steps_completed": 1})
+    assert desk.storage.list() == []
+    assert desk.states() == {}
+
+
+def test_a_link_that_leads_out(desk: Any, folder: Path) -> None:
+    (folder / "variables" / "out").symlink_to("/etc/passwd")
+    refused(desk, folder, UnsafePathError, r"'variables/out' is a link that leads out.*passwd")
+
+
+def test_a_link_to_nothing_and_to_a_folder(desk: Any, folder: Path) -> None:
+    (folder / "dangling").symlink_to("absent")
+    refused(desk, folder, InvalidCheckpointError, "'dangling' is a link to nothing")
+    (folder / "dangling").unlink()
+    (folder / "loop").symlink_to(".")
+    refused(desk, folder, InvalidCheckpointError, "'loop' is a link to a folder")
+
+
+def test_what_is_neither_file_nor_folder(
+    desk: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(folder / "pipe")
+    refused(desk, folder, InvalidCheckpointError, "pipe is a named pipe")
+    (folder / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(folder)  # a socket's path is short
+        server.bind("sock")
+        refused(desk, folder, InvalidCheckpointError, "sock is a socket")
+
+
+def test_a_name_that_is_not_text(desk: Any, folder: Path) -> None:
+    (folder / os.fsdecode(b"\xff\xfe")).write_text("")
+    refused(desk, folder, UnsafePathError, "cannot be written in UTF-8")
+
+
+def test_the_manifests_name_is_taken(desk: Any, folder: Path) -> None:
+    (folder / "manifest.json").write_text("{}")
+    refused(desk, folder, InvalidCheckpointError, "holds a file called manifest.json")
+
+
+def test_a_manifest_in_a_folder_below_is_fine(desk: Any, folder: Path) -> None:
+    (folder / "variables" / "manifest.json").write_text("{}")
+    uuid = desk.context.upload(folder, {"steps_completed": 1})
+    assert "variables/manifest.json" in desk.context.get_manifest(uuid).files
+
+
+def test_no_folder(desk: Any, folder: Path) -> None:
+    refused(desk, folder / "absent", InvalidCheckpointError, "absent does not exist")
+    refused(desk, folder / "weights.bin", InvalidCheckpointError, "weights.bin is not a folder")
+
+
+def test_what_a_block_made_is_looked_at_too(desk: Any) -> None:
+    def save() -> None:
+        with desk.context.store_path({"steps_completed": 1}) as (path, _):
+            (path / "out").symlink_to("/etc/passwd")
+
+    with pytest.raises(UnsafePathError, match="'out' is a link that leads out"):
+        save()
+    assert desk.storage.list() == []

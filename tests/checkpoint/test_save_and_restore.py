@@ -1,0 +1,241 @@
+"""What was saved comes back, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import random
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.checkpoint import DownloadMode, list_committed
+from detcore.errors import (
+    CheckpointNotFoundError,
+    ContextStateError,
+    InvalidCheckpointError,
+    UnsafePathError,
+)
+
+META = {"steps_completed": 7, "note": "ü", "nested": {"list": [1, 2.5, None, True]}}
+
+
+def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
+    before = tree(folder)
+    uuid = desk.context.upload(folder, META)
+    assert tree(folder) == before  # the user's folder is not written into
+    desk.context.download(uuid, tmp_path / "back")
+    after = tree(tmp_path / "back")
+    assert json.loads(after.pop("metadata.json")) == META
+    assert after == before
+    assert (tmp_path / "back" / "empty" / "nested").is_dir()
+
+
+def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
+    first = desk.context.upload(folder, META)
+    second = desk.context.upload(folder, {"steps_completed": 9})
+    record = desk.database.latest_checkpoint(desk.owner.trial_id)
+    assert record.uuid == second
+    assert record.state == "COMPLETED"
+    assert record.steps_completed == 9
+    assert record.resources["weights.bin"] == 256 * 8_000
+    assert record.resources["empty/nested/"] == 0
+    assert record.storage_url == desk.storage.url
+    assert [saved.uuid for saved in desk.saved] == [first, second]
+    assert desk.saved[1] == desk.context.describe_saved(second)
+    assert desk.saved[1].size_bytes == record.size_bytes
+    assert desk.saved[1].url == f"{desk.storage.url}/{second}"
+    assert sorted(list_committed(desk.storage)) == sorted([first, second])
+    assert desk.context.get_metadata(first) == META
+    assert desk.context.get_manifest(second).parent == first
+
+
+def test_store_path_and_restore_path(desk: Any) -> None:
+    with desk.context.store_path(META) as (path, uuid):
+        assert desk.states() == {uuid: "ACTIVE"}
+        assert list_committed(desk.storage) == []
+        (path / "sub").mkdir()
+        (path / "sub" / "w").write_bytes(b"weights")
+        (path / "void").mkdir()
+    assert desk.states() == {uuid: "COMPLETED"}
+    with desk.context.restore_path(uuid) as restored:
+        assert (restored / "sub" / "w").read_bytes() == b"weights"
+        assert (restored / "void").is_dir()
+        assert json.loads((restored / "metadata.json").read_text()) == META
+    assert restored.exists() == (desk.storage.direct_path("") is not None)
+
+
+def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
+    with local_desk.context.store_path(META) as (path, uuid):
+        assert path == local_desk.storage.root / uuid
+    with local_desk.context.restore_path(uuid) as restored:
+        assert restored == path
+    assert local_desk.context.describe_saved(uuid).path == path
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_failing_block_leaves_nothing(desk: Any, error: BaseException) -> None:
+    def save() -> None:
+        with desk.context.store_path(META) as (path, _):
+            (path / "half").write_bytes(b"x" * 10_000)
+            raise error
+
+    with pytest.raises(type(error)):
+        save()
+    assert desk.storage.list() == []
+    assert set(desk.states().values()) == {"DELETED"}
+    assert desk.saved == []
+    if desk.storage.direct_path("") is not None:
+        assert list(desk.storage.root.iterdir()) == []
+
+
+def test_metadata_of_the_user_is_kept(desk: Any, folder: Path, tmp_path: Path) -> None:
+    (folder / "metadata.json").write_text('{"mine": 1}')
+    uuid = desk.context.upload(folder, META)
+    desk.context.download(uuid, tmp_path / "back")
+    assert (tmp_path / "back" / "metadata.json").read_text() == '{"mine": 1}'
+    assert desk.context.get_metadata(uuid) == META
+
+
+def test_selectors(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
+    asked: list[str] = []
+
+    def pick(name: str) -> bool:
+        asked.append(name)
+        return name.startswith("variables/") or name == "empty/nested/"
+
+    uuid = desk.context.upload(folder, META, selector=pick)
+    assert asked == ["link", "nothing", "variables/.hidden", "variables/a[0]", "weights.bin",
+                     "empty/nested/"]  # fmt: skip
+    manifest = desk.context.get_manifest(uuid)
+    assert sorted(manifest.files) == ["metadata.json", "variables/.hidden", "variables/a[0]"]
+    assert manifest.directories == ("empty/nested",)
+
+    whole = desk.context.upload(folder, META)
+    desk.context.download(whole, tmp_path / "some", selector=lambda name: name == "nothing")
+    assert tree(tmp_path / "some") == {"nothing": b""}
+    with desk.context.restore_path(whole, selector=lambda name: "a[" in name) as path:
+        assert tree(path) == {"variables": None, "variables/a[0]": b"zero"}
+    assert not path.exists()
+
+
+def test_sharded_forms_work_with_one_worker(desk: Any, folder: Path) -> None:
+    uuid = desk.context.upload(folder, META, shard=True)
+    assert "weights.bin" in desk.context.get_manifest(uuid).files
+    with desk.context.store_path(META, shard=True) as (path, uuid):
+        (path / "shard-0").write_bytes(b"0")
+    assert "shard-0" in desk.context.get_manifest(uuid).files
+    with pytest.raises(InvalidCheckpointError, match="ckpt_dir=None on all workers"):
+        desk.context.upload(None, META, shard=True)
+    with pytest.raises(InvalidCheckpointError, match="needs a ckpt_dir"):
+        desk.context.upload(None, META)
+    with pytest.raises(InvalidCheckpointError, match="a selector but no ckpt_dir"):
+        desk.context.upload(None, META, shard=True, selector=bool)
+
+
+def test_download_modes(desk: Any, folder: Path, tmp_path: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    for mode in DownloadMode:
+        desk.context.download(uuid, tmp_path / mode.name, mode)
+        assert (tmp_path / mode.name / "weights.bin").exists()
+    with pytest.raises(InvalidCheckpointError, match="download_mode is 'SHARED'"):
+        desk.context.download(uuid, tmp_path / "x", "SHARED")
+
+
+def test_into_a_folder_that_exists(desk: Any, folder: Path, tmp_path: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    target = tmp_path / "target"
+    (target / "variables").mkdir(parents=True)
+    (target / "variables" / "a[0]").write_text("old")
+    (target / "mine").write_text("stays")
+    desk.context.download(uuid, target)
+    assert (target / "variables" / "a[0]").read_text() == "zero"
+    assert (target / "mine").read_text() == "stays"
+    assert not [path for path in target.rglob("*") if ".tmp-" in path.name]
+
+
+def test_into_a_folder_with_something_in_the_way(desk: Any, folder: Path, tmp_path: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    target = tmp_path / "target"
+    (target / "weights.bin").mkdir(parents=True)
+    with pytest.raises(InvalidCheckpointError, match=r"weights.bin is a folder"):
+        desk.context.download(uuid, target)
+    assert [path.name for path in target.iterdir()] == ["weights.bin"]
+    with pytest.raises(InvalidCheckpointError, match=r"which is a file"):
+        desk.context.download(uuid, folder / "nothing")
+
+
+def test_a_failed_download_leaves_nothing(local_desk: Any, folder: Path, tmp_path: Path) -> None:
+    uuid = local_desk.context.upload(folder, META)
+    (local_desk.storage.root / uuid / "nothing").unlink()
+    with pytest.raises(Exception, match="nothing: is missing"):
+        local_desk.context.download(uuid, tmp_path / "to" / "back")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
+    uuid = "00000000-0000-0000-0000-000000000000"
+    calls: list[Callable[[], object]] = [
+        lambda: desk.context.get_metadata(uuid),
+        lambda: desk.context.download(uuid, tmp_path / "x"),
+        lambda: desk.context.restore_path(uuid).__enter__(),
+        lambda: desk.context.delete(uuid, globs=["*"]),
+    ]
+    for call in calls:
+        with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint {uuid} in"):
+            call()
+
+
+def test_without_a_manifest_it_is_not_there_either(desk: Any, folder: Path) -> None:
+    uuid = desk.context.upload(folder, META)
+    desk.storage.delete([f"{uuid}/manifest.json"])
+    with pytest.raises(CheckpointNotFoundError, match=r"6 files are there without a manifest"):
+        desk.context.get_metadata(uuid)
+    assert list_committed(desk.storage) == []
+
+
+@pytest.mark.parametrize("bad", ["../x", "/etc", "", "a/b", ".", "..", "a\0", ".hidden", 3])
+def test_ids_that_are_paths_are_refused(desk: Any, tmp_path: Path, bad: Any) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: desk.context.get_metadata(bad),
+        lambda: desk.context.download(bad, tmp_path / "x"),
+        lambda: desk.context.restore_path(bad).__enter__(),
+        lambda: desk.context.delete(bad),
+    ]
+    for call in calls:
+        with pytest.raises(UnsafePathError, match="is not a checkpoint's UUID"):
+            call()
+
+
+def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> None:
+    random.seed(5)
+    state = random.getstate()
+    desk.context.upload(folder, META)
+    with desk.context.store_path(META) as (path, uuid):
+        (path / "x").write_text("")
+    with desk.context.restore_path(uuid):
+        pass
+    assert random.getstate() == state
+
+
+def test_only_the_chief_saves_for_all(desk: Any, folder: Path) -> None:
+    desk.context._distributed.rank = 1
+    with pytest.raises(ContextStateError, match=r"upload\(\) was called on rank 1 without shard"):
+        desk.context.upload(folder, META)
+    with pytest.raises(ContextStateError, match=r"store_path\(\) was called on rank 1"):
+        desk.context.store_path(META).__enter__()
+
+
+def test_files_keep_the_mode_of_the_process(local_desk: Any, folder: Path) -> None:
+    uuid = local_desk.context.upload(folder, META)
+    mode = (local_desk.storage.root / uuid / "weights.bin").stat().st_mode
+    assert stat.S_IMODE(mode) & 0o111 == 0
+
+
+def test_versions_are_noted(desk: Any, folder: Path) -> None:
+    desk.context.versions["tensorflow"] = "2.15.1"
+    versions = desk.context.get_manifest(desk.context.upload(folder, META)).versions
+    assert versions["tensorflow"] == "2.15.1"
+    assert versions["detcore"]

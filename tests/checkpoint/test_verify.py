@@ -1,0 +1,181 @@
+"""Every change to a committed checkpoint is found, and the file named."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.checkpoint import Fault, verify_checkpoint
+from detcore.errors import CheckpointCorruptError
+
+META = {"steps_completed": 3, "loss": 0.25, "text": "some words"}
+
+
+def flip(root: Path, dice: random.Random) -> set[str]:
+    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size])
+    data = bytearray(path.read_bytes())
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+    return {path.relative_to(root).as_posix()}
+
+
+def truncate(root: Path, dice: random.Random) -> set[str]:
+    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size])
+    os.truncate(path, dice.randrange(path.stat().st_size))
+    return {path.relative_to(root).as_posix()}
+
+
+def remove(root: Path, dice: random.Random) -> set[str]:
+    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file()])
+    path.unlink()
+    return {path.relative_to(root).as_posix()}
+
+
+def swap(root: Path, dice: random.Random) -> set[str]:
+    """Swap two files of one size."""
+    first, second = root / "part-0", root / "sub" / "part-1"
+    first.rename(root / "x")
+    second.rename(first)
+    (root / "x").rename(second)
+    return {"part-0", "sub/part-1"}
+
+
+def add(root: Path, dice: random.Random) -> set[str]:
+    name = dice.choice(["new", "sub/new", "manifest.json.bak", "deep/er/new"])
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_bytes(b"x" * dice.randrange(3))
+    return {name}
+
+
+def grow(root: Path, dice: random.Random) -> set[str]:
+    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.suffix != ".json"])
+    with path.open("ab") as file:
+        file.write(b"\0")
+    return {path.relative_to(root).as_posix()}
+
+
+def replace_by_link(root: Path, dice: random.Random) -> set[str]:
+    (root / "part-0").unlink()
+    (root / "part-0").symlink_to("absent")
+    return {"part-0"}
+
+
+def remove_folder(root: Path, dice: random.Random) -> set[str]:
+    (root / "empty").rmdir()
+    return {"empty/"}
+
+
+MUTATIONS = [flip, flip, flip, truncate, remove, swap, add, grow, replace_by_link, remove_folder]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    (root / "sub").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / "part-0").write_bytes(os.urandom(5000))
+    (root / "sub" / "part-1").write_bytes(os.urandom(5000))
+    (root / "large").write_bytes(os.urandom(600_000))
+    (root / "none").write_bytes(b"")
+    return root
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_seeded_change_is_found_and_named(local_desk: Any, source: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    uuid = local_desk.context.upload(source, META)
+    assert verify_checkpoint(local_desk.storage, uuid) == []
+    changed = MUTATIONS[seed % len(MUTATIONS)](local_desk.storage.root / uuid, dice)
+    faults = verify_checkpoint(local_desk.storage, uuid)
+    assert {fault.name for fault in faults} == changed
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 2))
+def test_what_is_read_is_checked(local_desk: Any, source: Path, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    uuid = local_desk.context.upload(source, META)
+    mutate = [flip, truncate, remove, swap, grow][seed // 2 % 5]
+    changed = mutate(local_desk.storage.root / uuid, dice)
+    if "manifest.json" in changed:
+        message = "manifest.json|no committed checkpoint"
+    else:
+        message = f"is damaged: ({'|'.join(sorted(changed))}): "
+    with pytest.raises(Exception, match=message):
+        local_desk.context.download(uuid, tmp_path / "back")
+    with pytest.raises(Exception, match=message):
+        local_desk.context.restore_path(uuid).__enter__()
+    assert not (tmp_path / "back").exists()
+
+
+def test_faults_outside_of_a_selection_do_not_matter(
+    local_desk: Any, source: Path, tmp_path: Path
+) -> None:
+    uuid = local_desk.context.upload(source, META)
+    (local_desk.storage.root / uuid / "large").write_bytes(b"changed")
+    local_desk.context.download(uuid, tmp_path / "back", selector=lambda name: name == "part-0")
+    assert (tmp_path / "back" / "part-0").read_bytes() == (source / "part-0").read_bytes()
+
+
+def test_in_memory_too(desk: Any, source: Path) -> None:
+    uuid = desk.context.upload(source, META)
+    desk.storage.replace(f"{uuid}/part-0", b"\0" * 5000)
+    desk.storage.replace(f"{uuid}/extra", b"")
+    faults = verify_checkpoint(desk.storage, uuid)
+    assert [fault.name for fault in faults] == ["extra", "part-0"]
+    assert faults[0] == Fault("extra", "is not in the manifest")
+    with pytest.raises(CheckpointCorruptError, match="part-0: has changed: its SHA-256 is"):
+        desk.context.restore_path(uuid).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"version": 1', '"version": 2', "its version is 2, and this release reads 1"),
+        ('"steps_completed": 3', '"steps_completed": 4', "its checksum does not match"),
+        ("detcore-checkpoint", "other", "its format is 'other'"),
+        ('"checksum"', '"check"', "its field 'checksum' is missing"),
+        ("{", "", "it is not JSON"),
+    ],
+)
+def test_a_changed_manifest_is_refused_with_the_reason(
+    local_desk: Any, source: Path, old: str, new: str, message: str
+) -> None:
+    uuid = local_desk.context.upload(source, META)
+    path = local_desk.storage.root / uuid / "manifest.json"
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(CheckpointCorruptError, match=f"manifest.json cannot be used: {message}"):
+        local_desk.context.get_metadata(uuid)
+
+
+def test_a_manifest_of_another_checkpoint_is_refused(local_desk: Any, source: Path) -> None:
+    first = local_desk.context.upload(source, META)
+    second = local_desk.context.upload(source, META)
+    root = local_desk.storage.root
+    (root / second / "manifest.json").write_bytes((root / first / "manifest.json").read_bytes())
+    with pytest.raises(CheckpointCorruptError, match=f"it belongs to checkpoint {first}"):
+        local_desk.context.get_metadata(second)
+
+
+def test_a_manifest_with_a_path_that_leads_out_is_refused(
+    local_desk: Any, source: Path, tmp_path: Path
+) -> None:
+    """Its checksum is right: whoever made it wanted it so."""
+    import dataclasses
+
+    from detcore.checkpoint._manifest import encode_manifest
+
+    uuid = local_desk.context.upload(source, META)
+    manifest = local_desk.context.get_manifest(uuid)
+    hostile = dataclasses.replace(
+        manifest, files={**manifest.files, "../../escaped": manifest.files["part-0"]}
+    )
+    (tmp_path / "escaped").write_bytes((source / "part-0").read_bytes())
+    path = local_desk.storage.root / uuid / "manifest.json"
+    path.write_bytes(encode_manifest(hostile))
+    with pytest.raises(CheckpointCorruptError, match=r"'\.\./\.\./escaped' is refused"):
+        local_desk.context.download(uuid, tmp_path / "a" / "b" / "back")
+    assert not (tmp_path / "a" / "escaped").exists()
