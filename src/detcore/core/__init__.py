@@ -1,1 +1,46 @@
+"""The Core API: metrics, checkpoints, search and preemption for training code of any kind.
 
+```python
+from detcore import core
+
+with core.init() as context:
+    for operation in context.searcher.operations():
+        ...
+        context.train.report_training_metrics(steps_completed=100, metrics={"loss": 0.5})
+        with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
+            (path / "weights.bin").write_bytes(weights)
+        if context.preempt.should_preempt():
+            break
+```
+"""
+
+from detcore.checkpoint import CheckpointContext, DownloadMode
+from detcore.core._context import Context, init
+from detcore.core._events import EventPipe
+from detcore.core._info import read_trial_info
+from detcore.core._modes import EarlyExitReason, PreemptMode, SearcherMode, TensorboardMode
+from detcore.core._preempt import PreemptContext
+from detcore.core._searcher import SearcherContext, SearcherOperation
+from detcore.core._train import TrainContext
+from detcore.distributed import DistributedContext
+from detcore.types import TrialInfo, Unit
+
+__all__ = [
+    "CheckpointContext",
+    "Context",
+    "DistributedContext",
+    "DownloadMode",
+    "EarlyExitReason",
+    "EventPipe",
+    "PreemptContext",
+    "PreemptMode",
+    "SearcherContext",
+    "SearcherMode",
+    "SearcherOperation",
+    "TensorboardMode",
+    "TrainContext",
+    "TrialInfo",
+    "Unit",
+    "init",
+    "read_trial_info",
+]

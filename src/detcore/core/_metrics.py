@@ -1,0 +1,103 @@
+"""Turning what a training loop calls a metric into a plain number, or saying why it is none."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from detcore.errors import MetricError
+
+__all__ = ["clean_batch_metrics", "clean_metric", "clean_metrics", "clean_steps"]
+
+
+def clean_steps(steps_completed: object) -> int:
+    """Return a number of steps as an int.
+
+    Raises:
+        MetricError: If it is not a whole number, 0 or more.
+    """
+    if not isinstance(steps_completed, bool):
+        try:
+            steps = operator.index(steps_completed)  # type: ignore[arg-type]  # checked by raising
+        except TypeError:
+            pass
+        else:
+            if steps >= 0:
+                return steps
+    raise MetricError(
+        f"steps_completed is {steps_completed!r}; expected a whole number of batches, 0 or more.\n"
+        "Metrics are recorded at the number of batches trained so far."
+    )
+
+
+def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
+    """Return metrics as plain numbers; NaN and infinities stay.
+
+    Args:
+        metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
+        where: What they are, for messages, such as ``"training"``.
+
+    Raises:
+        MetricError: If a value is no number; the message names it.
+    """
+    if not isinstance(metrics, Mapping):
+        raise MetricError(
+            f"{where} metrics are a {type(metrics).__name__}; expected a dictionary of numbers "
+            "by name, such as {'loss': 0.25}"
+        )
+    return {
+        name: value
+        if type(value) is float and type(name) is str
+        else clean_metric(name, value, where)
+        for name, value in metrics.items()
+    }
+
+
+def clean_batch_metrics(
+    batch_metrics: Sequence[Mapping[str, Any]] | None,
+) -> list[dict[str, float]] | None:
+    """Return the metrics of each batch as plain numbers."""
+    if batch_metrics is None:
+        return None
+    return [
+        clean_metrics(metrics, f"batch_metrics[{index}]")
+        for index, metrics in enumerate(batch_metrics)
+    ]
+
+
+def clean_metric(name: object, value: object, where: str = "") -> float:
+    """Return one metric as a plain number.
+
+    Raises:
+        MetricError: If the name is no text or the value no number.
+    """
+    label = f"{where} metric {name!r}".lstrip()
+    if not isinstance(name, str):
+        raise MetricError(f"the {label} has a name that is a {type(name).__name__}, not a text")
+    if isinstance(value, int | float):
+        # A plain int stays exact; bool and NumPy's float64 are subclasses that JSON need not know.
+        return value if type(value) is int else float(value)
+    if value is None:
+        raise MetricError(
+            f"the {label} is None.\n"
+            "A metric that was not computed has no place in the record.\n"
+            "Leave it out, or report float('nan')."
+        )
+    shape = getattr(value, "shape", ())
+    if isinstance(value, str | bytes | complex) or len(shape) > 0:
+        raise _not_a_number(label, value)
+    try:
+        return float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars; checked by raising
+    except (TypeError, ValueError) as error:
+        raise _not_a_number(label, value) from error
+
+
+def _not_a_number(label: str, value: object) -> MetricError:
+    shape = getattr(value, "shape", ())
+    kind = type(value).__name__ + (f" of shape {tuple(shape)}" if len(shape) else "")
+    return MetricError(
+        f"the {label} is a {kind}, not a single number.\n"
+        "Metrics are compared and plotted, which needs one number each.\n"
+        "Reduce it first (its mean, for instance), or give each part a name of its own."
+    )

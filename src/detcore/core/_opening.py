@@ -1,0 +1,213 @@
+"""Opening the parts of a context, each registered to be closed in reverse order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.core._events import EventPipe
+from detcore.core._info import read_trial_info
+from detcore.core._observers import Observers
+from detcore.core._outcome import Outcome
+from detcore.core._searcher import SearcherContext
+from detcore.core._train import TrainContext
+
+if TYPE_CHECKING:
+    from detcore.checkpoint import CheckpointContext
+    from detcore.core._modes import TensorboardMode
+    from detcore.core._preempt import PreemptContext
+    from detcore.database import Database, Spool
+    from detcore.distributed import DistributedContext
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
+    from detcore.types import TrialInfo
+
+__all__ = ["Ending", "Parts", "Settings", "open_parts"]
+
+_FLUSH_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a context was made with."""
+
+    environment: Environment
+    distributed: DistributedContext
+    preempt: PreemptContext
+    checkpoint_storage: str | Mapping[str, object] | None
+    tensorboard_mode: TensorboardMode
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What exists while a context is open."""
+
+    info: TrialInfo
+    database: Database
+    plugins: PluginManager
+    events: EventPipe
+    observers: Observers
+    checkpoint: CheckpointContext
+    train: TrainContext
+    searcher: SearcherContext
+
+
+@dataclasses.dataclass(slots=True)
+class Ending:
+    """How the trial ends; set before the parts are closed."""
+
+    outcome: Outcome = dataclasses.field(default_factory=Outcome.failed_to_start)
+    was_open: bool = False
+
+
+def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
+    """Open records, storage and signal handling.
+
+    Args:
+        settings: What with.
+        stack: Closes what was opened.
+        ending: Read when the stack is closed.
+    """
+    environment = settings.environment
+    plugins = _open_plugins(environment)
+    stack.callback(settings.distributed.close)
+    managed = read_trial_info(environment) if environment.trial_info is not None else None
+    database = _open_database(managed, environment, stack)
+    storage = _open_storage(managed, settings, plugins, stack)
+    if managed is not None:
+        info = _settle(managed, database, storage)
+    else:
+        info = _record_script(database, environment, plugins, storage)
+    events = EventPipe(environment.events_fd)
+    observers = Observers(info, events, plugins)
+    stack.callback(_record_end, ending, observers, database, None if managed else info)
+    spool = _open_spool(info, database, stack)
+    stack.callback(events.close)
+    train = TrainContext(
+        info,
+        distributed=settings.distributed,
+        database=database,
+        spool=spool,
+        events=events,
+        storage=storage,
+        tensorboard_mode=settings.tensorboard_mode,
+        on_reported=observers.metrics,
+    )
+    stack.callback(train.close)
+    checkpoint = _make_checkpoint(info, database, storage, settings, observers)
+    stack.callback(settings.preempt.close)
+    settings.preempt.start()
+    observers.started()
+    return Parts(
+        info=info,
+        database=database,
+        plugins=plugins,
+        events=events,
+        observers=observers,
+        checkpoint=checkpoint,
+        train=train,
+        searcher=SearcherContext(info, distributed=settings.distributed, events=events),
+    )
+
+
+def _open_plugins(environment: Environment) -> PluginManager:
+    from detcore.hooks import PluginManager
+
+    return PluginManager(
+        environment,
+        disabled=environment.disabled_plugins,
+        allowed=environment.allowed_plugins,
+    )
+
+
+def _open_database(
+    managed: TrialInfo | None, environment: Environment, stack: contextlib.ExitStack
+) -> Database:
+    from detcore.database import Database
+
+    url = managed.database_url if managed is not None else environment.database_url
+    return stack.enter_context(Database.open(url))
+
+
+def _open_storage(
+    managed: TrialInfo | None,
+    settings: Settings,
+    plugins: PluginManager,
+    stack: contextlib.ExitStack,
+) -> StorageBackend:
+    from detcore.storage import open_storage
+
+    spec = settings.checkpoint_storage
+    if spec is None and managed is not None:
+        spec = managed.config.get("checkpoint_storage")
+    storage = open_storage(spec, home=settings.environment.home, plugins=plugins)
+    stack.callback(storage.close)
+    # A storage that cannot be written to is found out now, not after an hour of training.
+    storage.probe()
+    return storage
+
+
+def _settle(managed: TrialInfo, database: Database, storage: StorageBackend) -> TrialInfo:
+    """Settle what an earlier, killed process of this trial left in this storage."""
+    from detcore.checkpoint import recover_checkpoints
+
+    recover_checkpoints(database, storage, managed.trial_id)
+    return managed
+
+
+def _record_script(
+    database: Database, environment: Environment, plugins: PluginManager, storage: StorageBackend
+) -> TrialInfo:
+    from detcore.core import _standalone
+
+    _standalone.settle_dead_scripts(database, environment, plugins)
+    return _standalone.create_records(database, environment, storage.url)
+
+
+def _open_spool(info: TrialInfo, database: Database, stack: contextlib.ExitStack) -> Spool:
+    from detcore.database import Spool, SpoolDrainer
+
+    path = Path(info.trial_dir) / f"spool-{info.run_id}.jsonl"
+    spool = Spool(path, trial_id=info.trial_id, run_id=info.run_id)
+    stack.callback(spool.close)
+    drainer = SpoolDrainer(database, path)
+    stack.callback(drainer.close, _FLUSH_TIMEOUT_S)
+    return spool
+
+
+def _make_checkpoint(
+    info: TrialInfo,
+    database: Database,
+    storage: StorageBackend,
+    settings: Settings,
+    observers: Observers,
+) -> CheckpointContext:
+    from detcore.checkpoint import CheckpointContext, CheckpointOwner
+
+    return CheckpointContext(
+        storage=storage,
+        distributed=settings.distributed,
+        database=database,
+        owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
+        parent=info.latest_checkpoint,
+        on_saved=observers.checkpoint_saved,
+    )
+
+
+def _record_end(
+    ending: Ending, observers: Observers, database: Database, script: TrialInfo | None
+) -> None:
+    """Record how a script ended; runs after its metrics went to the database.
+
+    The trials of a runner are recorded by the runner, which sees also those that are killed.
+    """
+    outcome = ending.outcome
+    if script is not None:
+        database.set_trial_state(script.trial_id, outcome.state, error=outcome.record)
+        database.set_experiment_state(script.experiment_id, outcome.state, error=outcome.record)
+    if ending.was_open:
+        observers.finished(outcome)

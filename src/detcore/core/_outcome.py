@@ -1,0 +1,77 @@
+"""What the way a with-block was left says about its trial."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from detcore.core._modes import EarlyExitReason
+from detcore.errors import DetcoreError, InvalidHP
+from detcore.types import ExperimentState
+
+__all__ = ["Outcome", "outcome_of"]
+
+_EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trial ended in this process.
+
+    Attributes:
+        state: What the records say.
+        error: What went wrong in one line, or None.
+        is_invalid_hp: Whether the training code rejected its hyperparameters.
+    """
+
+    state: ExperimentState
+    error: str | None = None
+    is_invalid_hp: bool = False
+
+    @property
+    def label(self) -> str:
+        """The state as events and hooks say it."""
+        return "INVALID_HP" if self.is_invalid_hp else self.state.value
+
+    @property
+    def record(self) -> str | None:
+        """The error as the records keep it."""
+        if not self.is_invalid_hp:
+            return self.error
+        return f"INVALID_HP: {self.error}" if self.error else "INVALID_HP"
+
+    @classmethod
+    def failed_to_start(cls) -> Outcome:
+        """Return the outcome of a script whose context could not be opened."""
+        return cls(ExperimentState.ERROR, "the context could not be opened")
+
+
+def outcome_of(
+    error: BaseException | None, *, is_preempted: bool, early_exit: EarlyExitReason | None
+) -> Outcome:
+    """Tell how a trial ended.
+
+    Args:
+        error: What ended the with-block, or None.
+        is_preempted: Whether the training code agreed to stop early.
+        early_exit: What it reported itself.
+    """
+    if isinstance(error, InvalidHP):
+        return Outcome(ExperimentState.ERROR, _one_line(error), is_invalid_hp=True)
+    if isinstance(error, SystemExit):
+        if error.code == _EXIT_COME_BACK:
+            return Outcome(ExperimentState.PAUSED)
+        if error.code not in (None, 0):
+            return Outcome(ExperimentState.ERROR, f"the script ended with exit code {error.code}")
+    elif error is not None and not isinstance(error, GeneratorExit):
+        return Outcome(ExperimentState.ERROR, _one_line(error))
+    if early_exit is EarlyExitReason.INVALID_HP:
+        return Outcome(ExperimentState.ERROR, None, is_invalid_hp=True)
+    return Outcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
+
+
+def _one_line(error: BaseException) -> str:
+    first = str(error).partition("\n")[0]
+    name = type(error).__name__
+    if isinstance(error, DetcoreError) and first:
+        return first  # written to be read as it is
+    return f"{name}: {first}" if first else name

@@ -1,0 +1,110 @@
+"""Being asked to stop, and asking whether one was."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from detcore.core._modes import PreemptMode
+from detcore.errors import ContextStateError
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+__all__ = ["PreemptContext"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class PreemptContext:
+    """Tells training code whether to save a checkpoint and end.
+
+    While the context is open, SIGINT, SIGTERM and SIGUSR1 set a flag and do nothing more; a second
+    SIGINT raises KeyboardInterrupt. The former handlers come back when the context closes.
+
+    Attributes:
+        is_requested: Whether a stop was requested in this process; a plain attribute, cheap enough
+            to read at every batch. `should_preempt` is what all workers agree on.
+        is_acknowledged: Whether the training code was told, and so is about to save and end.
+    """
+
+    def __init__(
+        self,
+        distributed: DistributedContext,
+        preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    ) -> None:
+        self._distributed = distributed
+        self._mode = preempt_mode
+        self._is_started = False
+        self._sigint_seen = False
+        self._before: dict[int, Any] = {}
+        self.is_requested = False
+        self.is_acknowledged = False
+
+    def start(self) -> PreemptContext:
+        """Begin to listen. Signals are handled if this is the main thread.
+
+        Raises:
+            ContextStateError: If it listens already.
+        """
+        if self._is_started:
+            raise ContextStateError("the preempt context was started twice; it listens already")
+        self._is_started = True
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def close(self) -> None:
+        """Stop listening and give signals back to whoever handled them before."""
+        for number, handler in self._before.items():
+            # Handlers that the user's code installed since then are theirs to keep.
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
+
+    def request(self) -> None:
+        """Ask for a stop from within this process, as a signal does; from any thread."""
+        self.is_requested = True
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Return whether to save a checkpoint and end.
+
+        Args:
+            auto_ack: Take True as the promise to do so. Pass False to decide later, and call
+                `acknowledge_preemption_signal` then.
+
+        Raises:
+            ContextStateError: If the context was not started, or in ChiefOnly mode on a worker
+                that is not the chief.
+        """
+        if not self._is_started:
+            raise ContextStateError(
+                "should_preempt() was called before the context was started.\n"
+                "Call it inside the block: with core.init() as context: ..."
+            )
+        rank = self._distributed.rank
+        if self._mode is PreemptMode.ChiefOnly and rank != 0:
+            raise ContextStateError(
+                f"should_preempt() was called on rank {rank} in ChiefOnly mode.\n"
+                "Call it on rank 0 only, or pass another preempt_mode to core.init()."
+            )
+        requested = self.is_requested
+        if self._mode is PreemptMode.WorkersAskChief:
+            requested = self._distributed.broadcast(requested)
+        if requested and auto_ack:
+            self.acknowledge_preemption_signal()
+        return requested
+
+    def acknowledge_preemption_signal(self) -> None:
+        """Say that a checkpoint is about to be saved and the process to end."""
+        self.is_acknowledged = True
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self._sigint_seen:
+                raise KeyboardInterrupt
+            self._sigint_seen = True
+        self.is_requested = True

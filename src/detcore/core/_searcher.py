@@ -1,0 +1,171 @@
+"""What a search method wants of a trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.core._metrics import clean_metric
+from detcore.core._modes import SearcherMode
+from detcore.errors import ContextStateError, MetricError
+from detcore.types import Length, Unit
+
+if TYPE_CHECKING:
+    from detcore.core._events import EventPipe
+    from detcore.distributed import DistributedContext
+    from detcore.types import TrialInfo
+
+__all__ = ["SearcherContext", "SearcherOperation"]
+
+
+class SearcherOperation:
+    """Train up to a length, validate there, and report the searcher's metric.
+
+    Attributes:
+        length: Up to where to train: an absolute amount, counted from the trial's beginning.
+        unit: What `length` counts; None where the configuration gives a bare number.
+        is_completed: Whether the metric was reported.
+    """
+
+    def __init__(
+        self, length: int, unit: Unit | None, *, distributed: DistributedContext, events: EventPipe
+    ) -> None:
+        self.length = length
+        self.unit = unit
+        self.is_completed = False
+        self._distributed = distributed
+        self._events = events
+
+    def report_progress(self, length: float) -> None:
+        """Say how far training came; for displays.
+
+        Args:
+            length: The amount trained since the trial's beginning; >= 0.
+
+        Raises:
+            ContextStateError: On a worker that is not the chief, or after the operation was
+                completed, unless `length` is the operation's.
+        """
+        self._need_chief("report_progress")
+        if not math.isfinite(length) or length < 0:
+            raise MetricError(f"progress of {length!r}: expected a finite number, 0 or more")
+        if self.is_completed and length != self.length:
+            raise ContextStateError(
+                f"progress {length} was reported after the operation of length {self.length} was "
+                "completed.\nReport progress before report_completed()."
+            )
+        unit = None if self.unit is None else self.unit.value
+        self._events.send("progress", progress=length, length=self.length, unit=unit)
+
+    def report_completed(self, searcher_metric: float) -> None:
+        """Say that training reached the length, with the searcher's metric there.
+
+        Args:
+            searcher_metric: The metric that the searcher compares; not NaN.
+
+        Raises:
+            ContextStateError: On a worker that is not the chief, or if completed already.
+            MetricError: If the metric is not a number, or NaN.
+        """
+        self._need_chief("report_completed")
+        if self.is_completed:
+            raise ContextStateError(
+                f"the operation of length {self.length} was completed twice.\n"
+                "Call report_completed() once per operation."
+            )
+        value = clean_metric("searcher_metric", searcher_metric)
+        if math.isnan(value):
+            raise MetricError(
+                "the searcher's metric is NaN.\n"
+                "Nothing can be compared with NaN, so the search cannot go on.\n"
+                "Look for NaN in the data, or train with a lower learning rate."
+            )
+        self.is_completed = True
+
+    def _need_chief(self, name: str) -> None:
+        if self._distributed.rank != 0:
+            raise ContextStateError(
+                f"{name}() was called on rank {self._distributed.rank}.\n"
+                "One worker speaks for the trial: call it on rank 0 only."
+            )
+
+
+class SearcherContext:
+    """Hands on what the search method wants of this trial.
+
+    ```python
+    for operation in context.searcher.operations():
+        metric = train_until(operation.length)
+        operation.report_completed(metric)
+    ```
+    """
+
+    def __init__(
+        self, info: TrialInfo | None, *, distributed: DistributedContext, events: EventPipe
+    ) -> None:
+        self._distributed = distributed
+        self._events = events
+        self._length, self._unit = _configured_length(info)
+        self._is_acknowledged = False
+
+    def operations(
+        self,
+        searcher_mode: SearcherMode = SearcherMode.WorkersAskChief,
+        auto_ack: bool = True,
+    ) -> Iterator[SearcherOperation]:
+        """Iterate over the operations, until the search method has no more for this trial.
+
+        A trial with no experiment file has one operation, of 1 epoch.
+
+        Args:
+            searcher_mode: Who iterates.
+            auto_ack: Acknowledge the end of the operations; pass False to call
+                `acknowledge_out_of_ops` yourself.
+
+        Raises:
+            ContextStateError: In ChiefOnly mode on another worker, and when the next operation is
+                asked for before the last one was completed.
+        """
+        if searcher_mode is SearcherMode.ChiefOnly and self._distributed.rank != 0:
+            raise ContextStateError(
+                f"operations() was called on rank {self._distributed.rank} in ChiefOnly mode.\n"
+                "Call it on rank 0 only, or pass SearcherMode.WorkersAskChief."
+            )
+        return self._operations(auto_ack)
+
+    def _operations(self, auto_ack: bool) -> Iterator[SearcherOperation]:
+        operation = SearcherOperation(
+            self._length, self._unit, distributed=self._distributed, events=self._events
+        )
+        yield operation
+        if not operation.is_completed:
+            raise ContextStateError(
+                f"the next operation was asked for, but the one of length {operation.length} was "
+                "not completed.\n"
+                "Without its metric the search method cannot decide what comes next.\n"
+                "Call operation.report_completed(metric) first, or leave the loop with break."
+            )
+        if auto_ack:
+            self.acknowledge_out_of_ops()
+
+    def acknowledge_out_of_ops(self) -> None:
+        """Say that the end of the operations was understood and the trial is about to end."""
+        self._is_acknowledged = True
+
+    def get_configured_units(self) -> Unit | None:
+        """Return the unit of `SearcherOperation.length`; None for a bare number."""
+        return self._unit
+
+
+def _configured_length(info: TrialInfo | None) -> tuple[int, Unit | None]:
+    searcher: Any = (info.config.get("searcher") or {}) if info is not None else {}
+    length = searcher.get("max_length")
+    if length is None:
+        return 1, Unit.EPOCHS
+    if isinstance(length, Length):
+        return length.count, length.unit
+    if isinstance(length, Mapping):
+        ((unit, count),) = length.items()
+        return int(count), Unit(unit)
+    return int(length), None

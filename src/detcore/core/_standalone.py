@@ -1,0 +1,100 @@
+"""Records of a script that runs by itself, without a runner."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import DetcoreError
+from detcore.types import ExperimentState, TrialInfo
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+
+__all__ = ["create_records", "settle_dead_scripts"]
+
+
+def create_records(database: Database, environment: Environment, storage_url: str) -> TrialInfo:
+    """Record an experiment with one trial, named after the script.
+
+    Args:
+        database: Where to.
+        environment: Its `home` holds the trial's folder.
+        storage_url: Where the checkpoints will be.
+    """
+    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
+    name = script.name if script is not None and script.name not in ("", "-c") else "interactive"
+    model_dir = script.parent.absolute() if script is not None and script.exists() else Path.cwd()
+    config: dict[str, Any] = {
+        "name": name,
+        "is_standalone": True,
+        "checkpoint_storage": storage_url,
+    }
+    experiment_id = database.create_experiment(
+        config=config, config_text=None, model_dir=str(model_dir), name=name
+    )
+    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
+    trial_dir = _folder(environment, experiment_id) / "trials" / str(trial_id)
+    trial_dir.mkdir(parents=True, exist_ok=True)
+    database.set_trial_dir(trial_id, str(trial_dir))
+    run_id = database.start_run(trial_id)
+    return TrialInfo(
+        experiment_id=experiment_id,
+        trial_id=trial_id,
+        run_id=run_id,
+        trial_seed=0,
+        hparams={},
+        config=config,
+        model_dir=str(model_dir),
+        trial_dir=str(trial_dir),
+        database_url=environment.database_url,
+    )
+
+
+def settle_dead_scripts(
+    database: Database, environment: Environment, plugins: PluginManager
+) -> None:
+    """Settle what scripts of this machine left that were killed: checkpoints, and their state."""
+    for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
+        if not experiment.config.get("is_standalone"):
+            continue
+        # None: it runs on another machine, whose next script looks after it.
+        if database.experiment_is_alive(experiment.id) is False:
+            _try_settle(database, environment, plugins, experiment)
+
+
+def _try_settle(
+    database: Database, environment: Environment, plugins: PluginManager, experiment: Any
+) -> None:
+    try:
+        _settle(database, environment, plugins, experiment)
+    except (DetcoreError, OSError) as error:
+        # A storage that is away today must not keep an unrelated script from starting; the
+        # records stay as they are, and the next start looks again.
+        logging.getLogger("detcore").warning(
+            "what experiment %s left behind could not be settled yet: %s", experiment.id, error
+        )
+
+
+def _settle(
+    database: Database, environment: Environment, plugins: PluginManager, experiment: Any
+) -> None:
+    from detcore.checkpoint import recover_checkpoints
+    from detcore.storage import open_storage
+
+    spec = experiment.config.get("checkpoint_storage")
+    error = "the script ended without saying how (killed, or the machine went down)"
+    with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
+        for trial in database.list_trials(experiment.id):
+            recover_checkpoints(database, storage, trial.id)
+            database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
+    database.set_experiment_state(experiment.id, ExperimentState.ERROR, error=error)
+
+
+def _folder(environment: Environment, experiment_id: int) -> Path:
+    return environment.home / "experiments" / str(experiment_id)

@@ -1,0 +1,204 @@
+"""Reporting how training goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from detcore.core._best import BestValidation
+from detcore.core._metrics import clean_batch_metrics, clean_metrics, clean_steps
+from detcore.core._modes import EarlyExitReason, TensorboardMode
+from detcore.core._tensorboard import EventFile
+from detcore.errors import ContextStateError
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.core._events import EventPipe
+    from detcore.database import Database, Spool
+    from detcore.distributed import DistributedContext
+    from detcore.storage import StorageBackend
+    from detcore.types import TrialInfo
+
+__all__ = ["TrainContext"]
+
+_OnReported: TypeAlias = Callable[
+    [str, int, Mapping[str, float], Sequence[Mapping[str, float]] | None], None
+]
+
+
+class TrainContext:
+    """Records metrics and status of a trial.
+
+    A metric is safe when its ``report_*`` call returns: it survives the death of the process at
+    any later moment. Moving it into the database happens in the background.
+
+    Attributes:
+        early_exit_reason: What `report_early_exit` was given first, or None.
+    """
+
+    def __init__(
+        self,
+        info: TrialInfo,
+        *,
+        distributed: DistributedContext,
+        database: Database,
+        spool: Spool,
+        events: EventPipe,
+        storage: StorageBackend,
+        tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+        on_reported: _OnReported,
+    ) -> None:
+        self._info = info
+        self._distributed = distributed
+        self._database = database
+        self._spool = spool
+        self._events = events
+        self._storage = storage
+        self._mode = tensorboard_mode
+        self._on_reported = on_reported
+        self._best = BestValidation(info, database)
+        self._tensorboard_path = Path(info.trial_dir) / "tensorboard"
+        self._event_file = EventFile(self._tensorboard_path)
+        self.early_exit_reason: EarlyExitReason | None = None
+
+    def report_training_metrics(
+        self,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Record training metrics. Call it on the chief.
+
+        Args:
+            steps_completed: Batches trained since the trial first started.
+            metrics: Numbers by name, over the batches since the last report; NaN and infinities
+                are kept.
+            batch_metrics: The metrics of each of these batches, oldest first, or None.
+
+        Raises:
+            MetricError: If a value is None or no single number; the message names it.
+            StorageFullError: If there is no room for it on the disk.
+        """
+        self._need_chief("report_training_metrics")
+        steps = clean_steps(steps_completed)
+        cleaned = clean_metrics(metrics, "training")
+        batches = clean_batch_metrics(batch_metrics)
+        self._report("training", steps, cleaned, batches)
+
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Record validation metrics. Call it on the chief.
+
+        Args:
+            steps_completed: Batches trained since the trial first started.
+            metrics: Numbers by name; NaN and infinities are kept.
+
+        Raises:
+            MetricError: If a value is None or no single number; the message names it.
+            StorageFullError: If there is no room for it on the disk.
+        """
+        self._need_chief("report_validation_metrics")
+        steps = clean_steps(steps_completed)
+        cleaned = clean_metrics(metrics, "validation")
+        self._report("validation", steps, cleaned, None)
+        self._best.add(cleaned)
+
+    def get_experiment_best_validation(self) -> float | None:
+        """Return the best value of the searcher's metric over all trials of the experiment.
+
+        None before the first validation, and where no experiment file names a metric. What a
+        killed run of this trial reported beyond the checkpoint it resumed from does not count.
+        """
+        return self._best.value()
+
+    def set_status(self, status: str) -> None:
+        """Tell whoever watches what the trial is doing, in a few words."""
+        self._events.send("status", status=str(status))
+
+    def report_early_exit(self, reason: EarlyExitReason) -> None:
+        """Say why the trial ends early. The first reason stands; later ones are ignored."""
+        self._need_chief("report_early_exit")
+        reason = EarlyExitReason(reason)
+        if self.early_exit_reason is None:
+            self.early_exit_reason = reason
+            self._record_early_exit(reason)
+
+    def get_tensorboard_path(self) -> Path:
+        """Return the folder of this trial's event files; it exists."""
+        self._tensorboard_path.mkdir(parents=True, exist_ok=True)
+        return self._tensorboard_path
+
+    def upload_tensorboard_files(
+        self,
+        selector: Callable[[Path], bool] = lambda _: True,
+        mangler: Callable[[Path, int], Path] = lambda path, _: path,
+    ) -> list[str]:
+        """Copy files below `get_tensorboard_path` to the checkpoint storage.
+
+        They go under ``tensorboard/experiment/<id>/trial/<id>/``; copies of the same name are
+        replaced.
+
+        Args:
+            selector: Which files; given their paths relative to the folder.
+            mangler: Under which name; given the relative path and this worker's rank.
+
+        Returns:
+            The keys written.
+
+        Raises:
+            ContextStateError: If the mode is AUTO, which takes care of event files itself.
+        """
+        if self._mode is TensorboardMode.AUTO:
+            raise ContextStateError(
+                "upload_tensorboard_files() was called in TensorboardMode.AUTO.\n"
+                "In that mode event files are written for you.\n"
+                "Pass tensorboard_mode=TensorboardMode.MANUAL to core.init()."
+            )
+        root = self._tensorboard_path
+        prefix = f"tensorboard/experiment/{self._info.experiment_id}/trial/{self._info.trial_id}"
+        pairs = []
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            name = path.relative_to(root)
+            if selector(name):
+                target = mangler(name, self._distributed.rank)
+                pairs.append((path, f"{prefix}/{target.as_posix()}"))
+        self._storage.put_tree(pairs)
+        return [key for _, key in pairs]
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._event_file.close()
+
+    def _report(
+        self,
+        kind: str,
+        steps: int,
+        metrics: dict[str, float],
+        batches: list[dict[str, float]] | None,
+    ) -> None:
+        payload = {"steps_completed": steps, "metrics": metrics, "batch_metrics": batches}
+        self._spool.append(kind, payload)
+        if self._mode is TensorboardMode.AUTO and metrics:
+            scalars = {_tag(kind, name): value for name, value in metrics.items()}
+            self._event_file.add_scalars(steps, scalars)
+        self._on_reported(kind, steps, metrics, batches)
+
+    def _record_early_exit(self, reason: EarlyExitReason) -> None:
+        self._events.send("early_exit", reason=reason.value)
+        if reason is EarlyExitReason.INVALID_HP:
+            self._database.set_trial_state(
+                self._info.trial_id, ExperimentState.ERROR, error=reason.value
+            )
+
+    def _need_chief(self, name: str) -> None:
+        rank = self._distributed.rank
+        if rank != 0:
+            raise ContextStateError(
+                f"{name}() was called on rank {rank}.\n"
+                "One worker reports for the trial: call it on rank 0 only."
+            )
+
+
+def _tag(kind: str, name: str) -> str:
+    is_prefixed = kind == "training" or name.startswith("val_")
+    return f"detcore/{name}" if is_prefixed else f"detcore/val_{name}"

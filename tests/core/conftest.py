@@ -1,0 +1,110 @@
+"""Scripts and trials that use the Core API, with a home of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore import core
+from detcore.database import Database
+from detcore.types import TrialInfo
+
+
+class Home:
+    """A folder of records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path / 'detcore.db'}"
+        self.started: list[subprocess.Popen[str]] = []
+
+    def database(self) -> Database:
+        return Database.open(self.url)
+
+    def start(self, code: str, name: str = "train.py") -> subprocess.Popen[str]:
+        """Start a script."""
+        script = self.path.parent / name
+        script.write_text(code)
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(script)],
+            env={**os.environ, "DETCORE_HOME": str(self.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, code: str, name: str = "train.py") -> tuple[int, str, str]:
+        """Run a script to its end; return exit code and output."""
+        process = self.start(code, name)
+        stdout, stderr = process.communicate(timeout=60)
+        return process.returncode, stdout, stderr
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path / "home")
+    yield home
+    for process in home.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[..., core.Context]:
+    """Make contexts as a script does that nobody started."""
+    monkeypatch.setenv("DETCORE_HOME", str(home.path))
+    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    return core.init
+
+
+@pytest.fixture
+def managed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[core.Context, TrialInfo]]:
+    """Make contexts as a worker does that a runner started."""
+    trials: dict[str, int] = {}
+
+    def make(
+        config: dict[str, Any] | None = None, *, steps_completed: int = 0, **arguments: Any
+    ) -> tuple[core.Context, TrialInfo]:
+        monkeypatch.setenv("DETCORE_HOME", str(home.path))
+        with home.database() as database:
+            if "id" not in trials:
+                trials["experiment"] = database.create_experiment(
+                    config=config or {}, config_text=None, model_dir="/", name="x"
+                )
+                trials["id"] = database.create_trial(
+                    experiment_id=trials["experiment"], hparams={}, seed=3
+                )
+            run_id = database.start_run(trials["id"])
+        info = TrialInfo(
+            experiment_id=trials["experiment"],
+            trial_id=trials["id"],
+            run_id=run_id,
+            trial_seed=3,
+            hparams={"lr": 0.1},
+            config=config or {},
+            model_dir="/",
+            trial_dir=str(home.path / "trial"),
+            database_url=home.url,
+            steps_completed=steps_completed,
+        )
+        path = home.path / "info.json"
+        path.write_text(json.dumps(dataclasses.asdict(info)))
+        monkeypatch.setenv("DETCORE_TRIAL_INFO", str(path))
+        return core.init(**arguments), info
+
+    return make

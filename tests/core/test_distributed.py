@@ -1,0 +1,89 @@
+"""One worker's place among one."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from detcore import core
+from detcore.errors import DistributedError
+
+ONE = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 1}
+
+
+@pytest.mark.parametrize("numbers", [{}, ONE])
+def test_getters_and_collectives_of_one(numbers: dict[str, Any]) -> None:
+    with core.DistributedContext(**numbers, port_offset=3, force_tcp=True) as context:
+        assert {name: getattr(context, name) for name in ONE} == ONE
+        assert (context.get_rank(), context.get_local_rank()) == (0, 0)
+        assert (context.get_size(), context.get_num_agents()) == (1, 1)
+        stuff = {"any": object()}
+        assert context.gather(stuff) == context.gather_local(stuff) == [stuff]
+        assert context.allgather(stuff) == context.allgather_local(stuff) == [stuff]
+        assert context.broadcast(stuff) is stuff
+        assert context.broadcast_local(stuff) is stuff
+        assert context.broadcast_local() is None
+    context.close()
+    with pytest.raises(DistributedError, match=r"allgather\(\) was called on .* closed"):
+        context.allgather(1)
+
+
+@pytest.mark.parametrize("name", sorted(ONE))
+def test_all_six_or_none(name: str) -> None:
+    some: dict[str, Any] = {key: value for key, value in ONE.items() if key != name}
+    with pytest.raises(DistributedError, match=rf"without {name}.\n.*all or none"):
+        core.DistributedContext(**some)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 1}, "rank=1 is outside of size=1"),
+        ({"rank": -1}, "rank=-1 is outside"),
+        ({"local_rank": 2}, "local_rank=2 is outside of local_size=1"),
+        ({"cross_rank": 1}, "cross_rank=1 is outside of cross_size=1"),
+        ({"local_size": 2}, "size=1 workers in all, but local_size=2"),
+        ({"size": 2, "local_size": 2}, r"size=2: this release .*\n.*later release"),
+        ({"size": 2, "cross_size": 2}, r"2 workers on 2 nodes, but no chief_ip.*\n.*\n.*DET_CHIEF"),
+        ({"size": 2, "cross_size": 2, "chief_ip": "10.0.0.1"}, "arrives with a later release"),
+    ],
+)
+def test_numbers_that_do_not_add_up(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DistributedError, match=message):
+        core.DistributedContext(**{**ONE, **changes})
+
+
+def test_from_horovod() -> None:
+    hvd = types.SimpleNamespace(**{name: lambda v=value: v for name, value in ONE.items()})
+    assert core.DistributedContext.from_horovod(hvd).size == 1
+
+
+@pytest.mark.parametrize(
+    ("factory", "names"),
+    [
+        ("from_deepspeed", "RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"),
+        (
+            "from_torch_distributed",
+            "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE",
+        ),
+    ],
+)
+def test_from_variables(monkeypatch: pytest.MonkeyPatch, factory: str, names: str) -> None:
+    make = getattr(core.DistributedContext, factory)
+    for name in names.split():
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(DistributedError, match=rf"not set: {', '.join(names.split())}"):
+        make()
+    for name, value in zip(names.split(), ONE.values(), strict=True):
+        monkeypatch.setenv(name, str(value))
+    assert make().get_size() == 1
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(DistributedError, match="RANK='first' is not a number"):
+        make()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("DET_CHIEF_IP", "10.0.0.1")
+    with pytest.raises(DistributedError, match="size=4: this release"):
+        make()

@@ -1,0 +1,319 @@
+"""Opening and closing a context: whose trial it is, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore import core
+from detcore.checkpoint import verify_checkpoint
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
+from detcore.storage import LocalStorage
+
+SCRIPT = """
+from detcore import InvalidHP, core
+with core.init({arguments}) as context:
+    context.train.report_training_metrics(1, {{"loss": 0.5}})
+    with context.checkpoint.store_path({{"steps_completed": 1}}) as (path, uuid):
+        (path / "w").write_text("weights")
+    {body}
+"""
+
+
+def records(home: Any) -> tuple[Any, Any, Any]:
+    with home.database() as database:
+        experiment = database.list_experiments()[-1]
+        trial = database.list_trials(experiment.id)[-1]
+        return experiment, trial, database.metrics(trial.id, "training")
+
+
+def test_a_script_is_an_experiment_named_after_it(home: Any) -> None:
+    code, _, stderr = home.run(SCRIPT.format(arguments="", body="raise SystemExit(3)"))
+    assert code == 3, stderr
+    experiment, trial, metrics = records(home)
+    assert (experiment.name, experiment.state.value) == ("train.py", "ERROR")
+    assert experiment.error == trial.error == "the script ended with exit code 3"
+    assert experiment.model_dir == str(home.path.parent)
+    assert [row.metrics for row in metrics] == [{"loss": 0.5}]
+    with home.database() as database:
+        (checkpoint,) = database.list_checkpoints()
+    assert checkpoint.state == "COMPLETED"
+    assert (home.path / "checkpoints" / checkpoint.uuid / "w").read_text() == "weights"
+
+
+def agree_to_stop(context: core.Context) -> None:
+    context.preempt.request()
+    assert context.preempt.should_preempt()
+
+
+def raising(error: BaseException) -> Callable[[core.Context], None]:
+    def end(_: core.Context) -> None:
+        raise error
+
+    return end
+
+
+def exiting_early(reason: core.EarlyExitReason) -> Callable[[core.Context], None]:
+    return lambda context: context.train.report_early_exit(reason)
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "error"),
+    [
+        (lambda _: None, "COMPLETED", None),
+        (raising(SystemExit(0)), "COMPLETED", None),
+        (raising(SystemExit()), "COMPLETED", None),
+        (raising(SystemExit(75)), "PAUSED", None),
+        (agree_to_stop, "PAUSED", None),
+        (lambda context: context.preempt.request(), "COMPLETED", None),
+        (raising(ValueError("bad\nluck")), "ERROR", "ValueError: bad"),
+        (raising(ConfigError("not so\nbut so")), "ERROR", "not so"),
+        (raising(InvalidHP("lr too high")), "ERROR", "INVALID_HP: lr too high"),
+        (raising(InvalidHP()), "ERROR", "INVALID_HP: InvalidHP"),
+        (raising(KeyboardInterrupt()), "ERROR", "KeyboardInterrupt"),
+        (exiting_early(core.EarlyExitReason.INVALID_HP), "ERROR", "INVALID_HP"),
+        (exiting_early(core.EarlyExitReason.USER_REQUESTED_STOP), "COMPLETED", None),
+    ],
+)
+def test_it_is_recorded_as_the_block_ends(
+    alone: Callable[..., core.Context], home: Any, end: Any, state: str, error: str | None
+) -> None:
+    with contextlib.suppress(BaseException), alone() as context:
+        end(context)
+    experiment, trial, _ = records(home)
+    assert (experiment.state.value, experiment.error) == (state, error)
+    assert (trial.state.value, trial.error) == (state, error)
+
+
+def test_start_and_close_do_what_with_does(alone: Callable[..., core.Context], home: Any) -> None:
+    context = alone()
+    assert context.info is None
+    with pytest.raises(ContextStateError, match=r"not open.*\n.*with core.init\(\) as context"):
+        _ = context.train
+    assert context.start() is context
+    assert context.info is not None
+    assert context.info.run_id == 1
+    with pytest.raises(ContextStateError, match="was started before"):
+        context.start()
+    context.close()
+    context.close()
+    with pytest.raises(ContextStateError, match="was started before"):
+        context.start()
+    assert records(home)[0].state.value == "COMPLETED"
+
+
+def test_the_parts_of_a_context(alone: Callable[..., core.Context], home: Any) -> None:
+    with alone() as context:
+        assert isinstance(context.train, core.TrainContext)
+        assert isinstance(context.checkpoint, core.CheckpointContext)
+        assert isinstance(context.searcher, core.SearcherContext)
+        assert isinstance(context.preempt, core.PreemptContext)
+        assert isinstance(context.distributed, core.DistributedContext)
+        assert isinstance(context.events, core.EventPipe)
+        assert context.environment.home == home.path
+        assert context.plugins.index()
+        assert context.database.list_experiments()
+
+
+@pytest.mark.parametrize("kind", ["path", "url", "dict"])
+def test_where_checkpoints_go(
+    alone: Callable[..., core.Context], tmp_path: Path, kind: str
+) -> None:
+    root = tmp_path / "elsewhere"
+    root.mkdir()
+    spec: Any = {
+        "path": str(root),
+        "url": root.as_uri(),
+        "dict": {"type": "shared_fs", "host_path": str(root)},
+    }[kind]
+    with (
+        alone(checkpoint_storage=spec) as context,
+        context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid),
+    ):
+        assert path == root / uuid
+    assert verify_checkpoint(LocalStorage(root), uuid) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"distributed": 3}, "distributed is a int; expected a DistributedContext"),
+        ({"preempt_mode": "CHIEF"}, "preempt_mode is 'CHIEF'; expected one of PreemptMode"),
+        ({"tensorboard_mode": None}, "tensorboard_mode is None"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(
+    alone: Callable[..., core.Context], arguments: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        alone(**arguments)
+
+
+def test_a_storage_that_cannot_be_written_is_found_at_the_start(
+    alone: Callable[..., core.Context], tmp_path: Path, home: Any
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Not a directory"):
+        alone(checkpoint_storage=str(tmp_path / "file" / "below")).start()
+    with home.database() as database:
+        assert database.list_experiments() == []
+
+
+def test_signal_handlers_come_back_when_the_start_fails(
+    alone: Callable[..., core.Context], tmp_path: Path
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        alone(checkpoint_storage=str(tmp_path / "file" / "below")).start()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_under_a_runner_the_trial_is_the_runners(managed: Any, home: Any) -> None:
+    context, info = managed({"searcher": {"max_length": {"batches": 5}}})
+    with context:
+        assert context.info == info
+        assert next(context.searcher.operations()).length == 5
+        context.train.report_training_metrics(2, {"loss": 1.0})
+    experiment, trial, metrics = records(home)
+    # The runner records the end, because it sees also those that are killed.
+    assert (experiment.state.value, trial.state.value) == ("RUNNING", "RUNNING")
+    assert [row.steps_completed for row in metrics] == [2]
+
+
+def test_invalid_hp_under_a_runner(managed: Any, home: Any, monkeypatch: Any) -> None:
+    read, write = os.pipe()
+    monkeypatch.setenv("DETCORE_EVENTS_FD", str(write))
+    context, _ = managed()
+    with pytest.raises(InvalidHP), context:
+        raise InvalidHP("too deep")
+    os.close(write)
+    with os.fdopen(read) as file:
+        events = [json.loads(line) for line in file]
+    assert {"type": "finished", "state": "INVALID_HP", "error": "too deep"} in events
+    assert {"type": "early_exit", "reason": "INVALID_HP"} in events
+    assert records(home)[1].error == "INVALID_HP"
+
+
+def test_what_is_wrong_with_the_trials_file(home: Any, tmp_path: Path) -> None:
+    variables = {"DETCORE_HOME": str(tmp_path)}
+    with pytest.raises(RunError, match=r"not started for a trial.*\n.*\n.*detcore run"):
+        core.read_trial_info(read_environment(variables))
+    path = tmp_path / "info.json"
+    variables["DETCORE_TRIAL_INFO"] = str(path)
+    with pytest.raises(RunError, match=r"info.json cannot be read"):
+        core.read_trial_info(read_environment(variables))
+    path.write_text("{")
+    with pytest.raises(RunError, match=r"info.json does not describe a trial"):
+        core.read_trial_info(read_environment(variables))
+    path.write_text('{"trial_id": 1}')
+    with pytest.raises(RunError, match=r"does not describe a trial.*missing"):
+        core.read_trial_info(read_environment(variables))
+    path.write_text('{"colour": 1}')
+    with pytest.raises(RunError, match=r"does not know: colour.*\n.*same release"):
+        core.read_trial_info(read_environment(variables))
+
+
+HANGING = """
+import os, sys
+from detcore import core
+with core.init() as context:
+    context.train.report_training_metrics(3, {"loss": 0.25})
+    with context.checkpoint.store_path({"steps_completed": 3}) as (path, uuid):
+        (path / "w").write_text("whole")
+    with context.checkpoint.store_path({"steps_completed": 4}) as (path, uuid):
+        (path / "w").write_bytes(b"x" * 1_000_000)
+        print("saving", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
+    killed = home.start(HANGING, "killed.py")
+    assert killed.stdout.readline() == "saving\n"
+    alive = home.start(HANGING, "alive.py")
+    assert alive.stdout.readline() == "saving\n"
+    killed.kill()
+    killed.wait()
+    code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
+    assert code == 0, stderr
+    with home.database() as database:
+        first, second, third = database.list_experiments()
+        assert (first.name, first.state.value) == ("killed.py", "ERROR")
+        assert "without saying how" in first.error
+        assert (second.name, second.state.value) == ("alive.py", "RUNNING")
+        assert (third.name, third.state.value) == ("next.py", "COMPLETED")
+        states = [
+            [record.state for record in database.list_checkpoints(experiment_id=each.id)]
+            for each in (first, second, third)
+        ]
+        assert states == [["COMPLETED", "DELETED"], ["COMPLETED", "ACTIVE"], ["COMPLETED"]]
+        there = {path.name for path in (home.path / "checkpoints").iterdir()}
+        kept = database.list_checkpoints(states=["COMPLETED", "ACTIVE"])
+        assert there == {record.uuid for record in kept}
+    alive.communicate(input="", timeout=30)
+    assert records_of(home, "alive.py").state.value == "COMPLETED"
+
+
+def records_of(home: Any, name: str) -> Any:
+    with home.database() as database:
+        return next(each for each in database.list_experiments() if each.name == name)
+
+
+def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
+    home: Any, tmp_path: Path
+) -> None:
+    import shutil
+
+    root = tmp_path / "mounted"
+    code = HANGING.replace("core.init()", f"core.init(checkpoint_storage={str(root)!r})")
+    killed = home.start(code, "killed.py")
+    assert killed.stdout.readline() == "saving\n"
+    killed.kill()
+    killed.wait()
+    shutil.rmtree(root)
+    code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
+    assert code == 0, stderr
+    assert "what experiment 1 left behind could not be settled yet" in stderr
+    assert records_of(home, "killed.py").state.value == "RUNNING"  # to be looked at again
+
+
+def test_a_report_survives_sigkill(home: Any) -> None:
+    from detcore.database import ingest_spools
+
+    code = """
+import os, signal
+from detcore import core
+with core.init() as context:
+    for step in range(1, 500):
+        context.train.report_training_metrics(step, {"loss": float(step)})
+        if step == 321:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+    returned, _, stderr = home.run(code)
+    assert returned == -signal.SIGKILL, stderr
+    with home.database() as database:
+        ingest_spools(database, home.path)
+        trial = database.list_trials(1)[0]
+        steps = [row.steps_completed for row in database.metrics(trial.id, "training")]
+    assert steps == list(range(1, 322))
+
+
+def test_reporting_is_quick(alone: Callable[..., core.Context]) -> None:
+    """A generous bound: what must not happen is a database lock or an fsync per report."""
+    with alone() as context:
+        batches = [{"loss": 0.5, "accuracy": 0.25}] * 100
+        context.train.report_training_metrics(0, {"loss": 1.0}, batches)
+        began = time.process_time()
+        for step in range(1, 101):
+            context.train.report_training_metrics(step, {"loss": 1.0}, batches)
+        assert (time.process_time() - began) / 100 < 0.01

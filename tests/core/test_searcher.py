@@ -1,0 +1,106 @@
+"""Operations, and calls that come at the wrong time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from detcore.core import DistributedContext, EventPipe, SearcherContext, SearcherMode, Unit
+from detcore.errors import ContextStateError, MetricError
+from detcore.types import Length, TrialInfo
+
+
+def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
+    config = {} if max_length is None else {"searcher": {"max_length": max_length}}
+    info = TrialInfo(
+        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=config,
+        model_dir="/", trial_dir="/", database_url="",
+    )  # fmt: skip
+    distributed = DistributedContext()
+    distributed.rank = rank
+    return SearcherContext(info, distributed=distributed, events=EventPipe(None))
+
+
+@pytest.mark.parametrize(
+    ("max_length", "length", "unit"),
+    [
+        (None, 1, Unit.EPOCHS),
+        ({"batches": 40}, 40, Unit.BATCHES),
+        ({"records": 7}, 7, Unit.RECORDS),
+        ({"epochs": 2}, 2, Unit.EPOCHS),
+        (Length(5, Unit.EPOCHS), 5, Unit.EPOCHS),
+        (100, 100, None),
+    ],
+)
+def test_length_and_unit(max_length: Any, length: int, unit: Unit | None) -> None:
+    searcher = make(max_length)
+    assert searcher.get_configured_units() is unit
+    operations = list_completing(searcher)
+    assert [(op.length, op.unit, op.is_completed) for op in operations] == [(length, unit, True)]
+
+
+def list_completing(searcher: SearcherContext) -> list[Any]:
+    operations = []
+    for operation in searcher.operations():
+        operation.report_progress(0.5)
+        operation.report_completed(0.25)
+        operation.report_progress(operation.length)
+        operations.append(operation)
+    return operations
+
+
+def test_the_next_before_the_last_was_completed() -> None:
+    operations = make().operations()
+    next(operations)
+    with pytest.raises(ContextStateError, match=r"length 1 was not completed.*\n.*\n.*report_comp"):
+        next(operations)
+
+
+def test_completed_twice_and_progress_after() -> None:
+    operation = next(make({"batches": 9}).operations())
+    operation.report_completed(1)
+    with pytest.raises(ContextStateError, match="length 9 was completed twice"):
+        operation.report_completed(1)
+    with pytest.raises(ContextStateError, match="progress 3 was reported after"):
+        operation.report_progress(3)
+
+
+@pytest.mark.parametrize("progress", [-1, float("nan"), float("inf")])
+def test_progress_that_is_none(progress: float) -> None:
+    with pytest.raises(MetricError, match="progress of"):
+        next(make().operations()).report_progress(progress)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (float("nan"), "the searcher's metric is NaN"),
+        (None, "'searcher_metric' is None"),
+        ("low", "'searcher_metric' is a str, not a single number"),
+    ],
+)
+def test_a_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
+    operation = next(make().operations())
+    with pytest.raises(MetricError, match=message):
+        operation.report_completed(metric)
+    assert not operation.is_completed
+    operation.report_completed(float("inf"))
+
+
+def test_other_workers_do_not_speak_for_the_trial() -> None:
+    searcher = make(rank=1)
+    with pytest.raises(ContextStateError, match="rank 1 in ChiefOnly mode"):
+        searcher.operations(SearcherMode.ChiefOnly)
+    operation = next(searcher.operations())
+    with pytest.raises(ContextStateError, match=r"report_progress\(\) was called on rank 1"):
+        operation.report_progress(1)
+    with pytest.raises(ContextStateError, match=r"report_completed\(\) was called on rank 1"):
+        operation.report_completed(1)
+
+
+def test_acknowledging_the_end_oneself() -> None:
+    searcher = make()
+    for operation in searcher.operations(auto_ack=False):
+        operation.report_completed(0)
+    searcher.acknowledge_out_of_ops()

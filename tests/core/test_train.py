@@ -1,0 +1,201 @@
+"""What is reported is recorded as it is, or refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore import core
+from detcore.core import EarlyExitReason, TensorboardMode
+from detcore.errors import ContextStateError, MetricError
+
+
+def test_metrics_come_back_from_the_database(alone: Callable[..., core.Context], home: Any) -> None:
+    nan, inf = float("nan"), float("inf")
+    with alone() as context:
+        context.train.report_training_metrics(
+            10,
+            {"loss": nan, "up": inf, "down": -inf, "count": 3, "flag": True},
+            [{"loss": 0.5}, {"loss": nan}],
+        )
+        context.train.report_validation_metrics(np.int32(10), {"acc": np.float32(0.25)})
+        info = context.info
+    assert info is not None
+    with home.database() as database:
+        (training,) = database.metrics(info.trial_id, "training")
+        (validation,) = database.metrics(info.trial_id, "validation")
+    assert math.isnan(training.metrics.pop("loss"))
+    assert training.metrics == {"up": inf, "down": -inf, "count": 3, "flag": 1.0}
+    assert training.batch_metrics[0] == {"loss": 0.5}
+    assert math.isnan(training.batch_metrics[1]["loss"])
+    assert (validation.steps_completed, validation.metrics) == (10, {"acc": 0.25})
+
+
+class Tensor:
+    """A value like those of frameworks: a shape, and a number where it has no axes."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __float__(self) -> float:
+        return 2.5
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.float16(0.5), 0.5),
+        (np.int8(3), 3.0),
+        (np.bool_(True), 1.0),
+        (np.array(0.5), 0.5),
+        (Tensor(()), 2.5),
+        (2**70, 2**70),
+    ],
+)
+def test_scalars_of_frameworks(value: Any, expected: float) -> None:
+    from detcore.core._metrics import clean_metrics
+
+    cleaned = clean_metrics({"x": value}, "training")["x"]
+    assert cleaned == expected
+    assert type(cleaned) in (int, float)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"loss": None}, r"training metric 'loss' is None.*\n.*\n.*float\('nan'\)"),
+        ({"ok": 1.0, "acc": [1, 2]}, "training metric 'acc' is a list, not a single number"),
+        ({"acc": np.zeros((2, 3))}, r"'acc' is a ndarray of shape \(2, 3\)"),
+        ({"acc": np.zeros(1)}, r"'acc' is a ndarray of shape \(1,\)"),
+        ({"acc": Tensor((4,))}, r"'acc' is a Tensor of shape \(4,\)"),
+        ({"text": "0.5"}, "'text' is a str"),
+        ({"raw": b"0.5"}, "'raw' is a bytes"),
+        ({"complex": 1j}, "'complex' is a complex"),
+        ({3: 1.0}, "has a name that is a int"),
+        ([("loss", 1)], "training metrics are a list"),
+    ],
+)
+def test_what_is_no_number_is_named(
+    alone: Callable[..., core.Context], metrics: Any, message: str
+) -> None:
+    with alone() as context:
+        with pytest.raises(MetricError, match=message):
+            context.train.report_training_metrics(1, metrics)
+        with pytest.raises(MetricError, match=message.replace("training", "validation")):
+            context.train.report_validation_metrics(1, metrics)
+        with pytest.raises(MetricError, match=r"batch_metrics\[1\]"):
+            context.train.report_training_metrics(1, {"loss": 1.0}, [{"loss": 1.0}, metrics])
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, None, "3", True])
+def test_steps_that_are_no_number_of_batches(
+    alone: Callable[..., core.Context], steps: Any
+) -> None:
+    with alone() as context, pytest.raises(MetricError, match="steps_completed is"):
+        context.train.report_training_metrics(steps, {"loss": 1.0})
+
+
+SEARCH = {"searcher": {"metric": "loss", "smaller_is_better": True}}
+
+
+@pytest.mark.parametrize("smaller", [True, False])
+def test_the_best_validation_so_far(managed: Any, smaller: bool) -> None:
+    context, _ = managed({"searcher": {"metric": "loss", "smaller_is_better": smaller}})
+    with context:
+        best = context.train.get_experiment_best_validation
+        assert best() is None
+        for step, value in enumerate([3.0, float("nan"), 1.0, 2.0]):
+            context.train.report_validation_metrics(step, {"loss": value, "other": -9})
+        assert best() == (1.0 if smaller else 3.0)
+        context.train.report_validation_metrics(9, {"other": 1})
+        assert best() == (1.0 if smaller else 3.0)
+
+
+def test_the_best_validation_counts_other_trials(managed: Any, home: Any) -> None:
+    from detcore.database import MetricRecord
+
+    context, info = managed(SEARCH)
+    with home.database() as database:
+        other = database.create_trial(experiment_id=info.experiment_id, hparams={}, seed=1)
+        run_id = database.start_run(other)
+        database.add_metrics(
+            [
+                MetricRecord(
+                    trial_id=other, run_id=run_id, kind="validation", steps_completed=1,
+                    metrics={"loss": 0.5},
+                )
+            ]
+        )  # fmt: skip
+    with context:
+        context.train.report_validation_metrics(1, {"loss": 0.75})
+        assert context.train.get_experiment_best_validation() == 0.5
+
+
+def test_a_resumed_trial_does_not_know_what_was_lost(managed: Any) -> None:
+    """A killed run got to step 3; the next one goes on from the checkpoint at step 2."""
+    context, _ = managed(SEARCH)
+    with context:
+        for step, value in ((1, 5.0), (2, 4.0), (3, 1.0)):
+            context.train.report_validation_metrics(step, {"loss": value})
+    resumed, _ = managed(SEARCH, steps_completed=2)
+    with resumed:
+        assert resumed.train.get_experiment_best_validation() == 4.0
+
+
+def test_without_an_experiment_file_there_is_no_best(alone: Callable[..., core.Context]) -> None:
+    with alone() as context:
+        context.train.report_validation_metrics(1, {"loss": 1.0})
+        assert context.train.get_experiment_best_validation() is None
+
+
+def test_the_first_early_exit_stands(alone: Callable[..., core.Context]) -> None:
+    with alone() as context:
+        context.train.report_early_exit(EarlyExitReason.USER_REQUESTED_STOP)
+        context.train.report_early_exit(EarlyExitReason.INVALID_HP)
+        assert context.train.early_exit_reason is EarlyExitReason.USER_REQUESTED_STOP
+
+
+def test_only_the_chief_reports(alone: Callable[..., core.Context]) -> None:
+    with alone() as context:
+        context.distributed.rank = 1
+        calls: list[Callable[[], object]] = [
+            lambda: context.train.report_training_metrics(1, {}),
+            lambda: context.train.report_validation_metrics(1, {}),
+            lambda: context.train.report_early_exit(EarlyExitReason.INVALID_HP),
+        ]
+        for call in calls:
+            with pytest.raises(ContextStateError, match="was called on rank 1"):
+                call()
+
+
+def test_event_files_are_copied_on_request(
+    alone: Callable[..., core.Context], tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    with alone(tensorboard_mode=TensorboardMode.MANUAL, checkpoint_storage=str(root)) as context:
+        context.train.report_training_metrics(1, {"loss": 1.0})
+        folder = context.train.get_tensorboard_path()
+        assert list(folder.iterdir()) == []  # MANUAL writes nothing by itself
+        (folder / "sub").mkdir()
+        (folder / "sub" / "events").write_text("1")
+        (folder / "other").write_text("2")
+        context.train.upload_tensorboard_files(
+            lambda path: path.name == "events",
+            lambda path, rank: path.with_name(f"{path.name}#{rank}"),
+        )
+        info = context.info
+        assert info is not None
+    copies = [p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()]
+    prefix = f"tensorboard/experiment/{info.experiment_id}/trial/{info.trial_id}"
+    assert copies == [f"{prefix}/sub/events#0"]
+
+
+def test_in_auto_mode_there_is_nothing_to_upload(alone: Callable[..., core.Context]) -> None:
+    with alone() as context, pytest.raises(ContextStateError, match=r"TensorboardMode.MANUAL"):
+        context.train.upload_tensorboard_files()
