@@ -1,0 +1,179 @@
+"""How a ledger file is laid out: frames, each with a checksum.
+
+A file is a row of frames. A frame is a head of 40 bytes and a body; both have a CRC-32. The first
+frame is the header, a JSON object; the others hold record ids as little-endian int64. Files are
+only ever appended to, and only whole frames are handed to the kernel, so a process that is killed
+leaves at most one torn frame, at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.data._order import Indices
+from detcore.errors import LedgerError
+
+__all__ = [
+    "Frame",
+    "FrameKind",
+    "IdKind",
+    "LedgerHeader",
+    "ids_of",
+    "pack_header",
+    "pack_ids",
+    "read_frames",
+]
+
+_MAGIC = b"DLG1"
+# magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
+_HEAD = struct.Struct("<4sB3xQqqII")
+_FORMAT_VERSION = 1
+
+
+class FrameKind(enum.IntEnum):
+    """What the body of a frame is."""
+
+    HEADER = 0
+    BATCH = 1
+    CENSUS = 2
+
+
+class IdKind(str, enum.Enum):
+    """What the ids of a ledger are."""
+
+    RECORD_INDEX = "record index"
+    SEQUENCE_ITEM = "item index of a Sequence"
+    CONTENT_HASH = "content hash"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerHeader:
+    """The first frame of a ledger file.
+
+    Attributes:
+        run_id: Counts the starts of the trial, from 1.
+        start_step: Steps of the checkpoint that the run started from; 0 = from the beginning.
+        ids: What an id is.
+        num_records: Ids are 0 to ``num_records - 1``; None = unknown, or not indices.
+        left_over: Ids that each epoch leaves out on purpose (a dropped last batch).
+        rank: Index of the worker that wrote the file.
+        world_size: Number of workers that each wrote one.
+    """
+
+    run_id: int
+    start_step: int
+    ids: IdKind = IdKind.RECORD_INDEX
+    num_records: int | None = None
+    left_over: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame as found in a file: where its body is, and what its head says."""
+
+    kind: FrameKind
+    step: int
+    epoch: int
+    offset: int
+    size_bytes: int
+
+
+def pack_header(header: LedgerHeader) -> bytes:
+    """Return the first frame of a file."""
+    fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
+    return _pack(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
+
+
+def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
+    """Return a frame of record ids."""
+    return _pack(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
+
+
+def ids_of(content: memoryview, frame: Frame) -> Indices:
+    """Return the ids in the body of a frame; a view where the machine is little-endian."""
+    body = content[frame.offset : frame.offset + frame.size_bytes]
+    return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
+
+
+def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
+    """Check a file's content and return its header and the frames after it.
+
+    A torn last frame is left out. A file whose header is torn has no header and no frames: its
+    process was killed before it had logged anything.
+
+    Raises:
+        LedgerError: If the file is damaged anywhere else, with its name and the offset.
+    """
+    frames = list(_scan(path, content))
+    if not frames:
+        return None, []
+    first = frames[0]
+    if first.kind is not FrameKind.HEADER:
+        raise _damaged(path, 0, "it does not begin with a header")
+    return _parse_header(path, content, first), frames[1:]
+
+
+def _pack(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
+    return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), body))
+
+
+def _scan(path: Path, content: memoryview) -> Iterator[Frame]:
+    offset = 0
+    while offset < len(content):
+        head = content[offset : offset + _HEAD.size]
+        if len(head) < _HEAD.size:
+            _check_torn_head(path, offset, head)
+            return
+        magic, kind, size, step, epoch, body_crc, head_crc = _HEAD.unpack(head)
+        if magic != _MAGIC or zlib.crc32(head[:-4]) != head_crc:
+            raise _damaged(path, offset, "the head of a frame does not match its checksum")
+        body = content[offset + _HEAD.size : offset + _HEAD.size + size]
+        if len(body) < size:
+            return  # torn: its process was killed while the kernel took the frame
+        if kind not in iter(FrameKind):
+            raise _damaged(path, offset, f"there is no frame of kind {kind}")
+        if zlib.crc32(body) != body_crc:
+            raise _damaged(path, offset, "the ids of a frame do not match their checksum")
+        yield Frame(FrameKind(kind), step, epoch, offset + _HEAD.size, size)
+        offset += _HEAD.size + size
+
+
+def _check_torn_head(path: Path, offset: int, head: memoryview) -> None:
+    if bytes(head[: len(_MAGIC)]) != _MAGIC[: len(head)]:
+        raise _damaged(path, offset, "what stands there is not the beginning of a frame")
+
+
+def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:
+    fields: dict[str, Any] = json.loads(
+        bytes(content[frame.offset : frame.offset + frame.size_bytes])
+    )
+    version = fields.pop("format", None)
+    if version != _FORMAT_VERSION:
+        raise LedgerError(
+            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
+            "It was written by another version of detcore.\n"
+            "Verify it with the version that wrote it."
+        )
+    fields["ids"] = IdKind(fields["ids"])
+    return LedgerHeader(**fields)
+
+
+def _damaged(path: Path, offset: int, why: str) -> LedgerError:
+    return LedgerError(
+        f"{path} is damaged at offset {offset}: {why}.\n"
+        "A process that is killed leaves at most a torn end, which is skipped; this is something "
+        "else: a failing disk, or a program that changed the file.\n"
+        "Nothing can be proved from this ledger. Train again with data_ledger: true."
+    )

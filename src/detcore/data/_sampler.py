@@ -1,0 +1,265 @@
+"""Which records each batch holds, for any batch, from any rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from detcore.data._order import Indices, ShuffledOrder
+from detcore.errors import DataError, ShardError
+
+__all__ = ["DataPosition", "IndexSampler", "shard_range"]
+
+_POSITION_VERSION = 1
+
+
+def shard_range(num_records: int, *, rank: int, world_size: int) -> range:
+    """Return the records that one worker reads.
+
+    The first ``num_records % world_size`` ranks read one record more than the others.
+
+    Args:
+        num_records: Records in the whole data set, not per worker; >= 0.
+        rank: Index of this worker, ``0 <= rank < world_size``.
+        world_size: Number of workers on all nodes; >= 1.
+
+    Returns:
+        Record indices, end exclusive. Ranges of all ranks are disjoint and cover the data set.
+
+    Raises:
+        ShardError: If ``rank`` is outside ``[0, world_size)``.
+
+    Example:
+        >>> [shard_range(10, rank=rank, world_size=3) for rank in range(3)]
+        [range(0, 4), range(4, 7), range(7, 10)]
+    """
+    _check_rank(rank, world_size)
+    if num_records < 0:
+        raise ShardError(f"a data set of {num_records} records cannot be divided")
+    size, extra = divmod(num_records, world_size)
+    start = rank * size + min(rank, extra)
+    return range(start, start + size + (rank < extra))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DataPosition:
+    """Where one worker stands in the stream of batches; saved with every checkpoint.
+
+    The batches of all epochs, one after the other, are one stream. Worker `shard_rank` of
+    `shard_count` takes every `shard_count`-th of them, and goes on so across epochs.
+
+    Attributes:
+        epoch: Pass over the data of the worker's next batch, from 0.
+        cursor: That batch within the epoch, from 0; counted over all workers.
+        seed: Seed of the order.
+        shard_rank: Index of this worker, ``0 <= shard_rank < shard_count``.
+        shard_count: Number of workers.
+    """
+
+    epoch: int
+    cursor: int
+    seed: int
+    shard_rank: int = 0
+    shard_count: int = 1
+
+    def __post_init__(self) -> None:
+        _check_rank(self.shard_rank, self.shard_count)
+        if self.epoch < 0 or self.cursor < 0:
+            raise DataError(
+                f"a data position of epoch {self.epoch}, cursor {self.cursor} is negative"
+            )
+
+    def advance(self, num_batches: int, batches_per_epoch: int) -> DataPosition:
+        """Return the position after this worker took some batches.
+
+        Args:
+            num_batches: Batches this worker took; >= 0.
+            batches_per_epoch: Batches of one epoch, over all workers; >= 1.
+        """
+        passed = self.cursor + num_batches * self.shard_count
+        epochs, cursor = divmod(passed, batches_per_epoch)
+        return dataclasses.replace(self, epoch=self.epoch + epochs, cursor=cursor)
+
+    def to_json(self) -> dict[str, int]:
+        """Return JSON values from which `from_json` makes an equal position."""
+        return {"version": _POSITION_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> DataPosition:
+        """Make a position from what `to_json` returned.
+
+        Raises:
+            DataError: If it is not one, or was written by a newer version.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        fields = {name: count for name, count in value.items() if name != "version"}
+        if value.get("version") != _POSITION_VERSION or set(fields) != names:
+            raise DataError(
+                f"this is not a data position of version {_POSITION_VERSION}: {dict(value)}.\n"
+                "It was written by another version of detcore, or the file was changed.\n"
+                "Resume with the version that wrote the checkpoint."
+            )
+        return cls(**fields)
+
+
+class IndexSampler:
+    """Says which records each batch of one worker holds, for any batch at once.
+
+    Each epoch is cut into batches of `batch_size` records, the last one smaller unless
+    `drop_last`. The batches of all epochs are one stream, of which a rank takes every
+    `world_size`-th: rank r takes stream positions r, r + world_size, ... on and on across
+    epochs. Nothing is replayed to get to a batch. Instances do not change what they answer and
+    may be shared between threads.
+
+    Args:
+        num_records: Records in the data set; >= 1.
+        batch_size: Records in a batch of one worker; >= 1.
+        shuffle: Whether each epoch comes in an order of its own; else it is 0, 1, 2, ...
+        seed: Seed of the order; the same on every rank.
+        rank: Index of this worker, ``0 <= rank < world_size``.
+        world_size: Number of workers.
+        drop_last: Leave out the last batch of an epoch where it is smaller.
+
+    Attributes:
+        num_records: Records in the data set.
+        batch_size: Records in a batch.
+        batches_per_epoch: Batches in one epoch, over all workers.
+
+    Raises:
+        DataError: If the data set is empty or smaller than one batch.
+        ShardError: If `rank` is outside ``[0, world_size)``.
+
+    Example:
+        >>> IndexSampler(5, 2, shuffle=False, seed=0).batch(2)
+        array([4])
+    """
+
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        _check_rank(rank, world_size)
+        _check_sizes(num_records, batch_size)
+        self.num_records = num_records
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.drop_last = drop_last
+        whole, rest = divmod(num_records, batch_size)
+        self.batches_per_epoch = whole + (rest > 0 and not drop_last)
+        self._latest: ShuffledOrder | None = None
+
+    @property
+    def left_over(self) -> int:
+        """Records that each epoch leaves out because of `drop_last`."""
+        return self.num_records % self.batch_size if self.drop_last else 0
+
+    def position(self, batch_index: int) -> DataPosition:
+        """Return where a batch of this worker is.
+
+        Args:
+            batch_index: Counts the batches of this worker from the start of training; >= 0.
+        """
+        if batch_index < 0:
+            raise DataError(f"batch {batch_index} is negative; batches count from 0")
+        start = DataPosition(
+            epoch=0,
+            cursor=0,
+            seed=self.seed,
+            shard_rank=self.rank,
+            shard_count=self.world_size,
+        )
+        epoch, cursor = divmod(self.rank + batch_index * self.world_size, self.batches_per_epoch)
+        return dataclasses.replace(start, epoch=epoch, cursor=cursor)
+
+    def batch_index(self, position: DataPosition) -> int:
+        """Return which batch of this worker is at a position: the reverse of `position`.
+
+        Raises:
+            DataError: If the position belongs to another seed, or is none of this worker's.
+        """
+        stream = position.epoch * self.batches_per_epoch + position.cursor
+        index, rest = divmod(stream - self.rank, self.world_size)
+        mine = (self.seed, self.rank, self.world_size)
+        if (position.seed, position.shard_rank, position.shard_count) != mine or rest or index < 0:
+            raise DataError(
+                f"{position} is no position of rank {self.rank} of {self.world_size} with seed "
+                f"{self.seed} and {self.batches_per_epoch} batches per epoch.\n"
+                "It was saved for other data, another seed or another number of workers.\n"
+                "Resume with the settings that the checkpoint was made with."
+            )
+        return index
+
+    def batch(self, batch_index: int) -> Indices:
+        """Return the record indices of one batch of this worker, ``(records,), int64``.
+
+        Args:
+            batch_index: Counts the batches of this worker from the start of training; >= 0.
+        """
+        return self.batches(batch_index, batch_index + 1)[0]
+
+    def batches(self, start: int, stop: int) -> list[Indices]:
+        """Return the record indices of some consecutive batches of this worker.
+
+        Asking for many at a time costs far less than asking one by one.
+
+        Args:
+            start: First batch, counted from the start of training; >= 0.
+            stop: The batch after the last one.
+        """
+        if start < 0:
+            raise DataError(f"batch {start} is negative; batches count from 0")
+        stream = self.rank + np.arange(start, stop, dtype=np.int64) * self.world_size
+        epochs, cursors = np.divmod(stream, self.batches_per_epoch)
+        found: list[Indices] = []
+        for epoch in np.unique(epochs):
+            found += self._epoch_batches(int(epoch), cursors[epochs == epoch])
+        return found
+
+    def _epoch_batches(self, epoch: int, cursors: Indices) -> list[Indices]:
+        positions = cursors[:, None] * self.batch_size + np.arange(self.batch_size)
+        kept = positions < self.num_records
+        flat = positions[kept]
+        records = self._order(epoch).take(flat) if self.shuffle else flat
+        return np.split(records, np.cumsum(kept.sum(axis=1))[:-1])
+
+    def _order(self, epoch: int) -> ShuffledOrder:
+        latest = self._latest  # one read: another thread may replace it
+        if latest is None or latest.epoch != epoch:
+            latest = self._latest = ShuffledOrder(self.num_records, self.seed, epoch)
+        return latest
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ShardError(
+            f"rank {rank} is not one of {world_size} workers; ranks count from 0 to world_size - 1"
+        )
+
+
+def _check_sizes(num_records: int, batch_size: int) -> None:
+    if num_records < 1:
+        raise DataError(
+            f"the data set has {num_records} records.\n"
+            "There is nothing to make a batch of.\n"
+            "Give the training data at least one record."
+        )
+    if batch_size < 1:
+        raise DataError(f"a batch of {batch_size} records is not a batch; the least is 1")
+    if batch_size > num_records:
+        raise DataError(
+            f"a batch of {batch_size} records is larger than the data set of {num_records}.\n"
+            "Not even one batch could be filled.\n"
+            "Lower hyperparameters.global_batch_size, or give more data."
+        )

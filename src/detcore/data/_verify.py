@@ -1,0 +1,349 @@
+"""Proof from the ledgers of a trial that each record was used once in each epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.data._ledger_format import (
+    Frame,
+    FrameKind,
+    IdKind,
+    LedgerHeader,
+    ids_of,
+    read_frames,
+)
+from detcore.data._order import Indices
+from detcore.errors import LedgerError
+
+__all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
+
+_EXAMPLES = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EpochReport:
+    """What one pass over the data used.
+
+    Attributes:
+        epoch: Which pass, from 0.
+        num_records: Ids used, repetitions included.
+        is_complete: Whether training went on to the next epoch, or used every id.
+        num_twice: Ids used more often than the data set holds them.
+        num_never: Ids that were left out; None where that cannot be told: the epoch is not
+            complete, or the ledger does not say what the data set holds.
+        examples: Some of the ids of `num_twice` and `num_never`.
+    """
+
+    epoch: int
+    num_records: int
+    is_complete: bool
+    num_twice: int
+    num_never: int | None
+    examples: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReport:
+    """What the ledgers of a trial prove.
+
+    Attributes:
+        ids: What an id is.
+        num_records: Ids of the whole data set; None = the ledger does not say.
+        left_over: Ids that each epoch leaves out on purpose.
+        runs: Run ids that left a ledger.
+        first_step: First step that counts.
+        last_step: Last step that counts.
+        missing_steps: Steps in between, or up to where the trial is known to have come, that no
+            ledger tells of.
+        superseded_steps: Steps that were trained and then lost with the process that trained
+            them: a later run started before them.
+        epochs: One report for each epoch.
+    """
+
+    ids: IdKind
+    num_records: int | None
+    left_over: int
+    runs: tuple[int, ...]
+    first_step: int
+    last_step: int
+    missing_steps: int
+    superseded_steps: int
+    epochs: tuple[EpochReport, ...]
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether every record was used exactly once in every epoch (at most once in a part)."""
+        return (
+            not self.missing_steps
+            and (self.num_records is not None)
+            and all(not epoch.num_twice and not epoch.num_never for epoch in self.epochs)
+        )
+
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        if self.missing_steps:
+            return (
+                f"Not proved: {self.missing_steps} of the steps {self.first_step} to "
+                f"{self.last_step} are in no ledger."
+            )
+        twice = sum(epoch.num_twice for epoch in self.epochs)
+        never = sum(epoch.num_never or 0 for epoch in self.epochs)
+        if twice or never:
+            return (
+                f"Refuted: {twice} of the uses repeat a record within its epoch, and {never} "
+                f"{'record was' if never == 1 else 'records were'} never used in theirs."
+            )
+        if self.num_records is None:
+            return (
+                "Not proved: none was used twice, but the ledger does not say which records "
+                "there are, so whether one was left out is unknown."
+            )
+        return self._proof()
+
+    def _proof(self) -> str:
+        whole = sum(epoch.is_complete for epoch in self.epochs)
+        parts = []
+        if whole:
+            epochs = "epoch" if whole == 1 else "epochs"
+            dropped = f" but the {self.left_over} it drops" if self.left_over else ""
+            parts.append(f"each of {whole} complete {epochs} used every record{dropped} once")
+        parts += [
+            f"the {epoch.num_records} of epoch {epoch.epoch}, which is not complete, were used once"
+            for epoch in self.epochs
+            if not epoch.is_complete
+        ]
+        restarts = len(self.runs) - 1
+        across = f", across {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
+        return (
+            f"Proved: of {self.num_records} records, {' and '.join(parts)}; "
+            f"none twice, none never{across}."
+        )
+
+
+@dataclasses.dataclass
+class _File:
+    path: Path
+    header: LedgerHeader
+    frames: list[Frame]
+    content: memoryview
+
+
+def verify_ledger(
+    trial_dir: Path, *, reported_steps: Mapping[int, int] | None = None
+) -> LedgerReport:
+    """Check that every record of each epoch was used once: none twice, none never.
+
+    What a run trained after the step from which a later run started was lost with its process, so
+    it does not count. The last epoch may be in the middle: then none twice is what is checked.
+
+    Args:
+        trial_dir: Folder of the trial, with its ``ledger-*.bin`` files.
+        reported_steps: How far each run is known to have come, by run id. The ledgers must reach
+            what their newest run, and any run after it, reported.
+
+    Returns:
+        What was found; ``report.is_proved`` is the answer.
+
+    Raises:
+        LedgerError: If there is no ledger, one is damaged, or they do not belong together.
+    """
+    paths = sorted(Path(trial_dir).glob("ledger-*.bin"))
+    files = [file for path in paths if (file := _open(path)) is not None]
+    return _verify(Path(trial_dir), files, reported_steps or {})
+
+
+def _open(path: Path) -> _File | None:
+    """Map a ledger; None where its process was killed before it had logged anything."""
+    if not path.stat().st_size:
+        return None
+    with path.open("rb") as file:
+        # Unmapped with its last user: closing it here would fail while an array looks into it.
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    header, frames = read_frames(path, content)
+    return None if header is None else _File(path, header, frames, content)
+
+
+def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, int]) -> LedgerReport:
+    if not files:
+        raise LedgerError(
+            f"there is no data ledger in {trial_dir}.\n"
+            "Records are logged only where the experiment file says data_ledger: true.\n"
+            "Add it and train again; nothing can be told afterwards."
+        )
+    _check_same_data(files)
+    header = files[0].header
+    counted, superseded = _counted_frames(files)
+    steps = np.unique([frame.step for _, frame in counted]).astype(np.int64)
+    first = min(file.header.start_step for file in files) + 1
+    newest = max(file.header.run_id for file in files)
+    reported = [step for run_id, step in reported_steps.items() if run_id >= newest]
+    last = max(int(steps[-1]) if steps.size else first - 1, *reported, first - 1)
+    census = _census(files)
+    by_epoch: dict[int, list[tuple[_File, Frame]]] = {}
+    for file, frame in counted:
+        by_epoch.setdefault(frame.epoch, []).append((file, frame))
+    reached = _epoch_reached_by_all(counted)
+    return LedgerReport(
+        ids=header.ids,
+        num_records=header.num_records if census is None else int(census[1].sum()),
+        left_over=header.left_over,
+        runs=tuple(sorted({file.header.run_id for file in files})),
+        first_step=first,
+        last_step=last,
+        missing_steps=last - first + 1 - int(((steps >= first) & (steps <= last)).sum()),
+        superseded_steps=len({(file.header.run_id, frame.step) for file, frame in superseded}),
+        epochs=tuple(
+            _report_epoch(epoch, by_epoch[epoch], census, went_on=epoch < reached)
+            for epoch in sorted(by_epoch)
+        ),
+    )
+
+
+def _check_same_data(files: list[_File]) -> None:
+    first = files[0]
+    seen: dict[tuple[int, int], Path] = {}
+    for file in files:
+        header = file.header
+        for name in ("ids", "num_records", "left_over", "world_size"):
+            mine, theirs = getattr(header, name), getattr(first.header, name)
+            if mine != theirs:
+                raise LedgerError(
+                    f"{file.path} and {first.path} are of different data: {name} is "
+                    f"{getattr(mine, 'value', mine)} in one and {getattr(theirs, 'value', theirs)} "
+                    "in the other.\n"
+                    "Epochs of different data cannot be compared.\n"
+                    "Was the data changed, or the number of workers, before the trial was resumed?"
+                )
+        key = (header.run_id, header.rank)
+        if key in seen:
+            raise LedgerError(f"{file.path} and {seen[key]} are of the same run and rank {key}")
+        seen[key] = file.path
+    for run_id in {file.header.run_id for file in files}:
+        absent = set(range(first.header.world_size)) - {r for i, r in seen if i == run_id}
+        if absent:
+            raise LedgerError(f"run {run_id} has no ledger of rank {sorted(absent)}")
+
+
+def _counted_frames(
+    files: list[_File],
+) -> tuple[list[tuple[_File, Frame]], list[tuple[_File, Frame]]]:
+    """Return the batches that count, and those that a later run did anew."""
+    counted: list[tuple[_File, Frame]] = []
+    superseded: list[tuple[_File, Frame]] = []
+    for file in files:
+        later = [
+            other.header.start_step for other in files if other.header.run_id > file.header.run_id
+        ]
+        end = min(later, default=None)
+        for frame in file.frames:
+            if frame.kind is FrameKind.BATCH:
+                counts = end is None or frame.step <= end
+                (counted if counts else superseded).append((file, frame))
+    return counted, superseded
+
+
+def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
+    """Return the ids of the data set and how often it holds each, as counted by each run."""
+    found: tuple[Indices, Indices] | None = None
+    for run_id in sorted({file.header.run_id for file in files}):
+        parts = [
+            ids_of(file.content, frame)
+            for file in files
+            for frame in file.frames
+            if file.header.run_id == run_id and frame.kind is FrameKind.CENSUS
+        ]
+        if not parts:
+            continue
+        ids, counts = np.unique(np.concatenate(parts), return_counts=True)
+        if found is not None and not all(map(np.array_equal, found, (ids, counts))):
+            raise LedgerError(
+                f"run {run_id} found other records in the data set than the run before it.\n"
+                "Epochs of different data cannot be compared."
+            )
+        found = ids, counts.astype(np.int64)
+    return found
+
+
+def _epoch_reached_by_all(counted: list[tuple[_File, Frame]]) -> int:
+    reached: dict[int, int] = {}
+    for file, frame in counted:
+        rank = file.header.rank
+        reached[rank] = max(reached.get(rank, 0), frame.epoch)
+    return min(reached.values(), default=0)
+
+
+def _report_epoch(
+    epoch: int,
+    frames: list[tuple[_File, Frame]],
+    census: tuple[Indices, Indices] | None,
+    *,
+    went_on: bool,
+) -> EpochReport:
+    header = frames[0][0].header
+    used = np.concatenate([ids_of(file.content, frame) for file, frame in frames])
+    ids, times = np.unique(used, return_counts=True)
+    if census is None and header.num_records is not None:
+        _check_range(epoch, ids, header.num_records)
+    held = _times_held(ids, census)
+    total = _total(header, census)
+    extra = ids[times > held]
+    spent = int(np.minimum(times, held).sum())
+    # A duplicate stands in nobody's place: only distinct uses count towards a whole epoch.
+    is_complete = went_on or (total is not None and spent >= total)
+    num_never = None if total is None or not is_complete else max(0, total - spent)
+    examples = [*extra[:_EXAMPLES].tolist()]
+    if num_never:
+        examples += _unused(ids, times, header, census)[:_EXAMPLES].tolist()
+    return EpochReport(
+        epoch=epoch,
+        num_records=int(used.size),
+        is_complete=is_complete,
+        num_twice=int((times - held)[times > held].sum()),
+        num_never=num_never,
+        examples=tuple(examples),
+    )
+
+
+def _check_range(epoch: int, ids: Indices, num_records: int) -> None:
+    if ids.size and (ids[0] < 0 or ids[-1] >= num_records):
+        raise LedgerError(
+            f"epoch {epoch} used ids from {ids[0]} to {ids[-1]}, but the data set has "
+            f"{num_records} records, 0 to {num_records - 1}"
+        )
+
+
+def _times_held(ids: Indices, census: tuple[Indices, Indices] | None) -> npt.NDArray[np.int64]:
+    """Return how often the data set holds each of some ids."""
+    if census is None:
+        return np.ones(len(ids), dtype=np.int64)
+    known, counts = census
+    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    return np.where(known[places] == ids, counts[places], 0)
+
+
+def _total(header: LedgerHeader, census: tuple[Indices, Indices] | None) -> int | None:
+    """Return how many ids an epoch has to use."""
+    if census is not None:
+        return int(census[1].sum()) - header.left_over
+    return None if header.num_records is None else header.num_records - header.left_over
+
+
+def _unused(
+    ids: Indices,
+    times: npt.NDArray[np.int64],
+    header: LedgerHeader,
+    census: tuple[Indices, Indices] | None,
+) -> Indices:
+    if census is None:
+        return np.setdiff1d(np.arange(header.num_records or 0), ids)
+    known, counts = census
+    used = np.zeros(len(known), dtype=np.int64)
+    inside = np.isin(ids, known)
+    used[np.searchsorted(known, ids[inside])] = times[inside]
+    return known[used < counts]

@@ -1,0 +1,454 @@
+"""The ledger: what it proves, what it refutes, and what kill -9 and bad disks do to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detcore.data import IdKind, IndexSampler, LedgerReport, LedgerWriter, verify_ledger
+from detcore.errors import DataError, LedgerError, StorageFullError
+
+NUM_RECORDS = 50
+SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
+
+
+def write_run(
+    folder: Path,
+    run_id: int,
+    *,
+    start: int,
+    stop: int,
+    rank: int = 0,
+    world_size: int = 1,
+    change: Callable[[int, np.ndarray], np.ndarray] = lambda step, ids: ids,
+) -> Path:
+    """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`."""
+    name = f"ledger-{run_id}" + (f"-{rank}" if world_size > 1 else "") + ".bin"
+    writer = LedgerWriter(
+        folder / name, run_id=run_id, start_step=start, rank=rank, world_size=world_size
+    )
+    writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS)
+    sampler = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1, rank=rank, world_size=world_size)
+    for step in range(start + 1, stop + 1):
+        ids = sampler.batch(step - 1)
+        writer.log(step, sampler.position(step - 1).epoch, change(step, ids))
+    writer.close()
+    return folder / name
+
+
+# -- proofs ---------------------------------------------------------------------------------------
+
+
+def test_whole_epochs_are_proved(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=21)
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert report.sentence() == (
+        "Proved: of 50 records, each of 3 complete epochs used every record once; "
+        "none twice, none never."
+    )
+    assert [(e.epoch, e.num_records, e.num_twice, e.num_never) for e in report.epochs] == [
+        (0, 50, 0, 0),
+        (1, 50, 0, 0),
+        (2, 50, 0, 0),
+    ]
+
+
+def test_the_last_epoch_may_be_in_the_middle(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=10)
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert report.epochs[1].num_never is None
+    assert not report.epochs[1].is_complete
+    assert "each of 1 complete epoch used every record once and the 24 of epoch 1" in (
+        report.sentence()
+    )
+
+
+def test_what_a_killed_run_trained_after_its_checkpoint_does_not_count(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=12)
+    write_run(tmp_path, 2, start=10, stop=16)
+    write_run(tmp_path, 3, start=5, stop=14)  # the newest checkpoint was damaged: an older one
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert report.sentence().endswith("none twice, none never, across 2 restarts.")
+    assert report.superseded_steps == 7 + 6
+    assert (report.first_step, report.last_step, report.runs) == (1, 14, (1, 2, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_chain_of_kills_and_resumes_is_proved(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("chain")
+    checkpoint, reached = 0, 0
+    for run_id in range(1, data.draw(st.integers(2, 6))):
+        reached = data.draw(st.integers(checkpoint + 1, checkpoint + 15))
+        write_run(folder, run_id, start=checkpoint, stop=reached)
+        checkpoint = data.draw(st.integers(checkpoint, reached))
+    report = verify_ledger(folder)
+    assert report.is_proved
+    assert report.last_step == reached
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_single_mistake_in_a_complete_epoch_is_found(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One id of one batch becomes another: one record twice and one never."""
+    folder = tmp_path_factory.mktemp("mistake")
+    wrong_step = data.draw(st.integers(1, 14))
+    other = data.draw(st.integers(1, NUM_RECORDS - 1))
+
+    def change(step: int, ids: np.ndarray) -> np.ndarray:
+        return (
+            np.where(np.arange(len(ids)) == 0, (ids + other) % NUM_RECORDS, ids)
+            if (step == wrong_step)
+            else ids
+        )
+
+    write_run(folder, 1, start=0, stop=15, change=change)
+    report = verify_ledger(folder)
+    assert not report.is_proved
+    epoch = report.epochs[(wrong_step - 1) // 7]
+    assert (epoch.num_twice, epoch.num_never) == (1, 1)
+    first = int(SAMPLER.batch(wrong_step - 1)[0])
+    assert epoch.examples == ((first + other) % NUM_RECORDS, first)
+    assert report.sentence() == (
+        "Refuted: 1 of the uses repeat a record within its epoch, and 1 record was never used in "
+        "theirs."
+    )
+
+
+def test_a_restart_that_starts_the_epoch_anew_is_refuted(tmp_path: Path) -> None:
+    """The fault seen elsewhere: a resumed run begins its data at batch 0 again."""
+    write_run(tmp_path, 1, start=0, stop=4)
+    writer = LedgerWriter(tmp_path / "ledger-2.bin", run_id=2, start_step=4)
+    writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS)
+    for step in range(5, 8):
+        writer.log(step, 0, SAMPLER.batch(step - 5))
+    writer.log(8, 1, SAMPLER.batch(7))
+    writer.close()
+    report = verify_ledger(tmp_path)
+    assert (report.epochs[0].num_twice, report.epochs[0].num_never) == (24, 50 - 32)
+    assert not report.is_proved
+
+
+def test_a_repeated_record_in_an_unfinished_epoch_is_refuted(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=3, change=lambda step, ids: SAMPLER.batch(0))
+    report = verify_ledger(tmp_path)
+    assert report.epochs[0].num_twice == 16
+    assert report.epochs[0].num_never is None
+    assert not report.is_proved
+
+
+def test_ranks_are_taken_together(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_run(tmp_path, 1, start=0, stop=9, rank=rank, world_size=3)
+    report = verify_ledger(tmp_path)  # 27 batches: three epochs and six batches
+    assert report.is_proved
+    assert [epoch.is_complete for epoch in report.epochs] == [True, True, True, False]
+    (tmp_path / "ledger-1-1.bin").unlink()
+    with pytest.raises(LedgerError, match=r"run 1 has no ledger of rank \[1\]"):
+        verify_ledger(tmp_path)
+
+
+def test_steps_that_no_ledger_tells_of_are_not_proved(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=10)
+    report = verify_ledger(tmp_path, reported_steps={1: 12})
+    assert report.missing_steps == 2
+    assert report.sentence() == "Not proved: 2 of the steps 1 to 12 are in no ledger."
+    assert not report.is_proved
+    assert verify_ledger(tmp_path, reported_steps={1: 10}).is_proved
+    # A run that was killed may have reported steps that its successor did not get to again.
+    write_run(tmp_path, 2, start=7, stop=9)
+    assert verify_ledger(tmp_path, reported_steps={1: 10, 2: 9}).is_proved
+    # A run after the newest ledger has lost its own.
+    assert verify_ledger(tmp_path, reported_steps={3: 30}).missing_steps == 21
+
+
+def test_a_dropped_last_batch_is_left_out_on_purpose(tmp_path: Path) -> None:
+    sampler = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1, drop_last=True)
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS, left_over=sampler.left_over)
+    for step in range(1, 13):
+        writer.log(step, sampler.position(step - 1).epoch, sampler.batch(step - 1))
+    writer.close()
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert "each of 2 complete epochs used every record but the 2 it drops once" in (
+        report.sentence()
+    )
+
+
+def test_an_id_outside_of_the_data_is_an_error(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=7, change=lambda step, ids: ids + 1)
+    with pytest.raises(LedgerError, match="used ids from 1 to 50, but the data set has 50"):
+        verify_ledger(tmp_path)
+
+
+# -- content hashes -------------------------------------------------------------------------------
+
+
+def hashes(ids: np.ndarray) -> np.ndarray:
+    """64-bit ids, most of them above 2**63; records 40 to 49 equal records 0 to 9."""
+    scrambled: np.ndarray = np.multiply(
+        ids % 40, 0x9E3779B97F4A7C15, dtype=np.uint64, casting="unsafe"
+    )
+    return scrambled
+
+
+def write_hashes(folder: Path, *, census: np.ndarray | None, skip: int | None = None) -> None:
+    writer = LedgerWriter(folder / "ledger-1.bin", run_id=1, start_step=0)
+    writer.describe(IdKind.CONTENT_HASH)
+    if census is not None:
+        for part in np.array_split(census, 3):
+            writer.census(part)
+    for step in range(1, 16):
+        ids = SAMPLER.batch(step - 1)
+        kept = ids[ids != skip] if skip is not None else ids
+        writer.log(step, (step - 1) // 7, hashes(kept))
+    writer.close()
+
+
+def test_hashes_are_compared_as_a_multiset_with_the_census(tmp_path: Path) -> None:
+    write_hashes(tmp_path, census=hashes(np.arange(NUM_RECORDS)))
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert report.num_records == 50
+    assert report.ids is IdKind.CONTENT_HASH
+
+
+@pytest.mark.parametrize("skip", [3, 43, 20])
+def test_a_record_left_out_is_found_even_when_an_equal_one_was_used(
+    tmp_path: Path, skip: int
+) -> None:
+    write_hashes(tmp_path, census=hashes(np.arange(NUM_RECORDS)), skip=skip)
+    report = verify_ledger(tmp_path)
+    assert [epoch.num_never for epoch in report.epochs] == [1, 1, None]
+    assert report.epochs[0].examples == (int(hashes(np.array([skip])).view(np.int64)[0]),)
+
+
+def test_a_record_that_is_not_in_the_census_is_found(tmp_path: Path) -> None:
+    write_hashes(tmp_path, census=hashes(np.arange(1, NUM_RECORDS)))
+    report = verify_ledger(tmp_path)
+    assert report.epochs[0].num_twice == 1  # equal records 0 and 40, the census has one
+    assert not report.is_proved
+
+
+def test_without_a_census_nothing_is_proved(tmp_path: Path) -> None:
+    write_hashes(tmp_path, census=None)
+    report = verify_ledger(tmp_path)
+    assert not report.is_proved
+    # Equal records cannot be told from repeated ones without knowing what there is.
+    assert report.epochs[0].num_twice == 10
+
+
+def test_a_ledger_that_does_not_say_what_there_is_proves_nothing(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    writer.log(1, 0, [1, 2, 3])
+    writer.close()
+    report = verify_ledger(tmp_path)
+    assert not report.is_proved
+    assert report.sentence().startswith("Not proved: none was used twice, but the ledger does not")
+
+
+def test_runs_that_saw_different_data_cannot_be_compared(tmp_path: Path) -> None:
+    for run_id, size in ((1, 5), (2, 6)):
+        writer = LedgerWriter(tmp_path / f"ledger-{run_id}.bin", run_id=run_id, start_step=run_id)
+        writer.describe(IdKind.CONTENT_HASH)
+        writer.census(np.arange(size))
+        writer.log(run_id + 1, 0, [1])
+        writer.close()
+    with pytest.raises(LedgerError, match="run 2 found other records in the data set"):
+        verify_ledger(tmp_path)
+    writer = LedgerWriter(tmp_path / "ledger-3.bin", run_id=3, start_step=0)
+    writer.describe(IdKind.SEQUENCE_ITEM, num_records=5)
+    writer.log(1, 0, [1])
+    writer.close()
+    with pytest.raises(LedgerError, match=r"are of different data: ids is .*item index"):
+        verify_ledger(tmp_path)
+
+
+# -- kill -9, full disks, damage ------------------------------------------------------------------
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from detcore.data import IdKind, IndexSampler, LedgerWriter
+
+    folder, run_id, start, flushed, logged = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    sampler = IndexSampler(50, 8, shuffle=True, seed=1)
+    writer = LedgerWriter(folder / f"ledger-{run_id}.bin", run_id=run_id, start_step=start)
+    writer.describe(IdKind.RECORD_INDEX, num_records=50)
+    for step in range(start + 1, logged + 1):
+        writer.log(step, sampler.position(step - 1).epoch, sampler.batch(step - 1))
+        if step == flushed:
+            writer.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run_until_killed(folder: Path, *numbers: int) -> None:
+    script = textwrap.dedent(KILLED)
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(folder), *map(str, numbers)], timeout=60
+    )
+    assert result.returncode == -signal.SIGKILL
+
+
+def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
+    run_until_killed(tmp_path, 1, 0, 10, 13)
+    assert verify_ledger(tmp_path).last_step == 10
+    run_until_killed(tmp_path, 2, 5, 0, 9)  # never flushed: leaves no file, nothing to lose
+    run_until_killed(tmp_path, 3, 5, 21, 25)
+    report = verify_ledger(tmp_path, reported_steps={1: 10, 3: 21})
+    assert report.is_proved
+    assert report.sentence() == (
+        "Proved: of 50 records, each of 3 complete epochs used every record once; "
+        "none twice, none never, across 1 restart."
+    )
+
+
+def _verify_if_any(folder: Path) -> LedgerReport | None:
+    try:
+        return verify_ledger(folder)
+    except LedgerError as error:
+        if "there is no data ledger" in str(error):
+            return None
+        raise
+
+
+def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path) -> None:
+    """As after kill -9 in the middle of a write: every length that the file can have."""
+    content = write_run(tmp_path, 1, start=0, stop=3).read_bytes()
+    lengths = {}
+    for length in range(len(content) + 1):
+        (tmp_path / "ledger-1.bin").write_bytes(content[:length])
+        report = _verify_if_any(tmp_path)
+        lengths[length] = -1 if report is None else report.last_step
+        assert report is None or report.epochs == () or report.is_proved
+    assert list(lengths.values()) == sorted(lengths.values())
+    assert set(lengths.values()) == {-1, 0, 1, 2, 3}
+
+
+def test_any_changed_byte_is_found_and_named_with_its_place(tmp_path: Path) -> None:
+    path = write_run(tmp_path, 1, start=0, stop=3)
+    content = path.read_bytes()
+    for offset in range(len(content)):
+        changed = bytearray(content)
+        changed[offset] ^= 0x41
+        path.write_bytes(changed)
+        pattern = rf"{re.escape(str(path))} is damaged at offset (\d+): .*"
+        with pytest.raises(LedgerError, match=pattern) as caught:
+            verify_ledger(tmp_path)
+        found = re.search(r"offset (\d+)", str(caught.value))
+        assert found is not None
+        assert int(found[1]) <= offset < int(found[1]) + 40 + 300
+
+
+def test_a_full_disk_says_so_and_leaves_whole_frames(tmp_path: Path) -> None:
+    """A limit on the file's size stands in for a full disk: the same short write, then an error."""
+    script = f"""
+        import resource, signal, sys
+        from pathlib import Path
+        from detcore.data import LedgerWriter
+        from detcore.errors import StorageFullError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        import errno, os
+        writer = LedgerWriter(Path({str(tmp_path / "ledger-1.bin")!r}), run_id=1, start_step=0)
+        writer.log(1, 0, range(100))
+        writer.flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1200, resource.RLIM_INFINITY))
+        writer.log(2, 0, range(100, 200))
+        try:
+            writer.flush()
+        except OSError as error:
+            assert error.errno == errno.EFBIG, error
+        else:
+            sys.exit("the limit did not hold")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        writer.log(3, 0, range(200, 210))
+        writer.close()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+    report = verify_ledger(tmp_path)
+    assert (report.last_step, report.missing_steps) == (3, 0)
+    assert report.epochs[0].num_records == 210
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_no_room_left_is_a_storage_full_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    writer.log(1, 0, range(100))
+    writer.flush()
+    full = os.open("/dev/full", os.O_WRONLY)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda _, content: write(full, content))
+    writer.log(2, 0, range(100))
+    with pytest.raises(StorageFullError, match=r"no room for 840 more bytes of the data") as caught:
+        writer.flush()
+    assert caught.value.missing_bytes == 840
+    monkeypatch.undo()
+    os.close(full)
+    writer.close()
+    assert verify_ledger(tmp_path).last_step == 2
+
+
+# -- misuse ---------------------------------------------------------------------------------------
+
+
+def test_no_ledger_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"no data ledger in .*\n.*data_ledger: true"):
+        verify_ledger(tmp_path)
+
+
+def test_steps_count_from_one_and_never_go_back(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=5)
+    with pytest.raises(DataError, match="step 5 is logged after step 5 in a run that started at"):
+        writer.log(5, 0, [1])
+    writer.log(6, 0, [1])
+    writer.log(6, 1, [2])  # a batch over the border of two epochs
+    with pytest.raises(DataError, match="step 4 is logged after step 6"):
+        writer.log(4, 0, [1])
+
+
+def test_ids_are_integers(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    with pytest.raises(DataError, match="integers of at most 64 bits, not float64"):
+        writer.log(1, 0, [0.5])
+
+
+def test_a_second_writer_of_a_file_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, start=0, stop=3)
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    writer.log(1, 0, [1])
+    with pytest.raises(LedgerError, match="exists already"):
+        writer.flush()
+
+
+def test_the_ids_are_described_first(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    writer.log(1, 0, [1])
+    with pytest.raises(LedgerError, match="described before the first of them is logged"):
+        writer.describe(IdKind.SEQUENCE_ITEM)
+
+
+def test_making_a_writer_touches_nothing(tmp_path: Path) -> None:
+    LedgerWriter(tmp_path / "deep" / "ledger-1.bin", run_id=1, start_step=0).close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,220 @@
+"""Batches of record indices: shards, positions, strides over ranks, random access."""
+
+from __future__ import annotations
+
+import doctest
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore.data import DataPosition, IndexSampler, ShuffledOrder, _order, _sampler, shard_range
+from detcore.errors import DataError, ShardError
+
+# -- shards ---------------------------------------------------------------------------------------
+
+
+@given(num_records=st.integers(0, 10_000), world_size=st.integers(1, 64))
+def test_shards_are_disjoint_cover_and_differ_by_at_most_one(
+    num_records: int, world_size: int
+) -> None:
+    shards = [
+        shard_range(num_records, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    assert [record for shard in shards for record in shard] == list(range(num_records))
+    sizes = [len(shard) for shard in shards]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_rank_outside_the_world_is_refused(rank: int, world_size: int) -> None:
+    with pytest.raises(ShardError, match=f"rank {rank} is not one of {world_size} workers"):
+        shard_range(10, rank=rank, world_size=world_size)
+    with pytest.raises(ShardError, match=f"rank {rank} is not one of {world_size} workers"):
+        IndexSampler(10, 2, shuffle=True, seed=0, rank=rank, world_size=world_size)
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+samplers = st.integers(1, 200).flatmap(
+    lambda num_records: st.builds(
+        IndexSampler,
+        st.just(num_records),
+        st.integers(1, num_records),
+        shuffle=st.booleans(),
+        seed=st.integers(0, 5),
+        drop_last=st.booleans(),
+    )
+)
+
+
+@given(sampler=samplers, epochs=st.integers(1, 3))
+def test_each_epoch_uses_each_record_once(sampler: IndexSampler, epochs: int) -> None:
+    size = sampler.batches_per_epoch
+    seen = []
+    for epoch in range(epochs):
+        batches = [sampler.batch(epoch * size + cursor) for cursor in range(size)]
+        records = np.concatenate(batches)
+        assert len(set(records.tolist())) == len(records) == sampler.num_records - sampler.left_over
+        assert all(len(batch) == sampler.batch_size for batch in batches[:-1])
+        seen.append(records.tolist())
+    if not sampler.shuffle:
+        assert all(records == list(range(len(records))) for records in seen)
+
+
+@given(
+    sampler=samplers,
+    world_size=st.integers(1, 5),
+    start=st.integers(0, 500),
+    count=st.integers(0, 20),
+)
+def test_ranks_share_one_stream_by_stride_across_epochs(
+    sampler: IndexSampler, world_size: int, start: int, count: int
+) -> None:
+    for rank in range(world_size):
+        mine = IndexSampler(
+            sampler.num_records,
+            sampler.batch_size,
+            shuffle=sampler.shuffle,
+            seed=sampler.seed,
+            rank=rank,
+            world_size=world_size,
+            drop_last=sampler.drop_last,
+        )
+        got = mine.batches(start, start + count)
+        assert len(got) == count
+        for index, batch in enumerate(got, start):
+            assert np.array_equal(batch, sampler.batch(rank + index * world_size))
+            assert np.array_equal(batch, mine.batch(index))
+
+
+def test_the_position_carries_across_epochs() -> None:
+    """Ten batches, three ranks: rank 0 takes 0, 3, 6, 9, then 2, 5, 8, then 1, 4, 7."""
+    sampler = IndexSampler(10, 1, shuffle=False, seed=0, rank=0, world_size=3)
+    taken = [int(batch[0]) for batch in sampler.batches(0, 10)]
+    assert taken == [0, 3, 6, 9, 2, 5, 8, 1, 4, 7]
+    assert [sampler.position(i).epoch for i in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_shuffled_epochs_differ() -> None:
+    sampler = IndexSampler(100, 10, shuffle=True, seed=3)
+    first, second = (np.concatenate(sampler.batches(e * 10, e * 10 + 10)) for e in (0, 1))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, ShuffledOrder(100, 3, 0).take(np.arange(100)))
+
+
+@pytest.mark.parametrize("num_records", [60_000, 1_500])
+def test_far_batches_cost_what_near_ones_cost(
+    num_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts the records whose place is computed: no work depends on how far the batch is."""
+    computed: list[int] = []
+    take = ShuffledOrder.take
+
+    def counting(order: ShuffledOrder, positions: np.ndarray) -> np.ndarray:
+        computed.append(len(positions))
+        return take(order, positions)
+
+    monkeypatch.setattr(ShuffledOrder, "take", counting)
+    for batch_index in (0, 1_000_000, 10**15):
+        sampler = IndexSampler(num_records, 32, shuffle=True, seed=1)
+        assert len(sampler.batch(batch_index)) in (32, num_records % 32)
+    assert len(computed) == 3
+    assert max(computed) <= 32
+
+
+# -- positions ------------------------------------------------------------------------------------
+
+
+@given(
+    sampler=samplers,
+    world_size=st.integers(1, 5),
+    taken=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
+)
+def test_a_position_moves_as_the_sampler_does(
+    sampler: IndexSampler, world_size: int, taken: list[int]
+) -> None:
+    rank = taken[0] % world_size
+    mine = IndexSampler(
+        sampler.num_records,
+        sampler.batch_size,
+        shuffle=True,
+        seed=4,
+        rank=rank,
+        world_size=world_size,
+    )
+    position, index = mine.position(0), 0
+    for count in taken:
+        position, index = position.advance(count, mine.batches_per_epoch), index + count
+        assert position == mine.position(index)
+        assert mine.batch_index(position) == index
+        assert DataPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
+
+
+def test_a_position_of_other_data_is_refused() -> None:
+    sampler = IndexSampler(100, 10, shuffle=True, seed=3, rank=1, world_size=2)
+    other_seed = DataPosition(epoch=0, cursor=1, seed=4, shard_rank=1, shard_count=2)
+    other_world = DataPosition(epoch=0, cursor=1, seed=3, shard_rank=0, shard_count=1)
+    between = DataPosition(epoch=0, cursor=2, seed=3, shard_rank=1, shard_count=2)
+    for position in (other_seed, other_world, between):
+        with pytest.raises(DataError, match="is no position of rank 1 of 2 with seed 3"):
+            sampler.batch_index(position)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 2, "epoch": 0, "cursor": 0, "seed": 0, "shard_rank": 0, "shard_count": 1},
+        {"version": 1, "epoch": 0, "cursor": 0},
+        {
+            "version": 1,
+            "epoch": 0,
+            "cursor": 0,
+            "seed": 0,
+            "shard_rank": 0,
+            "shard_count": 1,
+            "x": 1,
+        },
+    ],
+)
+def test_a_position_of_another_version_is_refused(value: dict[str, int]) -> None:
+    with pytest.raises(DataError, match="not a data position of version 1"):
+        DataPosition.from_json(value)
+
+
+def test_a_position_cannot_be_negative() -> None:
+    with pytest.raises(DataError, match="epoch 0, cursor -1 is negative"):
+        DataPosition(epoch=0, cursor=-1, seed=0)
+    sampler = IndexSampler(10, 2, shuffle=False, seed=0)
+    for call in (sampler.position, sampler.batch):
+        with pytest.raises(DataError, match="batch -1 is negative"):
+            call(-1)
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_records", "batch_size", "message"),
+    [
+        (0, 1, r"the data set has 0 records\.\n.*\nGive the training data"),
+        (5, 0, "a batch of 0 records is not a batch"),
+        (5, 6, r"a batch of 6 records is larger than the data set of 5\.\n.*\nLower hyperparam"),
+    ],
+)
+def test_sizes_that_make_no_batches_are_refused(
+    num_records: int, batch_size: int, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        IndexSampler(num_records, batch_size, shuffle=True, seed=0)
+
+
+@pytest.mark.parametrize("module", [_order, _sampler])
+def test_the_examples_in_the_documentation_are_true(module: object) -> None:
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert result.attempted > 0
+    assert result.failed == 0
