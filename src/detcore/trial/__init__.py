@@ -1,1 +1,67 @@
+"""Trials: what users subclass, what they are given, and the loop that drives them.
 
+Names are imported on first use: subclassing `Trial` must not cost what running one costs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detcore.trial._clock import Clock
+    from detcore.trial._context import TrialContext, TrialSetup
+    from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
+    from detcore.trial._loop import Outcome, run_trial
+    from detcore.trial._resolve import find_framework, import_trial_class
+    from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_config
+    from detcore.trial._trial import Trial
+
+__all__ = [
+    "Clock",
+    "Decision",
+    "LoopingController",
+    "Outcome",
+    "PrepareOptions",
+    "Schedule",
+    "SchedulePlan",
+    "Step",
+    "SteppingController",
+    "Trial",
+    "TrialContext",
+    "TrialSetup",
+    "find_framework",
+    "import_trial_class",
+    "plan_from_config",
+    "run_trial",
+]
+
+_HOMES = {
+    "Clock": "_clock",
+    "Decision": "_schedule",
+    "LoopingController": "_controller",
+    "Outcome": "_loop",
+    "PrepareOptions": "_controller",
+    "Schedule": "_schedule",
+    "SchedulePlan": "_schedule",
+    "Step": "_schedule",
+    "SteppingController": "_controller",
+    "Trial": "_trial",
+    "TrialContext": "_context",
+    "TrialSetup": "_context",
+    "find_framework": "_resolve",
+    "import_trial_class": "_resolve",
+    "plan_from_config": "_schedule",
+    "run_trial": "_loop",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'detcore.trial' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"detcore.trial.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,78 @@
+"""Copying the user's code into a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["copy_code", "list_code"]
+
+# What source and settings are written in. A folder of code often holds data as well, and a
+# checkpoint is not the place for it.
+_SUFFIXES = frozenset(
+    {".cfg", ".ini", ".ipynb", ".json", ".md", ".py", ".pyi", ".sh", ".toml", ".txt"}
+    | {".yaml", ".yml"}
+)
+_LARGEST_BYTES = 1 << 20
+_MOST_FILES = 50_000
+_NOT_CODE = frozenset({"__pycache__", "node_modules", "venv"})
+# Folders of these hold records and checkpoints: a copy would grow with every checkpoint.
+_OWN_FILES = frozenset({"detcore.db", "manifest.json"})
+
+
+def list_code(source: Path) -> list[str]:
+    """List the source and settings files of at most 1 MiB each below a folder.
+
+    Hidden files, caches, links, and folders with detcore's own records or checkpoints are left
+    out. In a folder with very many files the list ends early, and a warning says so.
+
+    Args:
+        source: Folder of the user's code.
+
+    Returns:
+        Paths relative to `source`.
+    """
+    found: list[str] = []
+    seen = 0
+    for folder, folders, files in os.walk(source):
+        if folder != str(source) and _OWN_FILES & set(files):
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if name not in _NOT_CODE and name[0] != ".")
+        seen += len(files)
+        if seen > _MOST_FILES:
+            logging.getLogger("detcore").warning(
+                "%s holds more than %d files; checkpoints get the code of its first folders only. "
+                "Give the folder of your code alone: detcore run CONFIG.yaml MODEL_DIR",
+                source,
+                _MOST_FILES,
+            )
+            break
+        paths = (Path(folder, name) for name in sorted(files))
+        found.extend(str(path.relative_to(source)) for path in paths if _is_code(path))
+    return found
+
+
+def copy_code(source: Path, names: Iterable[str], target: Path) -> None:
+    """Copy files to a new folder, under the same names.
+
+    Args:
+        source: Folder of the user's code.
+        names: What `list_code` found; files that are gone since then are left out.
+        target: Folder to make.
+    """
+    target.mkdir()
+    for name in names:
+        if (source / name).exists():
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, copy)
+
+
+def _is_code(path: Path) -> bool:
+    if path.name.startswith(".") or path.is_symlink() or path.suffix not in _SUFFIXES:
+        return False
+    return path.stat().st_size <= _LARGEST_BYTES

@@ -1,0 +1,202 @@
+"""What a trial is given."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import CheckFailedError, InvalidExperimentError
+from detcore.types import TrialInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from detcore.data import LedgerWriter
+    from detcore.distributed import DistributedContext
+
+__all__ = ["TrialContext", "TrialSetup"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSetup:
+    """Everything a `TrialContext` is made from.
+
+    Attributes:
+        config: The experiment's configuration as plain values, defaults applied.
+        hparams: Hyperparameters of this trial.
+        seed: Seed of everything random in the trial.
+        distributed: Ranks, and collectives between them.
+        info: Which trial this is; None where nothing is recorded (`TrialContext.from_config`).
+        tensorboard_path: Where event files go.
+        cache_dir: Where data caches that outlive the trial go.
+        ledger: Where the record ids of each batch are logged; None where that is off.
+        steps_completed: Batches completed before this process started.
+        test_mode: One batch, one validation step, one checkpoint.
+    """
+
+    config: Mapping[str, Any]
+    hparams: Mapping[str, Any]
+    seed: int
+    distributed: DistributedContext
+    info: TrialInfo | None = None
+    tensorboard_path: Path | None = None
+    cache_dir: Path | None = None
+    ledger: LedgerWriter | None = None
+    steps_completed: int = 0
+    test_mode: bool = False
+
+
+class TrialContext:
+    """What a trial may know of its run. Framework plugins subclass it.
+
+    Attributes:
+        distributed: The `DistributedContext` of the trial's workers.
+    """
+
+    def __init__(self, setup: TrialSetup) -> None:
+        self.setup = setup
+        self.distributed = setup.distributed
+        self._stop_requested = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Make a context for debugging outside of a run.
+
+        Nothing is recorded, and the wrapping methods return what they are given.
+
+        Args:
+            config: An experiment configuration as a dictionary; only the parts that the trial
+                reads need to be there.
+        """
+        from detcore.config import resolve_constants
+        from detcore.distributed import DistributedContext
+
+        plain = copy.deepcopy(dict(config))
+        seed = int((plain.get("reproducibility") or {}).get("experiment_seed") or 0)
+        return cls(
+            TrialSetup(
+                config=plain,
+                hparams=resolve_constants(plain.get("hyperparameters") or {}, seed=seed),
+                seed=seed,
+                distributed=DistributedContext(
+                    rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
+                ),
+            )
+        )
+
+    @property
+    def info(self) -> TrialInfo | None:
+        """Which trial this is; None outside of a run."""
+        return self.setup.info
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether a run drives this trial; False for contexts made by `from_config`."""
+        return self.setup.info is not None
+
+    @property
+    def ledger(self) -> LedgerWriter | None:
+        """The data ledger, where ``data_ledger: true`` asks for one."""
+        return self.setup.ledger
+
+    @property
+    def test_mode(self) -> bool:
+        """Whether this is a smoke run of one batch (``detcore run --test``)."""
+        return self.setup.test_mode
+
+    def get_experiment_config(self) -> dict[str, Any]:
+        """Return a copy of the experiment's configuration."""
+        return copy.deepcopy(dict(self.setup.config))
+
+    def get_data_config(self) -> dict[str, Any]:
+        """Return the ``data`` section of the configuration."""
+        return copy.deepcopy(dict(self.setup.config.get("data") or {}))
+
+    def get_experiment_id(self) -> int:
+        """Return the experiment's id; 0 outside of a run."""
+        return self.info.experiment_id if self.info else 0
+
+    def get_trial_id(self) -> int:
+        """Return the trial's id; 0 outside of a run."""
+        return self.info.trial_id if self.info else 0
+
+    def get_trial_seed(self) -> int:
+        """Return the seed of everything random in this trial, ``0 <= seed < 2**31``."""
+        return self.setup.seed
+
+    def get_hparams(self) -> dict[str, Any]:
+        """Return all hyperparameters of this trial by name."""
+        return copy.deepcopy(dict(self.setup.hparams))
+
+    def get_hparam(self, name: str) -> Any:
+        """Return one hyperparameter.
+
+        Raises:
+            InvalidExperimentError: If there is none of that name (it is also a ValueError).
+        """
+        hparams = self.setup.hparams
+        if name not in hparams:
+            raise InvalidExperimentError(
+                f"there is no hyperparameter {name!r}; there are: "
+                f"{', '.join(sorted(map(str, hparams))) or 'none'}.\n"
+                f"Add it under 'hyperparameters' in the experiment file."
+            )
+        return copy.deepcopy(hparams[name])
+
+    def get_global_batch_size(self) -> int:
+        """Return the records per step over all workers.
+
+        It is the configured value rounded down to a multiple of the number of workers.
+
+        Raises:
+            InvalidExperimentError: If ``hyperparameters.global_batch_size`` is missing, not an
+                integer, or smaller than the number of workers.
+        """
+        return self.get_per_slot_batch_size() * self.distributed.get_size()
+
+    def get_per_slot_batch_size(self) -> int:
+        """Return the records per step for one worker (``per_worker_batch_size``)."""
+        size = self.setup.hparams.get("global_batch_size")
+        if size is None:
+            raise InvalidExperimentError(
+                "hyperparameters.global_batch_size is not set.\n"
+                "A trial class needs it to know how many records one step takes.\n"
+                "Add it to the experiment file, such as:\n"
+                "  hyperparameters:\n    global_batch_size: 32"
+            )
+        workers = self.distributed.get_size()
+        if not isinstance(size, int) or isinstance(size, bool) or size < workers:
+            raise InvalidExperimentError(
+                f"hyperparameters.global_batch_size is {size!r} "
+                f"({type(size).__name__}) for {workers} worker(s).\n"
+                "It must be an integer, at least 1 for each worker."
+            )
+        return size // workers
+
+    def get_initial_batch(self) -> int:
+        """Return how many batches were completed before this process started."""
+        return self.setup.steps_completed
+
+    def get_tensorboard_path(self) -> Path:
+        """Return the folder for event files of this trial."""
+        return self.setup.tensorboard_path or Path.cwd() / "tensorboard"
+
+    def get_stop_requested(self) -> bool:
+        """Return whether a stop was requested."""
+        return self._stop_requested
+
+    def set_stop_requested(self, stop_requested: bool) -> None:
+        """Ask for the trial to end: it checkpoints at the next boundary, then stops.
+
+        Args:
+            stop_requested: True to ask, False to take the request back.
+        """
+        if not isinstance(stop_requested, bool):
+            raise CheckFailedError(
+                f"set_stop_requested takes True or False, not {stop_requested!r} "
+                f"({type(stop_requested).__name__})"
+            )
+        self._stop_requested = stop_requested

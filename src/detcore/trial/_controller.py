@@ -1,0 +1,91 @@
+"""What a framework plugin implements to train: one of two controllers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from detcore.trial._clock import Clock
+
+__all__ = ["LoopingController", "PrepareOptions", "SteppingController"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """How a worker process is prepared before the trial is made.
+
+    Attributes:
+        seed: Seed for every random generator of the framework, ``0 <= seed < 2**31``.
+        deterministic_ops: True or False as configured; None = the framework's plugin decides.
+        local_rank: Index of this worker within its node, for choosing a device.
+        local_world_size: Workers on this node.
+    """
+
+    seed: int
+    deterministic_ops: bool | None = None
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+class _Controller(Protocol):
+    """What both shapes share.
+
+    Call order: `batches_per_epoch`, then `restore` if the trial is resumed, then training.
+    `validate` and `save` may also be called after `restore` and before the first step: an initial
+    validation, or one that a killed run did not get to. All calls come from one thread.
+    """
+
+    def batches_per_epoch(self) -> int | None:
+        """Return how many batches one pass over the training data has; None if unknown."""
+
+    def validate(self) -> Mapping[str, float]:
+        """Evaluate the model as it is and return its validation metrics.
+
+        Must leave the training state as it was: random generators and data position included.
+        """
+
+    def save(self, directory: Path) -> None:
+        """Write the whole training state into a folder that is empty but for detcore's files.
+
+        What `restore` reads must make training go on bit for bit as if never interrupted.
+        """
+
+    def restore(self, directory: Path) -> None:
+        """Read what `save` wrote. Raises `InvalidCheckpointError` where it does not fit."""
+
+    def close(self) -> None:
+        """Release what was taken; called once, also after a failure."""
+
+
+@runtime_checkable
+class SteppingController(_Controller, Protocol):
+    """A controller that is told how many batches to train: the smallest way to add a framework.
+
+    `train` is called for a stretch of about half a second at a time, so that an interrupt is
+    seen soon; what it returns is averaged over the stretches up to the next report.
+    """
+
+    def train(self, num_batches: int) -> Mapping[str, float]:
+        """Train exactly that many batches and return the training metrics over them.
+
+        Args:
+            num_batches: Batches to train; >= 1.
+
+        Returns:
+            Metrics of these batches, by name.
+        """
+
+
+@runtime_checkable
+class LoopingController(_Controller, Protocol):
+    """A controller whose framework owns its loop and asks the clock at batch boundaries."""
+
+    def run(self, clock: Clock) -> None:
+        """Train until ``clock.boundary(...)`` returns False.
+
+        The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are done, and
+        may call it earlier; it should do so soon after ``clock.interrupt_requested`` is true.
+        """

@@ -1,0 +1,243 @@
+"""One trial from its first call to its outcome, in the worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore.trial._clock import CLOCK_FILE, Clock, ClockSettings
+from detcore.trial._code import list_code
+from detcore.trial._context import TrialContext, TrialSetup
+from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
+from detcore.trial._resolve import find_framework, import_object
+from detcore.trial._schedule import Schedule, plan_from_config
+from detcore.trial._stepping import drive_stepping
+from detcore.types import Length, Unit
+
+if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
+    from detcore.core import Context, SearcherOperation
+    from detcore.data import LedgerWriter
+    from detcore.trial._trial import Trial
+    from detcore.types import Framework, TrialInfo
+
+__all__ = ["Outcome", "run_trial"]
+
+Controller = LoopingController | SteppingController
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a trial's process ended.
+
+    Attributes:
+        reason: "completed", "stop requested" or "preempted".
+        steps_completed: Batches completed over all starts.
+    """
+
+    reason: str
+    steps_completed: int
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the trial should be resumed later."""
+        return self.reason == "preempted"
+
+
+def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig) -> Outcome:
+    """Train a trial until its search method has no more work for it, or it is interrupted.
+
+    Args:
+        core: An open context that knows which trial this is (``core.info``).
+        trial_class: The user's class.
+        config: The experiment's configuration.
+
+    Returns:
+        Why training ended.
+
+    Raises:
+        InvalidHP: If the user's code rejects the hyperparameters.
+        DetcoreError: If the trial breaks a rule of its API.
+    """
+    if core.info is None:
+        raise InvalidExperimentError("run_trial needs a context that belongs to a trial")
+    framework = find_framework(trial_class, core.plugins.frameworks())
+    _prepare(framework, core.info, config)
+    with _open_ledger(core.info, config) as ledger:
+        context = _make_context(core, framework, config, ledger)
+        trial = trial_class(context)
+        controller: Controller = import_object(framework.controller)(trial, context)
+        try:
+            return _drive(core, context, controller, framework, config, trial_class)
+        finally:
+            controller.close()
+
+
+def _prepare(framework: Framework, info: TrialInfo, config: ExperimentConfig) -> None:
+    import numpy as np
+
+    random.seed(info.trial_seed)
+    np.random.seed(info.trial_seed)
+    if framework.prepare_worker is not None:
+        import_object(framework.prepare_worker)(
+            PrepareOptions(
+                seed=info.trial_seed,
+                deterministic_ops=config.reproducibility.deterministic_ops,
+            )
+        )
+
+
+@contextlib.contextmanager
+def _open_ledger(info: TrialInfo, config: ExperimentConfig) -> Iterator[LedgerWriter | None]:
+    if not config.data_ledger:
+        yield None
+        return
+    from detcore.data import LedgerWriter
+
+    path = Path(info.trial_dir) / f"ledger-{info.run_id}.bin"
+    with contextlib.closing(
+        LedgerWriter(path, run_id=info.run_id, start_step=info.steps_completed)
+    ) as ledger:
+        yield ledger
+
+
+def _make_context(
+    core: Context, framework: Framework, config: ExperimentConfig, ledger: LedgerWriter | None
+) -> TrialContext:
+    info = core.info
+    assert info is not None  # checked by run_trial
+    context_class = import_object(framework.context_class)
+    context: TrialContext = context_class(
+        TrialSetup(
+            config=info.config,
+            hparams=info.hparams,
+            seed=info.trial_seed,
+            distributed=core.distributed,
+            info=info,
+            tensorboard_path=Path(core.train.get_tensorboard_path()),
+            cache_dir=core.environment.home / "cache",
+            ledger=ledger,
+            steps_completed=info.steps_completed,
+            test_mode=info.test_mode,
+        )
+    )
+    return context
+
+
+def _drive(
+    core: Context,
+    context: TrialContext,
+    controller: Controller,
+    framework: Framework,
+    config: ExperimentConfig,
+    trial_class: type[Trial],
+) -> Outcome:
+    """Restore, make the clock, and train to the end."""
+    info = core.info
+    assert info is not None  # checked by run_trial
+    batches_per_epoch = controller.batches_per_epoch()
+    global_batch_size = context.setup.hparams.get("global_batch_size")
+
+    def to_batches(operation: SearcherOperation) -> int:
+        return Length(operation.length, operation.unit or Unit.BATCHES).to_batches(
+            global_batch_size=global_batch_size,
+            records_per_epoch=config.records_per_epoch,
+            batches_per_epoch=batches_per_epoch,
+        )
+
+    operations = core.searcher.operations()
+    operation = next(operations)
+    plan = plan_from_config(
+        config,
+        global_batch_size=global_batch_size,
+        batches_per_epoch=batches_per_epoch,
+        length=to_batches(operation),
+    )
+    state = _restore(core, controller)
+    schedule = Schedule.from_state(plan, state["schedule"]) if state else Schedule(plan)
+    clock = Clock(
+        core=core,
+        context=context,
+        controller=controller,
+        schedule=schedule,
+        operation=operation,
+        operations=operations,
+        settings=ClockSettings(
+            metric=config.searcher.metric,
+            smaller_is_better=config.searcher.smaller_is_better,
+            batches_per_epoch=_epoch_length(config, global_batch_size, batches_per_epoch),
+            trial_record=_trial_record(info, framework, trial_class),
+            code_dir=Path(info.model_dir),
+            code_files=list_code(Path(info.model_dir)),
+            to_batches=to_batches,
+        ),
+        searcher_metric=state.get("searcher_metric"),
+    )
+    core.events.send(
+        "started",
+        length=plan.length,
+        batches_per_epoch=clock.batches_per_epoch,
+        steps_completed=clock.steps_completed,
+    )
+    if clock.open():
+        if isinstance(controller, LoopingController):
+            controller.run(clock)
+        else:
+            drive_stepping(controller, clock)
+    if clock.stopped is None:
+        raise InvalidExperimentError(
+            f"training ended at batch {clock.steps_completed} although the schedule wanted "
+            f"{clock.next_boundary} batches.\n"
+            f"The controller of {framework.name!r} must go on until the clock says stop."
+        )
+    return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
+
+
+def _restore(core: Context, controller: Controller) -> dict[str, Any]:
+    """Restore the latest checkpoint into the controller; return the clock's saved state."""
+    info = core.info
+    if info is None or info.latest_checkpoint is None:
+        return {}
+    with core.checkpoint.restore_path(info.latest_checkpoint) as path:
+        clock_file = Path(path) / CLOCK_FILE
+        if not clock_file.exists():
+            raise InvalidCheckpointError(
+                f"checkpoint {info.latest_checkpoint} has no {CLOCK_FILE}: it was not written by "
+                "a trial of this program, so training cannot go on from it"
+            )
+        state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
+        controller.restore(Path(path))
+    return state
+
+
+def _epoch_length(
+    config: ExperimentConfig, global_batch_size: Any, batches_per_epoch: int | None
+) -> int:
+    """Return the batches of one epoch as callbacks see it: as configured, else as the data is."""
+    if config.records_per_epoch and isinstance(global_batch_size, int):
+        return max(1, config.records_per_epoch // global_batch_size)
+    return batches_per_epoch or 0
+
+
+def _trial_record(
+    info: TrialInfo, framework: Framework, trial_class: type[Trial]
+) -> dict[str, Any]:
+    from detcore.config import mask_config
+
+    return {
+        "version": 1,
+        "framework": framework.name,
+        "trial_class": f"{trial_class.__module__}:{trial_class.__qualname__}",
+        "experiment_id": info.experiment_id,
+        "trial_id": info.trial_id,
+        "trial_seed": info.trial_seed,
+        "hparams": dict(info.hparams),
+        # A checkpoint may be handed to other people than the storage's credentials.
+        "config": mask_config(dict(info.config)),
+    }

@@ -1,0 +1,129 @@
+"""From the entrypoint in the experiment file to a trial class and its framework."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import InvalidExperimentError, PluginNotFoundError
+from detcore.trial._trial import Trial
+from detcore.types import Framework
+
+__all__ = ["find_framework", "import_object", "import_trial_class"]
+
+# Packages that users import, and the distribution that brings each.
+_PLUGIN_PREFIX = "detcore_"
+_OLD_NAME = "determined"
+
+
+def import_object(name: str) -> Any:
+    """Import ``"module:attribute"``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
+    """Import the user's trial class.
+
+    The caller has put `model_dir` on ``sys.path``.
+
+    Args:
+        entrypoint: ``"module:Class"``.
+        model_dir: Folder of the user's code, for messages.
+
+    Raises:
+        InvalidExperimentError: If the module or the class is not there, or is not a trial class.
+        PluginNotFoundError: If the module imports a plugin that is not installed.
+    """
+    module_name, _, class_name = entrypoint.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise _explain_missing(error, entrypoint, model_dir) from error
+    trial_class = getattr(module, class_name, None)
+    if trial_class is None:
+        classes = sorted(
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        )
+        raise InvalidExperimentError(
+            f"entrypoint {entrypoint!r}: {module.__file__} has no class {class_name!r}.\n"
+            f"It defines: {', '.join(classes) or 'no class'}."
+        )
+    if not (isinstance(trial_class, type) and issubclass(trial_class, Trial)):
+        raise InvalidExperimentError(
+            f"entrypoint {entrypoint!r} names {trial_class!r}, which is not a trial class.\n"
+            "A trial class subclasses one that a framework plugin provides, such as "
+            "detcore_keras.TFKerasTrial."
+        )
+    return trial_class
+
+
+def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Path) -> Exception:
+    missing = (error.name or "").partition(".")[0]
+    if missing.startswith(_PLUGIN_PREFIX):
+        distribution = missing.replace("_", "-")
+        return PluginNotFoundError(
+            f"the trial class {entrypoint!r} needs the plugin {distribution!r}, "
+            "which is not installed.\n"
+            f"Install it into this environment ({sys.prefix}):\n"
+            f"  pip install {distribution}"
+        )
+    if missing == _OLD_NAME:
+        return PluginNotFoundError(
+            f"the trial class {entrypoint!r} imports {error.name!r}, the earlier system.\n"
+            "Change the import: determined.keras is detcore_keras, determined.estimator is "
+            "detcore_estimator, determined.core is detcore.core.\n"
+            "  pip install detcore-keras"
+        )
+    if missing == entrypoint.partition(":")[0].partition(".")[0]:
+        files = sorted(path.stem for path in model_dir.glob("*.py"))
+        return InvalidExperimentError(
+            f"entrypoint {entrypoint!r}: there is no module {error.name!r} in {model_dir}.\n"
+            f"Modules there: {', '.join(files) or 'none'}.\n"
+            "Give the folder of your code as the second argument: detcore run CONFIG MODEL_DIR"
+        )
+    return error
+
+
+def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]) -> Framework:
+    """Return the framework whose trial class `trial_class` subclasses.
+
+    Args:
+        trial_class: The user's class.
+        frameworks: What the plugins registered, by name.
+
+    Raises:
+        PluginNotFoundError: If no registered framework fits, or what it needs is not installed.
+    """
+    ancestors = {f"{base.__module__}:{base.__qualname__}" for base in trial_class.__mro__}
+    packages = {base.__module__.partition(".")[0] for base in trial_class.__mro__}
+    for framework in frameworks.values():
+        if framework.trial_class.partition(":")[0].partition(".")[0] not in packages:
+            continue
+        target = import_object(framework.trial_class)
+        if f"{target.__module__}:{target.__qualname__}" in ancestors:
+            _check_requirements(framework)
+            return framework
+    raise PluginNotFoundError(
+        f"no installed plugin trains {trial_class.__module__}.{trial_class.__qualname__}; "
+        f"frameworks here: {', '.join(sorted(frameworks)) or 'none'}.\n"
+        "Subclass a trial class that a framework plugin provides. If the plugin is installed, "
+        "it may be switched off or broken:\n  detcore plugins doctor"
+    )
+
+
+def _check_requirements(framework: Framework) -> None:
+    for module in framework.requires:
+        if module in sys.modules:
+            continue
+        if importlib.util.find_spec(module) is None:
+            raise PluginNotFoundError(
+                f"the framework {framework.name!r} needs {module!r}, which is not installed.\n"
+                f"  {framework.install_hint or 'pip install ' + module}"
+            )

@@ -1,0 +1,373 @@
+"""The schedule: what is due at a batch. No I/O, no clock, no framework.
+
+All rules about periods, policies and lengths live here, so that a controller asks one question
+(``steps < schedule.next_boundary``) and is right whatever framework drives it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from detcore.errors import ScheduleError
+from detcore.types import Length
+
+__all__ = ["CheckpointPolicy", "Decision", "Schedule", "SchedulePlan", "Step", "plan_from_config"]
+
+CheckpointPolicy = Literal["best", "all", "none"]
+_POLICIES = ("best", "all", "none")
+_STATE_VERSION = 1
+
+
+class Step(enum.Enum):
+    """What a trial can have to do next."""
+
+    TRAIN = "train"
+    REPORT = "report"
+    VALIDATE = "validate"
+    CHECKPOINT = "checkpoint"
+    COMPLETE = "complete"
+    STOP = "stop"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePlan:
+    """The periods and lengths that a schedule keeps, all in batches.
+
+    Attributes:
+        scheduling_unit: Longest stretch of training without a look at anything else; >= 1.
+        min_validation_period: Validate at its absolute multiples; 0 = never on a period.
+        min_checkpoint_period: Checkpoint at its absolute multiples; 0 = never on a period.
+        checkpoint_policy: Which validations are followed by a checkpoint.
+        perform_initial_validation: Whether to validate before the first batch.
+        length: Absolute batch at which the searcher's current operation ends; >= 1.
+
+    Raises:
+        ScheduleError: If a value is out of its range.
+    """
+
+    scheduling_unit: int = 100
+    min_validation_period: int = 0
+    min_checkpoint_period: int = 0
+    checkpoint_policy: CheckpointPolicy = "best"
+    perform_initial_validation: bool = False
+    length: int
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ScheduleError(f"{name} is {value} batches; it must be at least {least}")
+        if self.checkpoint_policy not in _POLICIES:
+            raise ScheduleError(
+                f"checkpoint_policy is {self.checkpoint_policy!r}; it is one of "
+                f"{', '.join(_POLICIES)}"
+            )
+
+
+_LEAST = {
+    "scheduling_unit": 1,
+    "min_validation_period": 0,
+    "min_checkpoint_period": 0,
+    "length": 1,
+}
+
+
+# An interrupt waits for these: they cost nothing, and a resumed trial would have to train or
+# validate once more to get back to them.
+_BEFORE_INTERRUPTS = (Step.REPORT, Step.COMPLETE, Step.STOP)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        step: The kind of work.
+        until: Absolute batch to train up to for `Step.TRAIN`; else the present batch.
+        reason: Why, for logs. For `Step.STOP` one of "completed", "preempted", "stop requested".
+    """
+
+    step: Step
+    until: int
+    reason: str
+
+
+class Schedule:
+    """Says what is due, and is told what was done.
+
+    `what_now` changes nothing: it gives the same answer until one of `trained`, `reported`,
+    `validated`, `checkpointed`, `completed`, `extended` says what happened. Nothing is asked for
+    twice at one batch. Periods count from batch 0 of the trial, not from where a process started,
+    so a resumed trial validates, checkpoints and reports where an uninterrupted one does.
+
+    Within one batch the order is: report; validate; checkpoint. At the end of an operation it
+    is: report; checkpoint; validate; complete, so that a checkpoint exists before the searcher
+    decides. A preemption or a stop request asks for no validation: what was due is done by the
+    resumed trial.
+
+    Args:
+        plan: Periods and length.
+        steps_completed: Batches completed so far; they count as reported.
+        last_validation: Batch of the latest validation, or None.
+        last_checkpoint: Batch of the latest checkpoint, or None.
+
+    Attributes:
+        plan: Periods, and the length of the operation at hand.
+        steps_completed: Batches completed.
+    """
+
+    def __init__(
+        self,
+        plan: SchedulePlan,
+        *,
+        steps_completed: int = 0,
+        last_validation: int | None = None,
+        last_checkpoint: int | None = None,
+    ) -> None:
+        for name, value in (
+            ("steps_completed", steps_completed),
+            ("last_validation", last_validation),
+            ("last_checkpoint", last_checkpoint),
+        ):
+            if value is not None and not 0 <= value <= steps_completed:
+                raise ScheduleError(
+                    f"{name} is {value} for {steps_completed} steps completed; "
+                    "nothing happens before batch 0 or after the present one"
+                )
+        self.plan = plan
+        self.steps_completed = steps_completed
+        self._last_report = steps_completed
+        self._last_validation = last_validation
+        self._last_checkpoint = last_checkpoint
+        self._wants_policy_checkpoint = False
+        self._is_completed = False
+
+    @property
+    def next_boundary(self) -> int:
+        """Absolute batch at which `what_now` must be asked next.
+
+        It equals `steps_completed` while something other than training is due.
+        """
+        now = self.steps_completed
+        return now if self._due() is not None else self._next_cut()
+
+    def what_now(self, *, preempt: bool = False, stop_requested: bool = False) -> Decision:
+        """Return what is due.
+
+        Args:
+            preempt: Whether the trial is asked to make way, to be resumed later.
+            stop_requested: Whether the user's code asked for the trial to end for good; counts
+                before `preempt`.
+        """
+        now = self.steps_completed
+        due = self._due()
+        if due is not None and due.step in _BEFORE_INTERRUPTS:
+            return due
+        if preempt or stop_requested:
+            reason = "stop requested" if stop_requested else "preempted"
+            if now > (self._last_checkpoint or 0):
+                return Decision(Step.CHECKPOINT, now, reason)
+            return Decision(Step.STOP, now, reason)
+        return Decision(Step.TRAIN, self._next_cut(), "nothing is due") if due is None else due
+
+    def trained(self, steps_completed: int) -> None:
+        """Take note that training has reached a batch; it may be before `next_boundary`.
+
+        Args:
+            steps_completed: Absolute count of batches, never less than before.
+
+        Raises:
+            ScheduleError: If training went back, or past the boundary: what was due there is
+                then lost.
+        """
+        now = self.steps_completed
+        if not now <= steps_completed <= self.next_boundary:
+            raise ScheduleError(
+                f"training reached batch {steps_completed}, but it stood at batch {now} and was "
+                f"to stop at batch {self.next_boundary}.\n"
+                "Whatever was due at that boundary would be left out.\n"
+                "A controller must call the clock when clock.next_boundary batches are done."
+            )
+        if steps_completed > now:
+            self._wants_policy_checkpoint = False
+        self.steps_completed = steps_completed
+
+    def reported(self) -> None:
+        """Take note that the training metrics so far were reported."""
+        self._last_report = self.steps_completed
+
+    def validated(self, *, is_best: bool | None) -> None:
+        """Take note of a validation at the present batch.
+
+        Args:
+            is_best: Whether its searcher metric is the best of the experiment so far; None where
+                there is nothing to compare, which is not best.
+        """
+        self._last_validation = self.steps_completed
+        policy = self.plan.checkpoint_policy
+        self._wants_policy_checkpoint = policy == "all" or (policy == "best" and bool(is_best))
+
+    def checkpointed(self) -> None:
+        """Take note of a committed checkpoint at the present batch."""
+        self._last_checkpoint = self.steps_completed
+        self._wants_policy_checkpoint = False
+
+    def completed(self) -> None:
+        """Take note that the searcher was told the result of the operation."""
+        if not self._is_done():
+            raise ScheduleError(
+                f"the operation of {self.plan.length} batches is not complete at batch "
+                f"{self.steps_completed}"
+            )
+        self._is_completed = True
+
+    def extended(self, new_length: int) -> None:
+        """Go on with the searcher's next operation.
+
+        Args:
+            new_length: Absolute batch at which it ends; not before the present batch.
+        """
+        if new_length < self.steps_completed:
+            raise ScheduleError(
+                f"the searcher's next operation ends at batch {new_length}, "
+                f"but {self.steps_completed} batches are already trained"
+            )
+        self.plan = dataclasses.replace(self.plan, length=new_length)
+        self._is_completed = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint taken at the present batch has to remember. JSON values.
+
+        The checkpoint that holds the state counts as taken for the schedule that `from_state`
+        makes; so it may be called before `checkpointed`.
+        """
+        return {
+            "version": _STATE_VERSION,
+            "steps_completed": self.steps_completed,
+            "last_validation": self._last_validation,
+        }
+
+    @classmethod
+    def from_state(cls, plan: SchedulePlan, state: Mapping[str, Any]) -> Schedule:
+        """Make the schedule that goes on from a checkpoint.
+
+        Args:
+            plan: Periods and length; they may differ from those before.
+            state: What `state_dict` returned when the checkpoint was taken.
+
+        Raises:
+            ScheduleError: If the state was written by a newer version, or is not one.
+        """
+        if state.get("version") != _STATE_VERSION:
+            raise ScheduleError(
+                f"the checkpoint's schedule has version {state.get('version')!r}, this detcore "
+                f"reads version {_STATE_VERSION}.\n"
+                "It was written by another version of detcore.\n"
+                "Resume with the version that wrote the checkpoint, or start again."
+            )
+        return cls(
+            plan,
+            steps_completed=state["steps_completed"],
+            last_validation=state["last_validation"],
+            last_checkpoint=state["steps_completed"],
+        )
+
+    def _is_at_end(self) -> bool:
+        return self.steps_completed >= self.plan.length
+
+    def _is_done(self) -> bool:
+        now = self.steps_completed
+        return self._is_at_end() and self._last_checkpoint == now and self._last_validation == now
+
+    def _due(self) -> Decision | None:
+        """Return what is due at the present batch regardless of interrupts; None = training."""
+        now = self.steps_completed
+        if now > self._last_report:
+            return Decision(Step.REPORT, now, "batches were trained")
+        wants_validation = self._last_validation != now
+        wants_checkpoint = self._last_checkpoint != now
+        if self._is_completed:
+            return Decision(Step.STOP, now, "completed")
+        if self._is_at_end():
+            if wants_checkpoint:
+                return Decision(Step.CHECKPOINT, now, "end of the operation")
+            if wants_validation:
+                return Decision(Step.VALIDATE, now, "end of the operation")
+            return Decision(Step.COMPLETE, now, "the operation's length was reached")
+        if wants_validation and self._wants_initial_validation():
+            return Decision(Step.VALIDATE, now, "initial validation")
+        if wants_validation and _is_multiple(now, self.plan.min_validation_period):
+            return Decision(Step.VALIDATE, now, "min_validation_period")
+        if wants_checkpoint and self._wants_policy_checkpoint:
+            return Decision(Step.CHECKPOINT, now, f"policy {self.plan.checkpoint_policy}")
+        if wants_checkpoint and _is_multiple(now, self.plan.min_checkpoint_period):
+            return Decision(Step.CHECKPOINT, now, "min_checkpoint_period")
+        return None
+
+    def _wants_initial_validation(self) -> bool:
+        return (
+            self.plan.perform_initial_validation
+            and self.steps_completed == 0
+            and self._last_validation is None
+        )
+
+    def _next_cut(self) -> int:
+        now, plan = self.steps_completed, self.plan
+        periods = (plan.scheduling_unit, plan.min_validation_period, plan.min_checkpoint_period)
+        cuts = [(now // period + 1) * period for period in periods if period]
+        return min(*cuts, plan.length) if plan.length > now else now
+
+
+def _is_multiple(batch: int, period: int) -> bool:
+    return period > 0 and batch > 0 and batch % period == 0
+
+
+def plan_from_config(
+    config: Any,
+    *,
+    global_batch_size: int | None,
+    batches_per_epoch: int | None,
+    length: int | None = None,
+) -> SchedulePlan:
+    """Turn the periods and lengths of an experiment's configuration into batches.
+
+    Args:
+        config: An object with the attributes of ``ExperimentConfig``.
+        global_batch_size: Records per step over all workers, or None where it is not configured.
+        batches_per_epoch: Batches in one epoch as the data itself tells, or None.
+        length: Length of the searcher's operation in batches, for search methods that give it;
+            default: ``searcher.max_length``.
+
+    Raises:
+        ScheduleError: If a length cannot be converted; the message names the setting.
+    """
+
+    def in_batches(name: str, value: Length) -> int:
+        try:
+            return value.to_batches(
+                global_batch_size=global_batch_size,
+                records_per_epoch=config.records_per_epoch,
+                batches_per_epoch=batches_per_epoch,
+            )
+        except ScheduleError as error:
+            raise ScheduleError(f"{name}: {error}") from error
+
+    if length is None:
+        max_length = getattr(config.searcher, "max_length", None)
+        if max_length is None:
+            raise ScheduleError(
+                f"searcher {config.searcher.name!r} has no max_length, so the length of its "
+                "operations has to come from the search method"
+            )
+        length = in_batches("searcher.max_length", max_length)
+    return SchedulePlan(
+        scheduling_unit=config.scheduling_unit,
+        min_validation_period=in_batches("min_validation_period", config.min_validation_period),
+        min_checkpoint_period=in_batches("min_checkpoint_period", config.min_checkpoint_period),
+        checkpoint_policy=config.checkpoint_policy,
+        perform_initial_validation=config.perform_initial_validation,
+        length=length,
+    )

@@ -1,0 +1,63 @@
+"""What of a folder of code goes into a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detcore.trial import _code
+from detcore.trial._code import copy_code, list_code
+
+
+def write(root: Path, name: str, size_bytes: int = 3) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size_bytes)
+
+
+def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    for name in ("model_def.py", "const.yaml", "package/layers.py", "package/vocabulary.txt"):
+        write(source, name)
+    for name in ("data/train.npy", ".env", ".git/config.txt", "package/__pycache__/layers.py"):
+        write(source, name)
+    write(source, "huge.json", (1 << 20) + 1)
+    write(source, "runs/detcore.db")
+    write(source, "runs/experiments/1/run-1.json")
+    write(source, "kept/4f2a/manifest.json")
+    write(source, "kept/4f2a/code/model_def.py")
+    outside = tmp_path / "outside"
+    write(outside, "secret.txt")
+    (source / "link").symlink_to(outside)
+    (source / "link.txt").symlink_to(outside / "secret.txt")
+
+    copy_code(source, list_code(source), tmp_path / "code")
+    copied = {
+        path.relative_to(tmp_path / "code").as_posix()
+        for path in (tmp_path / "code").rglob("*")
+        if path.is_file()
+    }
+    assert copied == {
+        "const.yaml",
+        "model_def.py",
+        "package/layers.py",
+        "package/vocabulary.txt",
+    }
+
+
+def test_a_folder_of_very_many_files_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_code, "_MOST_FILES", 10)
+    write(tmp_path, "model_def.py")
+    for number in range(11):
+        write(tmp_path, f"images/{number}.txt")
+    assert list_code(tmp_path) == ["model_def.py"]
+    assert "holds more than 10 files" in caplog.text
+
+
+def test_a_file_that_went_away_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "model", "model_def.py")
+    copy_code(tmp_path / "model", ["model_def.py", "gone.py"], tmp_path / "code")
+    assert [path.name for path in (tmp_path / "code").iterdir()] == ["model_def.py"]
