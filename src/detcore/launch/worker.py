@@ -1,0 +1,112 @@
+"""The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.environment import child_environment, read_environment
+from detcore.errors import InvalidHP
+from detcore.launch._traceback import format_user_error
+
+if TYPE_CHECKING:
+    from detcore.core import Context
+    from detcore.types import TrialInfo
+
+__all__ = ["EXIT_COME_BACK", "EXIT_ERROR", "EXIT_INVALID_HP", "is_trial_class", "main"]
+
+EXIT_ERROR = 1
+EXIT_INVALID_HP = 65
+EXIT_COME_BACK = 75
+
+
+def main() -> int:
+    """Run the trial that the environment names; return the process's exit code."""
+    environment = read_environment()
+    if environment.leash_fd is not None:
+        _die_with_the_runner(environment.leash_fd)
+    from detcore import core
+
+    # A trial of a script opens its own context; this process only watches over it.
+    info = core.read_trial_info(environment)
+    entrypoint = info.config["entrypoint"]
+    if not is_trial_class(entrypoint):
+        return _run_script(entrypoint)
+    model_dir = Path(info.model_dir)
+    sys.path.insert(0, str(model_dir))
+    _show_messages()
+    try:
+        with core.init() as context:
+            return _run_trial_class(context, info, entrypoint)
+    except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
+        return _tell_error(error, model_dir)
+
+
+def is_trial_class(entrypoint: object) -> bool:
+    """Whether an entrypoint names a class (``module:Class``) rather than a command."""
+    if not isinstance(entrypoint, str):
+        return False
+    module, colon, name = entrypoint.partition(":")
+    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
+    from detcore.config import ExperimentConfig
+    from detcore.trial import import_trial_class, run_trial
+
+    config = ExperimentConfig.model_validate(info.config)
+    trial_class = import_trial_class(entrypoint, Path(info.model_dir))
+    outcome = run_trial(context, trial_class, config)
+    return EXIT_COME_BACK if outcome.is_preempted else 0
+
+
+def _tell_error(error: Exception, model_dir: Path) -> int:
+    print(format_user_error(error, model_dir), file=sys.stderr)
+    return EXIT_INVALID_HP if isinstance(error, InvalidHP) else EXIT_ERROR
+
+
+def _run_script(entrypoint: str | list[str]) -> int:
+    """Run a command as the trial; signals are passed on to it."""
+    command = ["sh", "-c", entrypoint] if isinstance(entrypoint, str) else list(entrypoint)
+    environment = read_environment()
+    keep = [fd for fd in (environment.events_fd,) if fd is not None]
+    # "python3 train.py" means this environment's Python, whether it was activated or not.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
+    process = subprocess.Popen(command, pass_fds=keep, env=child_environment({"PATH": path}))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _show_messages() -> None:
+    """Show what detcore and its plugins say; the user's own logging is left alone."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("detcore")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+def _die_with_the_runner(leash_fd: int) -> None:
+    """End this process group when the runner's end of the pipe closes.
+
+    A worker that outlived its runner would go on writing beside the one that resumes its trial.
+    """
+
+    def wait() -> None:
+        os.read(leash_fd, 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="detcore-leash", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

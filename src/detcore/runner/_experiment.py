@@ -1,0 +1,388 @@
+"""Start an experiment, or go on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.config import ExperimentConfig, LoadedConfig, resolve_constants
+from detcore.database import Database, ingest_spools
+from detcore.errors import RunError
+from detcore.launch import LocalLauncher
+from detcore.launch.worker import EXIT_COME_BACK, EXIT_INVALID_HP
+from detcore.runner._lock import experiment_lock
+from detcore.types import ExperimentState, TrialInfo
+
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+    from detcore.runner._listener import RunListener
+    from detcore.storage import StorageBackend
+
+__all__ = [
+    "ExperimentResult",
+    "RunSettings",
+    "TrialResult",
+    "resume_experiment",
+    "start_experiment",
+]
+
+_SEEDS = 2**31
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Where a run keeps its things, and which plugins it may use."""
+
+    environment: Environment
+    plugins: PluginManager
+    listener: RunListener
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """How far a trial came.
+
+    Attributes:
+        best_validation: The best value of the searcher's metric, or None.
+        latest_checkpoint: UUID of the newest checkpoint, or None.
+    """
+
+    trial_id: int
+    state: str
+    steps_completed: int
+    best_validation: float | None
+    latest_checkpoint: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentResult:
+    """How an experiment stands when its runner ends.
+
+    Attributes:
+        error: What went wrong, in a line, or None.
+        was_cut_short: Whether a second Ctrl-C ended it without a checkpoint.
+    """
+
+    experiment_id: int
+    state: ExperimentState
+    trials: tuple[TrialResult, ...]
+    metric: str
+    error: str | None = None
+    was_cut_short: bool = False
+
+
+def start_experiment(
+    loaded: LoadedConfig, model_dir: Path, settings: RunSettings, *, test_mode: bool = False
+) -> ExperimentResult:
+    """Record a new experiment and run it to its end, or until it is interrupted.
+
+    Args:
+        loaded: The experiment file.
+        model_dir: Folder of the user's code.
+        settings: Where and with what.
+        test_mode: One batch, one validation, one checkpoint.
+
+    Raises:
+        RunError: If the configuration asks for what this release cannot do.
+    """
+    config = _for_test(loaded.config) if test_mode else loaded.config
+    _check_supported(config, settings.plugins)
+    plain = config.model_dump(mode="json")
+    with _open_storage(plain, settings) as storage:
+        storage.probe()
+    seed = plain["reproducibility"]["experiment_seed"]
+    hparams = resolve_constants(config.hyperparameters, seed=seed)
+    with Database.open(settings.environment.database_url) as database:
+        experiment_id = database.create_experiment(
+            config=plain,
+            config_text=loaded.text,
+            model_dir=str(model_dir),
+            name=config.name,
+        )
+        trial_id = database.create_trial(
+            experiment_id=experiment_id, hparams=hparams, seed=_trial_seed(seed)
+        )
+        folder = _experiment_folder(settings.environment, experiment_id)
+        database.set_trial_dir(trial_id, str(folder / "trials" / str(trial_id)))
+        with experiment_lock(folder, experiment_id) as lock:
+            return _Run(database, settings, experiment_id, lock, test_mode).run()
+
+
+def resume_experiment(experiment_id: int, settings: RunSettings) -> ExperimentResult:
+    """Go on with an experiment from its latest checkpoint; one that is complete is left alone.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        RunError: If it is running.
+    """
+    environment = settings.environment
+    with Database.open(environment.database_url) as database:
+        record = database.get_experiment(experiment_id)
+        if not Path(record.model_dir).is_dir():
+            raise RunError(
+                f"experiment {experiment_id} trains the code in {record.model_dir}, "
+                "which is not there any more.\nPut the folder back, then resume again."
+            )
+        with experiment_lock(_experiment_folder(environment, experiment_id), experiment_id) as lock:
+            ingest_spools(database, environment.home)
+            run = _Run(database, settings, experiment_id, lock, test_mode=False)
+            if record.state == ExperimentState.COMPLETED:
+                settings.listener.notice(f"experiment {experiment_id} is complete already")
+                return run.result()
+            return run.run()
+
+
+class _Run:
+    """One runner process at work on one experiment."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: RunSettings,
+        experiment_id: int,
+        lock_fd: int,
+        test_mode: bool,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._experiment_id = experiment_id
+        self._lock_fd = lock_fd
+        record = database.get_experiment(experiment_id)
+        self._plain: Mapping[str, Any] = record.config
+        self._model_dir = record.model_dir
+        self._test_mode = test_mode
+        self._error: str | None = None
+        self._was_cut_short = False
+
+    def run(self) -> ExperimentResult:
+        """Run what is left to run; single trial searches have one trial."""
+        self._database.set_experiment_state(self._experiment_id, ExperimentState.RUNNING)
+        state = ExperimentState.ERROR
+        try:
+            with _Interrupts() as interrupts:
+                state = self._run_trial(interrupts)
+        finally:
+            self._database.set_experiment_state(self._experiment_id, state, error=self._error)
+        return self.result()
+
+    def _run_trial(self, interrupts: _Interrupts) -> ExperimentState:
+        trial = self._database.list_trials(self._experiment_id)[0]
+        info = self._trial_info(trial.id)
+        listener = self._settings.listener
+        manager = self._settings.plugins
+        worker = LocalLauncher().start(
+            info,
+            home=self._settings.environment.home,
+            keep_open=(self._lock_fd,),
+            on_output=listener.output,
+            disabled_plugins=manager.disabled,
+            allowed_plugins=manager.allowed,
+        )
+        self._database.set_trial_state(trial.id, ExperimentState.RUNNING)
+        code = 1
+        try:
+            listener.trial_started(info, pid=worker.pid)
+            for event in worker.events():
+                if event is None:
+                    interrupts.forward(worker, listener)
+                    listener.tick()
+                    continue
+                if event.type == "finished" and event.fields.get("error"):
+                    self._error = str(event.fields["error"])
+                listener.event(info, event)
+        except BaseException:
+            worker.kill()
+            raise
+        finally:
+            code = worker.close()
+            self._was_cut_short = interrupts.is_urgent and code != 0
+            state = self._ended(trial.id, code)
+        return state
+
+    def _ended(self, trial_id: int, code: int) -> ExperimentState:
+        """Record how a worker ended, whatever it was able to say itself."""
+        ingest_spools(self._database, self._settings.environment.home)
+        if code == 0:
+            state = ExperimentState.COMPLETED
+        elif code == EXIT_COME_BACK or self._was_cut_short:
+            state = ExperimentState.PAUSED
+        else:
+            state = ExperimentState.ERROR
+            if code == EXIT_INVALID_HP and self._error is None:
+                self._error = "the trial rejected its hyperparameters"
+            if self._error is None:
+                self._error = _describe_exit(code)
+        self._database.set_trial_state(trial_id, state, error=self._error)
+        return state
+
+    def _trial_info(self, trial_id: int) -> TrialInfo:
+        trial = self._database.get_trial(trial_id)
+        latest = self._recover_checkpoints(trial_id)
+        return TrialInfo(
+            experiment_id=self._experiment_id,
+            trial_id=trial_id,
+            run_id=self._database.start_run(trial_id),
+            trial_seed=trial.seed,
+            hparams=trial.hparams,
+            config=self._plain,
+            model_dir=self._model_dir,
+            trial_dir=str(
+                _experiment_folder(self._settings.environment, self._experiment_id)
+                / "trials"
+                / str(trial_id)
+            ),
+            database_url=self._settings.environment.database_url,
+            latest_checkpoint=latest.uuid if latest else None,
+            steps_completed=latest.steps_completed if latest else 0,
+            test_mode=self._test_mode,
+        )
+
+    def _recover_checkpoints(self, trial_id: int) -> Any:
+        """Settle what a killed worker left half written; return the newest checkpoint."""
+        from detcore.checkpoint import recover_checkpoints
+
+        with _open_storage(self._plain, self._settings) as storage:
+            recover_checkpoints(self._database, storage, trial_id)
+        return self._database.latest_checkpoint(trial_id)
+
+    def result(self) -> ExperimentResult:
+        """Read how the experiment stands."""
+        searcher = self._plain["searcher"]
+        trials = []
+        for trial in self._database.list_trials(self._experiment_id):
+            best = self._database.trial_best_validation(
+                trial.id, searcher["metric"], smaller_is_better=searcher["smaller_is_better"]
+            )
+            latest = self._database.latest_checkpoint(trial.id)
+            steps = self._database.trial_steps_completed(trial.id)
+            trials.append(
+                TrialResult(
+                    trial_id=trial.id,
+                    state=str(trial.state.value),
+                    steps_completed=max(steps, latest.steps_completed if latest else 0),
+                    best_validation=best.metrics[searcher["metric"]] if best else None,
+                    latest_checkpoint=latest.uuid if latest else None,
+                )
+            )
+        record = self._database.get_experiment(self._experiment_id)
+        return ExperimentResult(
+            experiment_id=self._experiment_id,
+            state=record.state,
+            trials=tuple(trials),
+            metric=searcher["metric"],
+            error=self._error,
+            was_cut_short=self._was_cut_short,
+        )
+
+
+class _Interrupts:
+    """SIGINT, SIGTERM and SIGUSR1 set a flag; the runner's loop passes one signal on.
+
+    A second SIGINT ends the worker without waiting for its checkpoint.
+    """
+
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._received = 0
+        self.is_urgent = False
+        self._forwarded = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        for number in self._NUMBERS:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.is_urgent = self.is_urgent or (number == signal.SIGINT and self._received > 0)
+        self._received = number
+
+    def forward(self, worker: Any, listener: RunListener) -> None:
+        """Pass an interrupt on to the worker, once."""
+        if self.is_urgent:
+            worker.kill()
+        elif self._received and not self._forwarded:
+            self._forwarded = True
+            listener.notice(
+                f"{signal.Signals(self._received).name}: the trial checkpoints at the next batch "
+                "boundary and ends (Ctrl-C again: end now, without a checkpoint)"
+            )
+            worker.signal(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _open_storage(plain: Mapping[str, Any], settings: RunSettings) -> Iterator[StorageBackend]:
+    from detcore.storage import open_storage
+
+    storage = open_storage(
+        plain.get("checkpoint_storage"), home=settings.environment.home, plugins=settings.plugins
+    )
+    with contextlib.closing(storage):
+        yield storage
+
+
+def _experiment_folder(environment: Environment, experiment_id: int) -> Path:
+    return environment.home / "experiments" / str(experiment_id)
+
+
+def _trial_seed(experiment_seed: int) -> int:
+    import numpy as np
+
+    return int(np.random.RandomState(experiment_seed).randint(0, _SEEDS, dtype=np.int64))
+
+
+def _for_test(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the configuration of a smoke run: one batch, one validation, one checkpoint."""
+    plain = config.model_dump(mode="json")
+    searcher = plain["searcher"]
+    plain["searcher"] = {
+        "name": "single",
+        "metric": searcher["metric"],
+        "smaller_is_better": searcher["smaller_is_better"],
+        "max_length": {"batches": 1},
+    }
+    plain.update(
+        scheduling_unit=1,
+        min_validation_period={"batches": 0},
+        min_checkpoint_period={"batches": 0},
+        checkpoint_policy="none",
+        perform_initial_validation=False,
+        max_restarts=0,
+    )
+    return ExperimentConfig.model_validate(plain)
+
+
+def _check_supported(config: ExperimentConfig, plugins: PluginManager) -> None:
+    searchers = plugins.searchers()
+    if config.searcher.name not in searchers:
+        raise RunError(
+            f"searcher.name is {config.searcher.name!r}; searchers here: "
+            f"{', '.join(sorted(searchers))}.\n"
+            "Other search methods come with plugins, or with a later release of detcore."
+        )
+    slots = config.resources.slots_per_trial
+    if slots > 1:
+        raise RunError(
+            f"resources.slots_per_trial is {slots}, but this release trains a trial in one "
+            "process.\nSet it to 1; training on several processes comes with a later release."
+        )
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"the worker was killed by {name}"
+    return f"the worker ended with exit code {code}"

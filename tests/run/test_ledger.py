@@ -1,0 +1,65 @@
+"""Proof, after kills, that each record was trained on once in each epoch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+import time
+
+from toy_command import MODEL_DIR, Detcore
+
+
+def has_committed(detcore: Detcore, count: int) -> bool:
+    return len(detcore.committed()) >= count
+
+
+SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
+
+
+def test_a_killed_and_resumed_run_used_each_record_once_per_epoch(detcore: Detcore) -> None:
+    config = detcore.config(
+        data_ledger=True, hyperparameters=SLOW, searcher__max_length={"epochs": 5}
+    )
+    dice = random.Random(5)
+    process = detcore.start("run", config, MODEL_DIR)
+    for kills in range(1, 5):
+        detcore.wait_for(functools.partial(has_committed, detcore, kills))
+        time.sleep(dice.uniform(0.0, 0.3))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        process = detcore.start("run", "--resume", 1)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stdout + stderr
+
+    verified = detcore("data", "verify", 1, "--json")
+    assert verified.code == 0, verified.stdout + verified.stderr
+    (trial,) = json.loads(verified.stdout)["trials"]
+    assert [epoch["num_records"] for epoch in trial["epochs"]] == [96] * 5
+
+
+def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> None:
+    config = detcore.config(
+        data_ledger=True,
+        entrypoint="model_def:StartsDataOver",
+        hyperparameters=SLOW,
+        searcher__max_length={"epochs": 4},
+    )
+    process = detcore.start("run", config, MODEL_DIR)
+    detcore.wait_for(detcore.committed)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert detcore("run", "--resume", 1).code == 0
+    verified = detcore("data", "verify", 1)
+    assert verified.code == 1
+    assert "repeat a record within its epoch" in verified.stdout
+
+
+def test_without_a_ledger_the_command_says_how_to_get_one(detcore: Detcore) -> None:
+    detcore("run", detcore.config(), MODEL_DIR)
+    verified = detcore("data", "verify", 1)
+    assert verified.code == 1
+    assert "data_ledger: true" in verified.stdout + verified.stderr

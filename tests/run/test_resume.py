@@ -1,0 +1,156 @@
+"""Interrupted and killed runs, gone on with."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import pytest
+from toy_command import MODEL_DIR, Detcore
+
+SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
+
+
+def straight_run(detcore: Detcore) -> dict[str, Any]:
+    """Train without interruption and return the final state."""
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stderr
+    return detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"])
+
+
+def worker_pid(detcore: Detcore, line_start: str = "experiment ") -> int:
+    """Read the worker's process id off the opening line."""
+    process = detcore.started[-1]
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(line_start) and "; process " in line:
+            return int(line.rsplit(" ", 1)[1])
+    raise AssertionError("the run ended before it told its worker's process")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
+    detcore: Detcore, number: signal.Signals
+) -> None:
+    expected = straight_run(detcore)
+    process = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    worker_pid(detcore)
+    detcore.wait_for(lambda: len(detcore.committed()) > 4)
+    process.send_signal(number)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "detcore run --resume 2" in stdout
+    assert "experiment 2: paused" in stdout
+
+    finished = detcore("run", "--resume", 2, "--json")
+    assert finished.code == 0, finished.stderr
+    assert detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"]) == expected
+
+
+def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detcore) -> None:
+    # One batch takes ten seconds, so the first interrupt alone would take that long.
+    patient = {**SLOW, "pause_s": 10.0}
+    process = detcore.start("run", detcore.config(hyperparameters=patient), MODEL_DIR)
+    worker_pid(detcore)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 8
+    assert "detcore run --resume 1" in stdout
+
+
+def test_a_signal_is_seen_before_the_scheduling_unit_ends(detcore: Detcore) -> None:
+    config = detcore.config(
+        hyperparameters={**SLOW, "pause_s": 0.3},
+        scheduling_unit=1000,
+        searcher__max_length={"batches": 1000},
+        min_validation_period={"batches": 0},
+        min_checkpoint_period={"batches": 0},
+    )
+    process = detcore.start("run", config, MODEL_DIR)
+    worker_pid(detcore)
+    time.sleep(4.0)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)  # the unit itself would take five minutes
+    assert process.returncode == 75
+
+
+@pytest.mark.parametrize("victim", ["worker", "runner"])
+def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, victim: str) -> None:
+    expected = straight_run(detcore)
+    config = detcore.config(hyperparameters=SLOW)
+    dice = random.Random(victim)
+    process = detcore.start("run", config, MODEL_DIR)
+    for _ in range(8):
+        pid = worker_pid(detcore)
+        time.sleep(dice.uniform(0.0, 1.4))
+        os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        process = detcore.start("run", "--resume", 2)
+        if dice.random() < 0.2:
+            break
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stdout + stderr
+    finished = detcore("run", "--resume", 2, "--json")
+    assert finished.summary["state"] == "COMPLETED"
+    assert detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"]) == expected
+
+
+def test_a_killed_worker_is_an_error_that_says_so(detcore: Detcore) -> None:
+    process = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    os.kill(worker_pid(detcore), signal.SIGKILL)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "experiment 1: error: the worker was killed by SIGKILL" in stdout
+
+
+def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
+    process = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    pid = worker_pid(detcore)
+    process.kill()
+    process.communicate()
+    detcore.wait_for(lambda: not os.path.exists(f"/proc/{pid}"), timeout_s=10)
+
+
+def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:
+    first = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    worker_pid(detcore)
+    second = detcore("run", "--resume", 1)
+    assert second.code == 1
+    assert f"experiment 1 is running already, under process {first.pid}" in second.stderr
+
+
+def test_a_complete_experiment_is_left_alone(detcore: Detcore) -> None:
+    straight_run(detcore)
+    again = detcore("run", "--resume", 1)
+    assert again.code == 0
+    assert "experiment 1 is complete already" in again.stdout
+
+
+def test_an_unknown_experiment_lists_the_known_ones(detcore: Detcore) -> None:
+    straight_run(detcore)
+    finished = detcore("run", "--resume", 9)
+    assert finished.code == 1
+    assert "9" in finished.stderr
+    assert "1" in finished.stderr
+
+
+def test_a_changed_byte_in_the_checkpoint_is_refused_with_the_file(detcore: Detcore) -> None:
+    process = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    worker_pid(detcore)
+    detcore.wait_for(detcore.committed)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    for manifest in detcore.committed():
+        path = manifest.parent / "toy.json"
+        path.write_bytes(path.read_bytes().replace(b'"step"', b'"stop"'))
+    finished = detcore("run", "--resume", 1)
+    assert finished.code == 1
+    assert "toy.json" in finished.stdout

@@ -1,0 +1,168 @@
+"""``detcore run`` from the first batch to the summary."""
+
+from __future__ import annotations
+
+import json
+
+from toy_command import MODEL_DIR, Detcore
+
+
+def test_a_run_ends_with_a_summary_and_a_loadable_checkpoint(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stderr
+    summary = finished.summary
+    assert summary["state"] == "COMPLETED"
+    (trial,) = summary["trials"]
+    assert trial["steps_completed"] == 40
+    assert trial["best_validation"] < 0.1
+    assert detcore.toy_state(trial["latest_checkpoint"])["step"] == 40
+
+
+def test_plain_lines_tell_of_validation_and_checkpoints(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR)
+    assert finished.code == 0, finished.stderr
+    assert "trial 1: batch 10: validation: val_loss" in finished.stdout
+    assert "checkpoint saved: " in finished.stdout
+    assert "experiment 1: completed" in finished.stdout
+    assert "detcore experiment describe 1" in finished.stdout
+
+
+def test_one_checkpoint_holds_what_is_needed_to_rebuild_the_trial(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
+    folder = detcore.home / "checkpoints" / finished.summary["trials"][0]["latest_checkpoint"]
+    record = json.loads((folder / "trial.json").read_text())
+    assert record["trial_class"] == "model_def:Line"
+    assert record["framework"] == "toy"
+    assert record["steps_completed"] == 40
+    assert record["hparams"] == {"global_batch_size": 8, "learning_rate": 0.05}
+    assert (folder / "code" / "model_def.py").read_text() == (
+        MODEL_DIR / "model_def.py"
+    ).read_text()
+
+
+def test_smoke_run_is_one_batch_one_validation_one_checkpoint(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--test", "--json")
+    assert finished.code == 0, finished.stderr
+    (trial,) = finished.summary["trials"]
+    assert trial["steps_completed"] == 1
+    assert trial["best_validation"] is not None
+    assert len(detcore.committed()) == 1
+
+
+def test_a_setting_on_the_command_line_wins_over_the_file(detcore: Detcore) -> None:
+    finished = detcore(
+        "run", detcore.config(), MODEL_DIR, "--json", "--set", "searcher.max_length.batches=12"
+    )
+    assert finished.summary["trials"][0]["steps_completed"] == 12
+
+
+def test_epochs_are_taken_from_the_data_where_the_file_does_not_say(detcore: Detcore) -> None:
+    path = detcore.config(searcher__max_length={"epochs": 2})
+    finished = detcore("run", path, MODEL_DIR, "--json")
+    assert finished.summary["trials"][0]["steps_completed"] == 2 * 96 // 8
+
+
+def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:Raises"), MODEL_DIR)
+    assert finished.code == 1
+    assert "in helper_that_fails" in finished.stdout
+    assert "in on_batch" in finished.stdout
+    assert "ZeroDivisionError: the user's own mistake at batch 7" in finished.stdout
+    assert "detcore/trial/_loop.py" not in finished.stdout
+    assert "experiment 1: error: ZeroDivisionError: the user's own mistake" in finished.stdout
+
+
+def test_rejected_hyperparameters_are_an_end_with_a_reason(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR, "--json")
+    assert finished.code == 1
+    assert finished.summary["error"] == "learning_rate is too high for this trial"
+
+
+def test_a_searcher_metric_that_is_nan_is_an_error(detcore: Detcore) -> None:
+    finished = detcore(
+        "run", detcore.config(entrypoint="model_def:NotANumber"), MODEL_DIR, "--json"
+    )
+    assert finished.code == 1
+    assert finished.summary["error"] == "the searcher metric 'val_loss' is NaN at step 10."
+
+
+def test_a_searcher_metric_that_is_not_there_lists_those_that_are(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(searcher__metric="accuracy"), MODEL_DIR)
+    assert finished.code == 1
+    assert "searcher.metric is 'accuracy', but the validation at step 10 gave: val_loss" in (
+        finished.stdout
+    )
+
+
+def test_a_missing_plugin_is_named_with_the_command_that_brings_it(detcore: Detcore) -> None:
+    model_dir = detcore.tmp_path / "model"
+    model_dir.mkdir()
+    (model_dir / "model_def.py").write_text("from detcore_absent import AbsentTrial\n")
+    finished = detcore("run", detcore.config(), model_dir)
+    assert finished.code == 1
+    assert "needs the plugin 'detcore-absent', which is not installed" in finished.stdout
+    assert "pip install detcore-absent" in finished.stdout
+
+
+def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
+    assert finished.code == 1
+    assert "has no class 'Lin'" in finished.stdout
+    assert "Line" in finished.stdout
+    finished = detcore("run", detcore.config(entrypoint="modeldef:Line"), MODEL_DIR)
+    assert "there is no module 'modeldef'" in finished.stdout
+    assert "Modules there: model_def" in finished.stdout
+
+
+def test_a_mistake_in_the_file_is_exit_code_2_with_its_place(detcore: Detcore) -> None:
+    path = detcore.config(schedulingunit=5)
+    finished = detcore("run", path, MODEL_DIR)
+    assert finished.code == 2
+    assert "scheduling_unit" in finished.stderr
+    assert f"{path}:" in finished.stderr
+
+
+def test_several_slots_are_refused_rather_than_trained_on_one(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(resources={"slots_per_trial": 2}), MODEL_DIR)
+    assert finished.code == 1
+    assert "resources.slots_per_trial is 2" in finished.stderr
+
+
+def test_a_script_is_a_trial_too(detcore: Detcore) -> None:
+    model_dir = detcore.tmp_path / "script"
+    model_dir.mkdir()
+    (model_dir / "train.py").write_text(
+        "from detcore import core\n"
+        "with core.init() as context:\n"
+        "    for op in context.searcher.operations():\n"
+        "        for step in range(1, op.length + 1):\n"
+        "            context.train.report_training_metrics(step, {'loss': 1 / step})\n"
+        "        context.train.report_validation_metrics(op.length, {'val_loss': 0.25})\n"
+        "        op.report_completed(0.25)\n"
+    )
+    path = detcore.config(entrypoint="python3 train.py")
+    finished = detcore("run", path, model_dir, "--json")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["steps_completed"] == 40
+    assert finished.summary["trials"][0]["best_validation"] == 0.25
+
+
+def test_settings_that_this_release_does_not_honour_are_named(detcore: Detcore) -> None:
+    storage = {"type": "directory", "container_path": str(detcore.tmp_path / "kept")}
+    (detcore.tmp_path / "kept").mkdir()
+    path = detcore.config(max_restarts=3, checkpoint_storage={**storage, "save_trial_latest": 2})
+    finished = detcore("run", path, MODEL_DIR, "--test")
+    assert finished.code == 0, finished.stderr
+    assert "max_restarts is accepted, but this release restarts nothing" in finished.stdout
+    assert "save_trial_latest is accepted, but this release keeps every" in finished.stdout
+    assert "save_trial_best" not in finished.stdout
+
+
+def test_a_storage_that_is_not_there_is_found_before_anything_is_recorded(
+    detcore: Detcore,
+) -> None:
+    storage = {"type": "directory", "container_path": str(detcore.tmp_path / "absent")}
+    finished = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
+    assert finished.code == 2
+    assert "absent is not there" in finished.stderr
+    assert "There are no experiments" in detcore("experiment", "list").stderr

@@ -1,0 +1,122 @@
+"""The project's own source, as syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["PLUGIN_SOURCES", "ROOT", "SOURCE", "Import", "Module", "modules_under"]
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+PLUGIN_SOURCES = tuple(sorted(ROOT.glob("plugins/*/src")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One imported thing: ``import a`` is ``("a", None)``, ``from a import b`` ``("a", "b")``."""
+
+    module: str
+    name: str | None
+    line: int
+    for_types_only: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A source file."""
+
+    name: str
+    path: Path
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is an ``__init__.py``."""
+        return self.path.name == "__init__.py"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a part of its name starts with one underscore."""
+        return any(is_private(part) for part in self.name.split("."))
+
+    @functools.cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """All imports, also those inside functions."""
+        return tuple(_imports(self.tree, self, for_types_only=False))
+
+    def declared_all(self) -> list[str] | None:
+        """Return the names in ``__all__``, or None if there is none."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+            ):
+                return [str(name) for name in ast.literal_eval(node.value)]
+        return None
+
+    def place(self, line: int) -> str:
+        """Return file and line, for messages."""
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+def is_private(name: str) -> bool:
+    """Whether a name starts with an underscore and is no ``__dunder__``."""
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def modules_under(folder: Path) -> list[Module]:
+    """Return all modules in a folder of packages; skeletons of one blank line are left out."""
+    modules = []
+    for path in sorted(folder.rglob("*.py")):
+        if not path.read_text(encoding="utf-8").strip():
+            continue
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        modules.append(Module(".".join(parts), path))
+    return modules
+
+
+def _imports(node: ast.AST, module: Module, *, for_types_only: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, None, child.lineno, for_types_only)
+        elif isinstance(child, ast.ImportFrom):
+            source = _absolute(child, module)
+            for alias in child.names:
+                yield Import(source, alias.name, child.lineno, for_types_only)
+        elif isinstance(child, ast.If) and _is_type_checking(child.test):
+            for statement in child.body:
+                yield from _imports_of_statement(statement, module, for_types_only=True)
+            for statement in child.orelse:
+                yield from _imports_of_statement(statement, module, for_types_only=for_types_only)
+        else:
+            yield from _imports(child, module, for_types_only=for_types_only)
+
+
+def _imports_of_statement(
+    statement: ast.stmt, module: Module, *, for_types_only: bool
+) -> Iterator[Import]:
+    holder = ast.Module(body=[statement], type_ignores=[])
+    yield from _imports(holder, module, for_types_only=for_types_only)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def _absolute(node: ast.ImportFrom, module: Module) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    base = parts if module.is_package else parts[:-1]
+    base = base[: len(base) - (node.level - 1)]
+    return ".".join([*base, *filter(None, [node.module])])

@@ -1,0 +1,91 @@
+"""Linear regression by stochastic gradient descent: the smallest framework that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from detcore import Trial, TrialContext
+from detcore.data import IdKind, IndexSampler
+
+__all__ = ["ToyController", "ToyTrial"]
+
+
+class ToyTrial(Trial):
+    """Subclasses say what to learn."""
+
+    restarts_data = False
+
+    def build_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return features ``(records, features)`` and targets ``(records,)``, float64."""
+        raise TypeError("a toy trial needs build_data")
+
+    def on_batch(self, step: int) -> None:
+        """Called before each batch."""
+
+
+class ToyController:
+    """A stepping controller."""
+
+    def __init__(self, trial: ToyTrial, context: TrialContext) -> None:
+        self._trial = trial
+        self._x, self._y = trial.build_data()
+        self._rate = float(context.get_hparam("learning_rate"))
+        self._pause_s = float(context.get_hparams().get("pause_s", 0.0))
+        self._sampler = IndexSampler(
+            len(self._x),
+            context.get_global_batch_size(),
+            shuffle=True,
+            seed=context.get_trial_seed(),
+        )
+        self._ledger = context.ledger
+        if self._ledger is not None:
+            self._ledger.describe(IdKind.RECORD_INDEX, num_records=len(self._x))
+        self._weights = np.zeros(self._x.shape[1])
+        self._noise = np.random.default_rng(context.get_trial_seed())
+        self._step = 0
+        self._data_start = 0
+
+    def batches_per_epoch(self) -> int | None:
+        return self._sampler.batches_per_epoch
+
+    def train(self, num_batches: int) -> Mapping[str, float]:
+        losses = []
+        for _ in range(num_batches):
+            self._trial.on_batch(self._step)
+            index = self._sampler.batch(self._step - self._data_start)
+            if self._ledger is not None:
+                epoch = self._step // self._sampler.batches_per_epoch
+                self._ledger.log(self._step + 1, epoch, index)
+            x, y = self._x[index], self._y[index]
+            error = x @ self._weights - y + self._noise.normal(scale=1e-3, size=len(y))
+            self._weights -= self._rate * x.T @ error / len(y)
+            losses.append(float(np.mean(error**2)))
+            self._step += 1
+            time.sleep(self._pause_s)
+        return {"loss": float(np.mean(losses))}
+
+    def validate(self) -> Mapping[str, float]:
+        return {"val_loss": float(np.mean((self._x @ self._weights - self._y) ** 2))}
+
+    def save(self, directory: Path) -> None:
+        state = {
+            "weights": self._weights.tolist(),
+            "noise": self._noise.bit_generator.state,
+            "step": self._step,
+        }
+        (directory / "toy.json").write_text(json.dumps(state))
+
+    def restore(self, directory: Path) -> None:
+        state = json.loads((directory / "toy.json").read_text())
+        self._weights = np.asarray(state["weights"])
+        self._noise.bit_generator.state = state["noise"]
+        self._step = state["step"]
+        self._data_start = self._step if self._trial.restarts_data else 0
+
+    def close(self) -> None:
+        self._trial.on_batch(-1)
