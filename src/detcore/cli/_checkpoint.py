@@ -1,0 +1,355 @@
+"""``detcore checkpoint``: what was saved, and getting it, checking it, deleting it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import (
+    Column,
+    format_bytes,
+    format_time,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.errors import CheckpointStateError, DetcoreError
+
+if TYPE_CHECKING:
+    from detcore.checkpoint import Manifest
+    from detcore.cli._context import CliContext
+    from detcore.database import CheckpointRecord, Database
+    from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
+
+__all__ = ["checkpoint_group"]
+
+_EXIT_FAULTY = 1
+_READABLE = ("COMPLETED", "PARTIALLY_DELETED")
+_SHOWN = ("ACTIVE", *_READABLE)
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore checkpoint list --experiment 3
+  detcore checkpoint download 6d1c -o model/      the beginning of a UUID will do
+  detcore checkpoint verify --all
+  detcore checkpoint delete 6d1c --dry-run
+
+\b
+Exit codes:
+  0    done; for verify: everything is as it was saved
+  1    an error; for verify: something is missing or has changed
+"""
+
+
+class _Store:
+    """The records, and the storages that they name."""
+
+    def __init__(self, obj: CliContext, database: Database, stack: contextlib.ExitStack) -> None:
+        self._home = obj.environment.home
+        self._plugins: PluginManager = obj.plugin_manager()
+        self._stack = stack
+        self._opened: dict[str, StorageBackend] = {}
+        self.database = database
+
+    def storage(self, record: CheckpointRecord) -> StorageBackend:
+        """Open the storage that a checkpoint is in."""
+        if record.storage_url not in self._opened:
+            storage = self._configured(record)
+            if storage is None or storage.url != record.storage_url:
+                storage = self._open(record.storage_url)
+            self._opened[record.storage_url] = storage
+        return self._opened[record.storage_url]
+
+    def _configured(self, record: CheckpointRecord) -> StorageBackend | None:
+        """Open what the experiment file says, which may know more than the URL does."""
+        config = self.database.get_experiment(record.experiment_id).config
+        spec: Any = config.get("checkpoint_storage")
+        return self._open(spec) if isinstance(spec, dict) else None
+
+    def _open(self, spec: Any) -> StorageBackend:
+        from detcore.storage import open_storage
+
+        storage = open_storage(spec, home=self._home, plugins=self._plugins)
+        self._stack.callback(storage.close)
+        return storage
+
+
+@contextlib.contextmanager
+def _open_store(obj: CliContext) -> Iterator[_Store]:
+    from detcore.database import Database, ingest_spools
+
+    with (
+        Database.open(obj.environment.database_url) as database,
+        contextlib.ExitStack() as stack,
+    ):
+        ingest_spools(database, obj.environment.home)
+        yield _Store(obj, database, stack)
+
+
+@click.group("checkpoint", epilog=_EXAMPLES)
+def checkpoint_group() -> None:
+    """List, download, verify and delete checkpoints.
+
+    A checkpoint is named by its UUID, or by a beginning of it that no other one has.
+    """
+
+
+@checkpoint_group.command("list")
+@click.option("--experiment", type=int, metavar="ID", help="Only those of one experiment.")
+@click.option("--deleted", is_flag=True, help="Also those that were deleted.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@click.pass_obj
+def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
+    """List checkpoints, oldest first."""
+    with _open_store(obj) as store:
+        if experiment is not None:
+            store.database.get_experiment(experiment)  # one that is not there is an error
+        states = None if deleted else _SHOWN
+        records = store.database.list_checkpoints(experiment_id=experiment, states=states)
+    if as_json:
+        print_json([_plain(record) for record in records])
+        return
+    print_table(
+        [
+            Column("uuid"),
+            Column("experiment", align="right"),
+            Column("trial", align="right"),
+            Column("steps", align="right"),
+            Column("size", align="right"),
+            Column("state"),
+            Column("saved"),
+        ],
+        [
+            [
+                record.uuid,
+                str(record.experiment_id),
+                str(record.trial_id),
+                str(record.steps_completed),
+                format_bytes(record.size_bytes) if record.resources else "-",
+                record.state,
+                format_time(record.committed_at),
+            ]
+            for record in records
+        ],
+    )
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_obj
+def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
+    """Show what a checkpoint consists of, and what was saved with it."""
+    from detcore.checkpoint import read_manifest
+
+    manifest: Manifest | None = None
+    with _open_store(obj) as store:
+        record = store.database.get_checkpoint(uuid)
+        path = None
+        if record.state in _READABLE:
+            storage = store.storage(record)
+            manifest = read_manifest(storage, record.uuid)
+            path = storage.direct_path(record.uuid)
+    if as_json:
+        print_json(_plain(record) | _plain_manifest(manifest) | {"path": path})
+        return
+    _print_description(record, manifest, path)
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder to write to; default: one called like the checkpoint, here.",
+)
+@click.pass_obj
+def download(obj: CliContext, uuid: str, output: Path | None) -> None:
+    """Copy a checkpoint's files to a folder, checking each.
+
+    Into a folder that exists, files of the same names are replaced and others stay.
+    """
+    from detcore.checkpoint import download_checkpoint
+
+    with _open_store(obj) as store:
+        record = _readable(store, uuid)
+        folder = output or Path(record.uuid)
+        manifest = download_checkpoint(store.storage(record), record.uuid, folder)
+    click.echo(
+        f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, checked: {folder}"
+    )
+
+
+@checkpoint_group.command()
+@click.argument("uuid", required=False)
+@click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@click.pass_context
+def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: bool) -> None:
+    """Read a checkpoint and compare it with what was saved, file by file."""
+    if (uuid is None) != verify_all:
+        raise click.UsageError("give a UUID, or --all (one of the two)")
+    results = []
+    with _open_store(context.obj) as store:
+        if uuid is None:
+            records = store.database.list_checkpoints(states=_READABLE)
+        else:
+            records = [_readable(store, uuid)]
+        for record in records:
+            faults = _faults(store, record)
+            results.append({"uuid": record.uuid, "faults": faults})
+            if not as_json:
+                _print_faults(record, faults)
+    if as_json:
+        print_json(results)
+    context.exit(_EXIT_FAULTY if any(result["faults"] for result in results) else 0)
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.pass_obj
+def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool) -> None:
+    """Delete a checkpoint's files. What was recorded of it stays."""
+    from detcore.checkpoint import delete_checkpoint
+
+    with _open_store(obj) as store:
+        record = store.database.get_checkpoint(uuid)
+        if record.state == "ACTIVE" and store.database.run_is_alive(record.trial_id) is not False:
+            raise CheckpointStateError(
+                f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"
+                "Wait until it is complete, or end the trial first."
+            )
+        if record.state == "DELETED" and not dry_run:
+            # An interrupted deletion may have left files.
+            delete_checkpoint(store.storage(record), record.uuid)
+            click.echo(f"checkpoint {record.uuid} is deleted already")
+            return
+        _print_files(record)
+        if dry_run:
+            click.echo("nothing was deleted (--dry-run)")
+            return
+        if not yes:
+            _confirm(record)
+        delete_checkpoint(store.storage(record), record.uuid, database=store.database)
+    click.echo(f"deleted checkpoint {record.uuid}")
+
+
+def _readable(store: _Store, uuid: str) -> CheckpointRecord:
+    record = store.database.get_checkpoint(uuid)
+    if record.state in _READABLE:
+        return record
+    why = {
+        "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
+        "DELETED": "was deleted",
+    }
+    raise CheckpointStateError(
+        f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"
+        "List those that are there with: detcore checkpoint list"
+    )
+
+
+def _faults(store: _Store, record: CheckpointRecord) -> list[dict[str, str]]:
+    from detcore.checkpoint import verify_checkpoint
+
+    try:
+        faults = verify_checkpoint(store.storage(record), record.uuid)
+    except DetcoreError as error:  # a storage that is away must not hide what others hold
+        return [{"name": record.storage_url, "reason": str(error).partition("\n")[0]}]
+    return [{"name": fault.name, "reason": fault.reason} for fault in faults]
+
+
+def _confirm(record: CheckpointRecord) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask on; pass --yes to delete without asking"
+        )
+    click.confirm(f"Delete checkpoint {record.uuid}?", abort=True)
+
+
+def _print_faults(record: CheckpointRecord, faults: list[dict[str, str]]) -> None:
+    if not faults:
+        print_line(f"{record.uuid}: ok, {_num_files(record)} files", style="green")
+    for fault in faults:
+        print_line(f"{record.uuid}: {fault['name']}: {fault['reason']}", style="red")
+
+
+def _print_files(record: CheckpointRecord) -> None:
+    click.echo(
+        f"checkpoint {record.uuid} of trial {record.trial_id}, step {record.steps_completed}: "
+        f"{_num_files(record)} files, {format_bytes(record.size_bytes)} in {record.storage_url}"
+    )
+
+
+def _print_description(
+    record: CheckpointRecord, manifest: Manifest | None, path: Path | None
+) -> None:
+    fields = {
+        "uuid": record.uuid,
+        "state": record.state,
+        "experiment": str(record.experiment_id),
+        "trial": str(record.trial_id),
+        "steps completed": str(record.steps_completed),
+        "saved": format_time(record.committed_at),
+        "size": format_bytes(record.size_bytes),
+        "where": str(path or f"{record.storage_url}/{record.uuid}"),
+    }
+    if manifest is not None:
+        fields["parent"] = manifest.parent or "-"
+        fields["versions"] = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
+    print_fields(fields)
+    print_heading("metadata")
+    click.echo(json.dumps(record.metadata, indent=2))
+    print_heading("files")
+    print_table(
+        [Column("name", wrap=True), Column("size", align="right"), Column("sha256")],
+        [
+            [name, format_bytes(size), _digest(manifest, name)]
+            for name, size in sorted(record.resources.items())
+        ],
+    )
+
+
+def _num_files(record: CheckpointRecord) -> int:
+    return sum(not name.endswith("/") for name in record.resources)
+
+
+def _digest(manifest: Manifest | None, name: str) -> str:
+    digest = manifest.files.get(name) if manifest is not None else None
+    return digest.sha256[:16] if digest is not None else "-"
+
+
+def _plain(record: CheckpointRecord) -> dict[str, Any]:
+    return {
+        "uuid": record.uuid,
+        "experiment_id": record.experiment_id,
+        "trial_id": record.trial_id,
+        "steps_completed": record.steps_completed,
+        "state": record.state,
+        "size_bytes": record.size_bytes,
+        "storage_url": record.storage_url,
+        "metadata": record.metadata,
+        "resources": record.resources,
+        "started_at": record.started_at,
+        "committed_at": record.committed_at,
+        "deleted_at": record.deleted_at,
+    }
+
+
+def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
+    if manifest is None:
+        return {"files": {}, "parent": None, "versions": {}}
+    return {"files": manifest.files, "parent": manifest.parent, "versions": manifest.versions}

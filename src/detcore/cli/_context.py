@@ -1,0 +1,48 @@
+"""What the frame of the command line hands to its subcommands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager, PluginProblem
+
+__all__ = ["CliContext"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CliContext:
+    """The settings of one invocation; subcommands get it through ``click.pass_obj``.
+
+    Attributes:
+        environment: The settings from environment variables.
+        disabled: Plugins switched off by ``--no-plugin``.
+        allowed: The allow-list given by ``--plugins``, or None.
+        reserved: Names of the built-in commands.
+    """
+
+    environment: Environment
+    disabled: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+    reserved: frozenset[str] = frozenset()
+
+    def plugin_manager(
+        self, *, on_problem: Callable[[PluginProblem], None] | None = None
+    ) -> PluginManager:
+        """Return a new manager of the plugins that are on.
+
+        Args:
+            on_problem: Told of each faulty plugin once; default: a warning on stderr.
+        """
+        from detcore.hooks import PluginManager
+
+        return PluginManager(
+            self.environment,
+            disabled=self.disabled,
+            allowed=self.allowed,
+            reserved_commands=self.reserved,
+            on_problem=on_problem,
+        )

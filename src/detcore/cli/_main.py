@@ -1,0 +1,194 @@
+"""The frame of the command line: which commands there are, and what their errors become.
+
+A subcommand's module is imported when the subcommand runs: ``detcore --help`` imports click and
+nothing else of weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._context import CliContext
+from detcore.errors import ConfigError, DetcoreError
+
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
+
+__all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """
+\b
+Exit codes:
+  0    done
+  1    an error
+  2    the command line or the experiment file is wrong
+  75   come back: interrupted after a checkpoint, can be resumed
+  130  interrupted
+
+\b
+Environment variables:
+  DETCORE_HOME             where records and default checkpoints live
+  DETCORE_DATABASE         SQLAlchemy URL of the record store
+  DETCORE_PLUGINS          the only plugins to use, separated by commas
+  DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lazy:
+    target: str
+    summary: str
+
+
+COMMANDS = {
+    "run": _Lazy("detcore.cli._run:run", "Train an experiment, or go on with one."),
+    "experiment": _Lazy(
+        "detcore.cli._experiment:experiment_group", "List and describe experiments."
+    ),
+    "trial": _Lazy("detcore.cli._trial:trial_group", "Describe trials and plot their metrics."),
+    "checkpoint": _Lazy(
+        "detcore.cli._checkpoint:checkpoint_group",
+        "List, download, verify and delete checkpoints.",
+    ),
+    "config": _Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
+    "data": _Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
+    "plugins": _Lazy("detcore.cli._plugins:plugins_group", "List plugins and find their faults."),
+}
+
+
+class _Main(click.Group):
+    """A group whose commands are imported by name, and whose errors are one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the built-in commands, then those that plugins declare."""
+        return [*COMMANDS, *_plugins_of(ctx).declared_commands()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a built-in command, else ask the plugins."""
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return _plugins_of(ctx).command(cmd_name)
+        module, _, attribute = lazy.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, or say which one was probably meant."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return name, command, args[1:]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)  # click's message on unknown options
+        raise click.UsageError(_unknown_command(ctx, name), ctx=ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands from the table: their modules are not needed for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
+        declared = _plugins_of(ctx).declared_commands()
+        if declared:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl(
+                    [(name, f"(from {entry.distribution})") for name, entry in declared.items()]
+                )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that detcore raised on purpose needs no traceback."""
+        try:
+            return super().invoke(ctx)
+        except DetcoreError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _unknown_command(ctx: click.Context, name: str) -> str:
+    import difflib
+
+    names = [*COMMANDS, *_plugins_of(ctx).commands()]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else "'detcore --help' lists the commands."
+    return f"no command is called {name!r}.\n{hint}"
+
+
+def _plugins_of(ctx: click.Context) -> PluginManager:
+    """Return the manager for looking up commands, made on first use.
+
+    ``--help`` is answered before `main` runs, so there may be no `CliContext` yet.
+    """
+    if "plugins" not in ctx.meta:
+        obj = ctx.obj if isinstance(ctx.obj, CliContext) else _make_context(ctx.params)
+        ctx.meta["plugins"] = obj.plugin_manager()
+    manager: PluginManager = ctx.meta["plugins"]
+    return manager
+
+
+def _make_context(params: dict[str, Any]) -> CliContext:
+    from detcore.environment import read_environment
+
+    allowed: str | None = params.get("plugins")
+    return CliContext(
+        environment=read_environment(),
+        disabled=frozenset(params.get("no_plugin") or ()),
+        allowed=None if allowed is None else _names(allowed),
+        reserved=frozenset(COMMANDS),
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    import sys
+
+    from detcore import __version__
+    from detcore.hooks import API_VERSION
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    api = ".".join(map(str, API_VERSION))
+    click.echo(f"detcore {__version__} (plugin API {api}, Python {python})")
+    ctx.exit()
+
+
+@click.group(cls=_Main, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and stop.",
+)
+@click.option(
+    "--no-plugin",
+    multiple=True,
+    metavar="NAME",
+    is_eager=True,
+    help="Leave a plugin out; may be given again.",
+)
+@click.option(
+    "--plugins",
+    metavar="NAME,...",
+    is_eager=True,
+    help="The only plugins to use, besides the built-in one.",
+)
+@click.pass_context
+def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) -> None:
+    """Train models as trials: with metrics, checkpoints and exact resume, and no cluster."""
+    ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})

@@ -1,0 +1,211 @@
+"""How reading commands print: tables for people, plain columns for pipes, JSON for programs.
+
+On a terminal a table is drawn by rich (which honours ``NO_COLOR`` and ``COLUMNS``); elsewhere it
+is aligned columns under one header line, never cut, so that ``awk`` and ``cut`` can read it.
+rich is imported on first use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "Column",
+    "format_bytes",
+    "format_duration",
+    "format_number",
+    "format_time",
+    "make_console",
+    "plain_value",
+    "print_fields",
+    "print_heading",
+    "print_json",
+    "print_line",
+    "print_table",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: The header.
+        align: Side that the values stand at; numbers stand right.
+        wrap: Whether a long value may go on in the next line (on a terminal). Such columns give
+            way first where a table is too wide.
+        style: rich style of the values on a terminal.
+    """
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    wrap: bool = False
+    style: str = ""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console for what is standard output (or standard error) now."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under a header.
+
+    Args:
+        columns: The columns; their number is the length of each row.
+        rows: Values, already as text.
+    """
+    console = make_console()
+    if not console.is_terminal:
+        for line in _plain_columns(columns, rows):
+            click.echo(line)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify=column.align,
+            style=column.style,
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*[Text(value) for value in row])
+    console.print(table)
+
+
+def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    table = [
+        [column.title for column in columns],
+        *[[" ".join(v.split()) for v in r] for r in rows],
+    ]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
+    """Print ``name  value`` lines, the values aligned."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = make_console()
+    width = max((len(name) for name in fields), default=0)
+    if not console.is_terminal:
+        for name, value in fields.items():
+            click.echo(f"{' ' * indent}{name.ljust(width)}  {value}".rstrip())
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, min_width=width)
+    grid.add_column(overflow="fold")
+    for name, value in fields.items():
+        grid.add_row(Text(" " * indent + name, style="dim"), Text(value))
+    console.print(grid)
+
+
+def print_heading(text: str) -> None:
+    """Print a heading with an empty line before it."""
+    console = make_console()
+    click.echo()
+    if console.is_terminal:
+        console.print(text, style="bold")
+    else:
+        click.echo(text)
+
+
+def print_line(text: str = "", *, style: str = "") -> None:
+    """Print a line of text, which is never cut; the style is for terminals only."""
+    console = make_console()
+    if console.is_terminal and style:
+        console.print(text, style=style, soft_wrap=True)
+    else:
+        click.echo(text)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document.
+
+    Dataclasses, enums, times and paths become plain values; NaN and the infinities become the
+    strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, because JSON has no numbers for them.
+    """
+    click.echo(json.dumps(plain_value(value), indent=2, allow_nan=False))
+
+
+def plain_value(value: object) -> Any:
+    """Return a value as JSON knows it; see `print_json`."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return str(getattr(value, "value", value))  # also members of str enums
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain_value(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(timespec="milliseconds")
+    return str(value)
+
+
+def format_number(value: object) -> str:
+    """Return a metric's value: four significant digits for small floats, ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def format_bytes(size: int | None) -> str:
+    """Return a size such as ``1.5 MB`` (powers of 1000), ``-`` for None."""
+    if size is None:
+        return "-"
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a duration as ``1h 02m``, ``3m 05s`` or ``7s``, ``-`` for None."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+def format_time(moment: datetime.datetime | None) -> str:
+    """Return a moment in this machine's time zone, ``-`` for None."""
+    return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,139 @@
+"""``detcore plugins``: what is installed, what it does, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.hooks import PluginEntry, PluginManager, PluginProblem
+
+__all__ = ["plugins_group"]
+
+
+@click.group("plugins")
+def plugins_group() -> None:
+    """List plugins, describe one, and find the faults of all."""
+
+
+@plugins_group.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.pass_obj
+def list_plugins(obj: CliContext, as_json: bool) -> None:
+    """List the installed plugins."""
+    manager = obj.plugin_manager(on_problem=_keep_quiet)
+    rows = _rows(manager)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    from detcore.cli._output import Column, print_table
+
+    titles = ("name", "distribution", "version", "API", "state", "provides")
+    print_table(
+        [Column(title, wrap=title == "provides") for title in titles],
+        [[_cell(row[title.lower()]) for title in titles] for row in rows],
+    )
+    count = len(manager.problems())
+    if count:
+        click.echo(f"{_plural(count, 'fault')}; details: detcore plugins doctor", err=True)
+
+
+@plugins_group.command("info")
+@click.argument("name")
+@click.pass_obj
+def show_plugin(obj: CliContext, name: str) -> None:
+    """Show what the plugin NAME implements and registers."""
+    from detcore.hooks import diagnose
+
+    manager = obj.plugin_manager(on_problem=_keep_quiet)
+    manager.entry(name)  # an unknown name is an error before anything is imported
+    problems = [problem for problem in diagnose(manager) if problem.plugin == name]
+    for line in _describe(manager, name, problems):
+        click.echo(line)
+
+
+@plugins_group.command("doctor")
+@click.pass_context
+def find_faults(ctx: click.Context) -> None:
+    """Import every plugin and report each fault with the command that mends it.
+
+    Exit code 1 if there are faults, 0 if there are none.
+    """
+    from detcore.hooks import diagnose
+
+    obj: CliContext = ctx.obj
+    manager = obj.plugin_manager(on_problem=_keep_quiet)
+    problems = diagnose(manager)
+    for problem in problems:
+        click.echo(str(problem))
+    plugins = _plural(len(manager.index()), "plugin")
+    if problems:
+        click.echo(f"{_plural(len(problems), 'fault')} in {plugins}", err=True)
+        ctx.exit(1)
+    click.echo(f"no faults in {plugins}")
+
+
+def _keep_quiet(_problem: PluginProblem) -> None:
+    """Problems are shown by the command itself."""
+
+
+def _rows(manager: PluginManager) -> list[dict[str, Any]]:
+    provided = {
+        entry.name: [f"{noun} {item.name}" for noun, item in manager.registrations_of(entry.name)]
+        for entry in manager.index()
+    }
+    return [
+        {
+            "name": entry.name,
+            "distribution": entry.distribution,
+            "version": entry.version,
+            "api": None if entry.api is None else str(entry.api),
+            "state": entry.state.value,
+            "provides": _provides(manager, entry, provided[entry.name]),
+        }
+        for entry in manager.index()
+    ]
+
+
+def _provides(manager: PluginManager, entry: PluginEntry, registered: list[str]) -> list[str]:
+    """Return what a plugin registered, and that it observes where it does."""
+    if entry.state.name != "LOADED":
+        return []
+    hooks = manager.hooks_of(entry.name)
+    observes = any(not name.startswith("detcore_register_") for name in hooks)
+    return registered + ["observer"] * observes
+
+
+def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProblem]) -> list[str]:
+    entry = manager.entry(name)
+    lines = [
+        f"name:          {entry.name}",
+        f"distribution:  {entry.distribution} {entry.version}",
+        f"installed in:  {entry.folder}",
+        f"module:        {entry.value}",
+        f"API range:     {entry.api or '-'}",
+        f"state:         {entry.state.value}",
+    ]
+    hooks = sorted(manager.hooks_of(name))
+    lines += _section("hooks:", hooks)
+    registered = [f"{noun} {item.name}" for noun, item in manager.registrations_of(name)]
+    lines += _section("registers:", registered)
+    return lines + _section("faults:", [str(problem) for problem in problems])
+
+
+def _section(title: str, items: Sequence[str]) -> list[str]:
+    return [f"{title if index == 0 else '':<15}{item}" for index, item in enumerate(items)]
+
+
+def _cell(value: str | list[str] | None) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "-"
+    return value or "-"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

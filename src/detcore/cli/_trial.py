@@ -1,0 +1,410 @@
+"""``detcore trial``: the metrics of a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._experiment import (
+    best_of,
+    can_resume,
+    describe_state,
+    flatten,
+    open_records,
+    searcher_metric,
+)
+from detcore.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.database import (
+        CheckpointRecord,
+        Database,
+        ExperimentRecord,
+        MetricRecord,
+        TrialRecord,
+    )
+
+__all__ = ["trial_group"]
+
+_SHOWN = 20
+_MAX_PLOT_WIDTH = 100
+_EXAMPLES = """
+\b
+Examples:
+  detcore trial describe 3
+  detcore trial describe 3 --metric accuracy     plot another metric
+  detcore trial describe 3 --json                for programs
+"""
+
+
+@click.group("trial")
+def trial_group() -> None:
+    """Describe trials and plot their metrics."""
+
+
+@trial_group.command("describe", epilog=_EXAMPLES)
+@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
+@click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_obj
+def describe_command(
+    obj: CliContext, trial_id: int, metric: str | None, show_all: bool, as_json: bool
+) -> None:
+    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps."""
+    from detcore.cli._output import print_json
+
+    with open_records(obj) as database:
+        facts = _read(database, trial_id)
+    series = _choose_series(facts, metric)
+    if as_json:
+        print_json(_plain(facts, series))
+        return
+    _print_trial(facts)
+    _print_validations(facts, show_all=show_all)
+    _print_training(facts)
+    _print_checkpoints(facts)
+    _print_plot(series)
+    _print_hint(facts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """All that is shown of a trial."""
+
+    trial: TrialRecord
+    experiment: ExperimentRecord
+    is_alive: bool | None
+    validations: Sequence[MetricRecord]
+    training: Sequence[MetricRecord]
+    best: MetricRecord | None
+    checkpoints: Sequence[CheckpointRecord]
+    num_runs: int
+    num_damaged: int
+
+    @property
+    def metric(self) -> str | None:
+        return searcher_metric(self.experiment.config)[0]
+
+    @property
+    def steps_completed(self) -> int:
+        reports = [*self.validations[-1:], *self.training[-1:]]
+        return max((report.steps_completed for report in reports), default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """A metric over steps."""
+
+    metric: str
+    kind: str
+    points: Sequence[tuple[int, float]]
+
+
+def _read(database: Database, trial_id: int) -> _Facts:
+    trial = database.get_trial(trial_id)
+    experiment = database.get_experiment(trial.experiment_id)
+    metric, smaller = searcher_metric(experiment.config)
+    best = None
+    if metric is not None:
+        best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
+    return _Facts(
+        trial=trial,
+        experiment=experiment,
+        is_alive=database.run_is_alive(trial_id) if trial.state.value == "RUNNING" else False,
+        validations=database.metrics(trial_id, "validation", with_batches=False),
+        training=database.metrics(trial_id, "training", with_batches=False),
+        best=best,
+        checkpoints=database.list_checkpoints(trial_id=trial_id),
+        num_runs=len(database.list_runs(trial_id)),
+        num_damaged=len(database.events(trial_id, "damaged")),
+    )
+
+
+def _choose_series(facts: _Facts, wanted: str | None) -> _Series | None:
+    """Return what to plot, or None where there is nothing.
+
+    Raises:
+        NotFoundError: If the wanted metric was never reported.
+    """
+    kinds = {"validation": facts.validations, "training": facts.training}
+    names = {kind: _names(rows, facts.metric) for kind, rows in kinds.items()}
+    candidates = [(kind, name) for kind in kinds for name in names[kind]]
+    for name in (wanted,) if wanted is not None else (facts.metric, None):
+        for kind, candidate in candidates:
+            if name in (None, candidate):
+                rows = [row for row in kinds[kind] if _is_number(row.metrics.get(candidate))]
+                points = [(row.steps_completed, float(row.metrics[candidate])) for row in rows]
+                return _Series(metric=candidate, kind=kind, points=points)
+    if wanted is None:
+        return None
+    listed = [f"{', '.join(names[kind])} ({kind})" for kind in kinds if names[kind]]
+    raise NotFoundError(
+        f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
+        f"Metrics there: {'; '.join(listed) or 'none yet'}."
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _names(rows: Sequence[MetricRecord], first: str | None) -> list[str]:
+    """Return the names of reported numbers, the searcher's first."""
+    names = {name for row in rows for name, value in row.metrics.items() if _is_number(value)}
+    return sorted(names, key=lambda name: (name != first, name))
+
+
+def _speed(facts: _Facts) -> float | None:
+    """Return batches per second of the newest run, validations and checkpoints included."""
+    rows = [row for row in facts.training if row.run_id == facts.trial.run_id]
+    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
+        return None
+    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
+    steps = rows[-1].steps_completed - rows[0].steps_completed
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
+    trial, (metric, smaller) = facts.trial, searcher_metric(facts.experiment.config)
+    last = facts.training[-1] if facts.training else None
+    return {
+        "id": trial.id,
+        "experiment_id": trial.experiment_id,
+        "state": trial.state.value,
+        "is_alive": facts.is_alive,
+        "host": trial.host,
+        "pid": trial.pid,
+        "error": trial.error,
+        "num_runs": facts.num_runs,
+        "steps_completed": facts.steps_completed,
+        "hparams": trial.hparams,
+        "seed": trial.seed,
+        "trial_dir": trial.trial_dir,
+        "created_at": trial.created_at,
+        "ended_at": trial.ended_at,
+        "metric": metric,
+        "smaller_is_better": smaller,
+        "best_validation": best_of(facts.best),
+        "validations": [_plain_report(row) for row in facts.validations],
+        "training": {
+            "num_reports": len(facts.training),
+            "batches_per_second": _speed(facts),
+            "last": _plain_report(last) if last else None,
+        },
+        "checkpoints": [_plain_checkpoint(row) for row in facts.checkpoints],
+        "plot": series,
+        "num_damaged_reports": facts.num_damaged,
+    }
+
+
+def _plain_report(row: MetricRecord) -> dict[str, Any]:
+    return {
+        "steps_completed": row.steps_completed,
+        "run_id": row.run_id,
+        "reported_at": row.reported_at,
+        "metrics": row.metrics,
+    }
+
+
+def _plain_checkpoint(row: CheckpointRecord) -> dict[str, Any]:
+    return {
+        "uuid": row.uuid,
+        "state": row.state,
+        "steps_completed": row.steps_completed,
+        "size_bytes": row.size_bytes,
+        "committed_at": row.committed_at,
+        "storage_url": row.storage_url,
+    }
+
+
+def _print_trial(facts: _Facts) -> None:
+    from detcore.cli._output import print_fields, print_line
+
+    trial = facts.trial
+    print_line(
+        f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
+        style="bold",
+    )
+    state = "not started"
+    if trial.run_id:
+        state = describe_state(trial.state.value, facts.is_alive, trial.host)
+    fields = {
+        "state": f"{state}: {trial.error}" if trial.error else state,
+        "steps": str(facts.steps_completed),
+    }
+    if facts.num_runs > 1:
+        fields["runs"] = f"{facts.num_runs} (the trial was resumed)"
+    hparams = flatten(trial.hparams)
+    if hparams:
+        fields["hyperparameters"] = " ".join(f"{key}={value}" for key, value in hparams.items())
+    fields["seed"] = str(trial.seed)
+    if trial.trial_dir:
+        fields["folder"] = trial.trial_dir
+    if facts.num_damaged:
+        fields["damaged"] = f"{facts.num_damaged} reports, left out (did the machine crash?)"
+    print_fields(fields, indent=2)
+
+
+def _print_validations(facts: _Facts, *, show_all: bool) -> None:
+    from detcore.cli._output import Column, print_heading, print_line, print_table
+
+    print_heading("Validations")
+    rows = facts.validations
+    if not rows:
+        print_line("none yet")
+        return
+    names, left_out = _fitting(_names(rows, facts.metric))
+    recent = len(rows) if show_all else _SHOWN
+    shown = [row for row in rows[:-recent] if _is_same(row, facts.best)] + list(rows[-recent:])
+    columns = [
+        Column("STEP", align="right"),
+        *[Column(n, align="right") for n in names],
+        Column(""),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                str(row.steps_completed),
+                *[_aligned(row.metrics.get(name)) for name in names],
+                "best" if _is_same(row, facts.best) else "",
+            ]
+            for row in shown
+        ],
+    )
+    if len(shown) < len(rows):
+        print_line(f"{len(rows) - len(shown)} earlier ones: --all shows them", style="dim")
+    if left_out:
+        print_line(f"too wide for this terminal: {', '.join(left_out)}", style="dim")
+
+
+def _aligned(value: object) -> str:
+    """Return a number with its zeros, so that a column of them lines up."""
+    from detcore.cli._output import format_number
+
+    if isinstance(value, float) and 0.001 <= abs(value) < 1000:
+        return f"{value:#.4g}"
+    return format_number(value)
+
+
+def _is_same(row: MetricRecord, other: MetricRecord | None) -> bool:
+    """Return whether two records are one report (NaN makes them unequal as values)."""
+    if other is None:
+        return False
+    return (row.run_id, row.seq, row.reported_at) == (other.run_id, other.seq, other.reported_at)
+
+
+def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
+    """Split metrics into those that fit beside each other on the terminal, and the rest."""
+    from detcore.cli._output import make_console
+
+    console = make_console()
+    if not console.is_terminal:
+        return names, []
+    room = console.width - 18
+    fitting = 0
+    for name in names:
+        room -= max(len(name), 9) + 2
+        if room < 0 and fitting:
+            break
+        fitting += 1
+    return names[:fitting], names[fitting:]
+
+
+def _print_training(facts: _Facts) -> None:
+    from detcore.cli._output import format_number, print_fields, print_heading, print_line
+
+    print_heading("Training")
+    if not facts.training:
+        print_line("no reports yet")
+        return
+    last = facts.training[-1]
+    values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
+    fields = {
+        "last": f"step {last.steps_completed}: {'  '.join(values)}",
+        "reports": str(len(facts.training)),
+    }
+    speed = _speed(facts)
+    if speed is not None:
+        fields["speed"] = f"{speed:.4g} batches/s, validations and checkpoints included"
+    print_fields(fields, indent=2)
+
+
+def _print_checkpoints(facts: _Facts) -> None:
+    from detcore.cli._output import (
+        Column,
+        format_bytes,
+        format_time,
+        print_heading,
+        print_line,
+        print_table,
+    )
+
+    print_heading("Checkpoints")
+    if not facts.checkpoints:
+        print_line("none yet")
+        return
+    print_table(
+        [
+            Column("UUID"),
+            Column("STEP", align="right"),
+            Column("STATE"),
+            Column("SIZE", align="right"),
+            Column("SAVED"),
+        ],
+        [
+            [
+                row.uuid,
+                str(row.steps_completed),
+                row.state,
+                format_bytes(row.size_bytes),
+                format_time(row.committed_at),
+            ]
+            for row in facts.checkpoints
+        ],
+    )
+
+
+def _print_plot(series: _Series | None) -> None:
+    from detcore.cli._output import (
+        format_number,
+        make_console,
+        print_heading,
+        print_line,
+    )
+    from detcore.cli._plot import draw_plot
+
+    if series is None:
+        return
+    lines = draw_plot(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH))
+    print_heading(f"{series.metric} ({series.kind}) over steps")
+    if not lines:
+        print_line("no finite value")
+        return
+    for line in lines:
+        print_line(line, style="cyan")
+    finite = [point for point in series.points if abs(point[1]) < float("inf")]
+    low, high = min(finite, key=_value), max(finite, key=_value)
+    text = (
+        f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "
+        f"{high[0]}, last {format_number(series.points[-1][1])}"
+    )
+    missing = len(series.points) - len(finite)
+    print_line(f"{text}; {missing} not finite" if missing else text, style="dim")
+
+
+def _value(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _print_hint(facts: _Facts) -> None:
+    from detcore.cli._output import print_line
+
+    if can_resume(facts.experiment.config, facts.trial.state.value, facts.is_alive):
+        click.echo()
+        print_line(f"go on with it:  detcore run --resume {facts.trial.experiment_id}", style="dim")

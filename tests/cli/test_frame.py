@@ -1,0 +1,295 @@
+"""The frame of the command line, run as a person runs it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from fake_distributions import run_detcore, write_distribution
+
+from detcore import __version__
+from detcore.cli._main import COMMANDS
+
+BAKE = """
+import os, sys, time
+import click
+from detcore import hookimpl
+from detcore.errors import ConfigError, NotFoundError
+
+@click.group()
+def bake():
+    "Bake."
+
+@bake.command()
+def fail():
+    raise NotFoundError("no oven 3.\\nOvens here: 1, 2.")
+
+@bake.command()
+def misread():
+    raise ConfigError("bread.yaml:3:5: no such grain")
+
+@bake.command()
+def crash():
+    raise RuntimeError("burnt")
+
+@bake.command()
+def come_back():
+    sys.exit(75)
+
+@bake.command()
+def wait():
+    print("waiting", flush=True)
+    time.sleep(30)
+
+@bake.command()
+@click.pass_obj
+def show(obj):
+    manager = obj.plugin_manager()
+    print(obj.environment.home, sorted(e.name for e in manager.index() if e.state.name == "READY"))
+
+@hookimpl
+def detcore_register_commands():
+    return bake
+"""
+
+
+def install_bake(site: Path, *, declared: bool = True) -> None:
+    write_distribution(
+        site,
+        "detcore-bakery",
+        modules={"detcore_bakery.plugin": BAKE},
+        commands={"bake": "detcore_bakery.plugin"} if declared else {},
+    )
+
+
+def test_help_lists_the_commands_with_one_line_each() -> None:
+    result = run_detcore("--help", only=[])
+    for name, lazy in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(lazy.summary)}$", result.stdout, re.MULTILINE)
+    assert "Commands of plugins" not in result.stdout
+    assert result.returncode == 0
+    assert result.stderr == ""
+
+
+def test_help_documents_exit_codes_and_variables() -> None:
+    text = run_detcore("-h").stdout
+    for code in ("0", "1", "2", "75", "130"):
+        assert re.search(rf"^ +{code} +\w", text, re.MULTILINE)
+    for variable in ("DETCORE_HOME", "DETCORE_DATABASE", "DETCORE_PLUGINS"):
+        assert variable in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_where_the_table_says(name: str) -> None:
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.help
+
+
+def test_version() -> None:
+    python = ".".join(map(str, sys.version_info[:3]))
+    result = run_detcore("--version")
+    assert result.stdout == f"detcore {__version__} (plugin API 1.0, Python {python})\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("rnu", "Did you mean 'run'?"),
+        ("checkpoints", "Did you mean 'checkpoint'?"),
+        ("bak", "Did you mean 'bake'?"),
+        ("zzz", "'detcore --help' lists the commands."),
+    ],
+)
+def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    result = run_detcore(typed, sites=[tmp_path], only=["bakery"])
+    assert f"no command is called '{typed}'.\n{hint}" in result.stderr
+    assert result.returncode == 2
+
+
+def test_an_unknown_option() -> None:
+    result = run_detcore("--bad")
+    assert "No such option" in result.stderr
+    assert result.returncode == 2
+
+
+def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:
+    write_distribution(
+        tmp_path,
+        "detcore-bakery",
+        modules={"detcore_bakery.plugin": "raise SystemExit('imported')"},
+        commands={"bake": "detcore_bakery.plugin"},
+    )
+    result = run_detcore("--help", sites=[tmp_path], only=["bakery"])
+    assert re.search(r"Commands of plugins:\n  bake  \(from detcore-bakery\)\n", result.stdout)
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        (["--no-plugin", "bakery"], {}),
+        (["--plugins", "core"], {}),
+        ([], {"DETCORE_DISABLE_PLUGINS": "bakery"}),
+    ],
+)
+def test_a_plugin_that_is_off_has_no_commands(
+    options: list[str], variables: dict[str, str], tmp_path: Path
+) -> None:
+    install_bake(tmp_path)
+    listed = run_detcore(*options, "--help", sites=[tmp_path], variables=variables)
+    assert "bakery" not in listed.stdout
+    called = run_detcore(*options, "bake", "show", sites=[tmp_path], variables=variables)
+    assert "no command is called 'bake'." in called.stderr
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_plugins_command_is_given_the_context(declared: bool, tmp_path: Path) -> None:
+    install_bake(tmp_path, declared=declared)
+    home = tmp_path / "home"
+    result = run_detcore(
+        "--no-plugin", "other", "bake", "show",
+        sites=[tmp_path], only=["bakery"], variables={"DETCORE_HOME": str(home)},
+    )  # fmt: skip
+    assert result.stdout == f"{home} ['bakery', 'core']\n"
+    assert "--no-plugin: no plugin is called 'other'" in result.stderr
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "stderr", "code"),
+    [
+        ("fail", "error: no oven 3.\nOvens here: 1, 2.\n", 1),
+        ("misread", "error: bread.yaml:3:5: no such grain\n", 2),
+        ("come-back", "", 75),
+    ],
+)
+def test_errors_become_lines_and_exit_codes(
+    command: str, stderr: str, code: int, tmp_path: Path
+) -> None:
+    install_bake(tmp_path)
+    result = run_detcore("bake", command, sites=[tmp_path], only=["bakery"])
+    assert (result.stderr, result.returncode) == (stderr, code)
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    result = run_detcore("bake", "crash", sites=[tmp_path], only=["bakery"])
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("RuntimeError: burnt\n")
+    assert result.returncode == 1
+
+
+def test_an_interrupt(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detcore", "bake", "wait"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "DETCORE_PLUGINS": "bakery"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert stderr == "interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
+    text = BAKE.replace("def bake(", "def plugins(").replace("bake", "plugins")
+    write_distribution(
+        tmp_path,
+        "detcore-bakery",
+        modules={"detcore_bakery.plugin": text},
+        commands={"plugins": "detcore_bakery.plugin"},
+    )
+    result = run_detcore("plugins", "--help", sites=[tmp_path], only=["bakery"])
+    assert "doctor" in result.stdout
+    assert "misread" not in result.stdout
+    listed = run_detcore("--help", sites=[tmp_path], only=["bakery"])
+    assert "Commands of plugins" not in listed.stdout
+    assert "'plugins' has the name of a built-in command" in listed.stderr
+
+
+def test_a_broken_plugin_leaves_the_command_line_working(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    write_distribution(
+        tmp_path, "detcore-bad", modules={"detcore_bad.plugin": "raise ValueError('no')"}
+    )
+    result = run_detcore("bake", "come-back", sites=[tmp_path], only=["bakery", "bad"])
+    assert result.returncode == 75
+    assert result.stderr == ""  # `bake` is declared, so the other plugin was not even imported
+
+
+def test_plugins_list(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    write_distribution(tmp_path, "detcore-old", version="0.3", api={"old": "0.1:0.2"})
+    write_distribution(tmp_path, "detcore-watch")
+    result = run_detcore("plugins", "list", sites=[tmp_path], only=["bakery", "old", "watch"])
+    rows = [re.split(r"  +", line) for line in result.stdout.splitlines()]
+    assert rows[0] == ["name", "distribution", "version", "API", "state", "provides"]
+    core = ["core", "detcore", __version__, "1.0", "loaded", "launcher local, searcher single"]
+    assert rows[1] == core
+    others = {row[0]: row[1:] for row in rows[2:]}
+    assert others["bakery"] == ["detcore-bakery", "1.0", "1.0", "loaded", "command bake"]
+    assert others["old"] == ["detcore-old", "0.3", "0.1:0.2", "incompatible", "-"]
+    assert others["watch"] == ["detcore-watch", "1.0", "1.0", "loaded", "observer"]
+    assert result.stderr == "1 fault; details: detcore plugins doctor\n"
+    assert result.returncode == 0
+
+
+def test_plugins_list_json(tmp_path: Path) -> None:
+    text = "print('noise on stdout')\n" + BAKE
+    write_distribution(tmp_path, "detcore-bakery", modules={"detcore_bakery.plugin": text})
+    result = run_detcore("plugins", "list", "--json", sites=[tmp_path], only=["bakery"])
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    assert rows["bakery"] == {
+        "name": "bakery",
+        "distribution": "detcore-bakery",
+        "version": "1.0",
+        "api": "1.0",
+        "state": "loaded",
+        "provides": ["command bake"],
+    }
+
+
+def test_plugins_info(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    result = run_detcore("plugins", "info", "bakery", sites=[tmp_path], only=["bakery"])
+    assert result.stdout.splitlines() == [
+        "name:          bakery",
+        "distribution:  detcore-bakery 1.0",
+        f"installed in:  {tmp_path / 'detcore_bakery-1.0.dist-info'}",
+        "module:        detcore_bakery.plugin",
+        "API range:     1.0",
+        "state:         loaded",
+        "hooks:         detcore_register_commands",
+        "registers:     command bake",
+    ]
+
+
+def test_plugins_info_of_a_broken_plugin(tmp_path: Path) -> None:
+    write_distribution(tmp_path, "detcore-bad", modules={"detcore_bad.plugin": "import nonesuch"})
+    result = run_detcore("plugins", "info", "bad", sites=[tmp_path], only=["bad"])
+    assert "state:         broken\n" in result.stdout
+    assert "faults:        bad (detcore-bad 1.0): importing detcore_bad.plugin" in result.stdout
+
+
+def test_plugins_info_of_no_plugin(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    result = run_detcore("plugins", "info", "baker", sites=[tmp_path])
+    assert result.stderr == "error: no plugin is called 'baker'.\nDid you mean 'bakery'?\n"
+    assert result.returncode == 1

@@ -1,0 +1,436 @@
+"""``detcore experiment`` and ``detcore trial``: what they show, to people and to programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import io
+import json
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from detcore.cli import CliContext
+from detcore.cli._experiment import experiment_group
+from detcore.cli._output import format_bytes, format_duration
+from detcore.cli._plot import draw_plot
+from detcore.cli._trial import trial_group
+from detcore.database import Database, MetricRecord, Spool
+from detcore.environment import read_environment
+from detcore.errors import NotFoundError
+from detcore.types import ExperimentState
+
+CONFIG: dict[str, Any] = {
+    "entrypoint": "model_def:Digits",
+    "searcher": {
+        "name": "single",
+        "metric": "val_loss",
+        "smaller_is_better": True,
+        "max_length": {"epochs": 3},
+    },
+    "min_validation_period": {"batches": 10},
+    "min_checkpoint_period": {"batches": 0},
+    "checkpoint_storage": {"type": "s3", "bucket": "runs", "secret_key": "hunter2"},
+    "reproducibility": {"experiment_seed": 7},
+}
+
+
+@dataclasses.dataclass
+class Records:
+    """A home with records, and the commands that read them."""
+
+    home: Path
+    database: Database
+
+    def __call__(self, *arguments: str) -> Result:
+        group = {"experiment": experiment_group, "trial": trial_group}[arguments[0]]
+        environment = read_environment({"DETCORE_HOME": str(self.home)})
+        return CliRunner().invoke(
+            group, list(arguments[1:]), obj=CliContext(environment=environment)
+        )
+
+    def data(self, *arguments: str) -> Any:
+        result = self(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def experiment(self, config: dict[str, Any] | None = None, name: str = "digits") -> int:
+        return self.database.create_experiment(
+            config=CONFIG if config is None else config,
+            config_text=None,
+            model_dir="/code",
+            name=name,
+        )
+
+    def trial(self, experiment_id: int, **hparams: object) -> int:
+        return self.database.create_trial(experiment_id=experiment_id, hparams=hparams, seed=11)
+
+    def report(self, trial_id: int, kind: str, step: int, **metrics: Any) -> None:
+        run_id = self.database.get_trial(trial_id).run_id
+        self.database.add_metrics(
+            [
+                MetricRecord(
+                    trial_id=trial_id,
+                    run_id=run_id,
+                    kind=kind,
+                    steps_completed=step,
+                    metrics=metrics,
+                )
+            ]
+        )
+
+    def trained(self) -> int:
+        """Record a trial that was validated three times and saved once."""
+        trial = self.trial(self.experiment(), learning_rate=0.5, layers={"count": 2})
+        self.database.start_run(trial)
+        for step in (10, 20, 30):
+            self.report(trial, "training", step, loss=1 / step)
+            self.report(trial, "validation", step, val_loss=abs(step - 20) + 0.25, accuracy=0.5)
+        self.database.checkpoint_started(
+            uuid="abcd1234-full-uuid",
+            trial_id=trial,
+            experiment_id=1,
+            storage_url="s3://runs",
+            steps_completed=30,
+        )
+        self.database.checkpoint_committed(
+            "abcd1234-full-uuid", metadata={}, resources={"w": 1500}, steps_completed=30
+        )
+        return trial
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    home = tmp_path / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        yield Records(home, database)
+
+
+def columns(line: str) -> list[str]:
+    return line.split()
+
+
+def test_without_experiments_the_list_says_how_to_get_one(records: Records) -> None:
+    result = records("experiment", "list")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "There are no experiments in sqlite:///" in result.stderr
+    assert "Train one:  detcore run CONFIG.yaml" in result.stderr
+    assert records.data("experiment", "list") == {"experiments": []}
+
+
+def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
+    records.trained()
+    records.experiment(name="second")
+    records.database.set_experiment_state(2, ExperimentState.ERROR, error="it broke")
+    head, first, second = records("experiment", "list").stdout.splitlines()
+    assert columns(head) == ["ID", "NAME", "STATE", "TRIALS", "BEST", "STARTED", "TOOK"]
+    assert columns(first)[:6] == ["1", "digits", "RUNNING", "1", "val_loss", "0.25"]
+    assert columns(second)[:5] == ["2", "second", "ERROR", "0", "-"]
+    assert "\x1b" not in first
+    plain = records.data("experiment", "list")["experiments"]
+    assert [row["state"] for row in plain] == ["RUNNING", "ERROR"]
+    assert plain[0]["best_validation"]["steps_completed"] == 20
+    assert plain[0]["is_alive"] is True
+
+
+def test_a_process_that_is_gone_is_not_shown_as_running(records: Records) -> None:
+    code = (
+        "import sys; from detcore.database import Database\n"
+        "with Database.open(sys.argv[1]) as database:\n"
+        "    e = database.create_experiment(\n"
+        "        config={}, config_text=None, model_dir='/m', name='n')\n"
+        "    database.start_run(database.create_trial(experiment_id=e, hparams={}, seed=0))\n"
+    )
+    subprocess.run([sys.executable, "-c", code, records.database.url], check=True)
+    assert "RUNNING (process gone)" in records("experiment", "list").stdout
+    described = records("experiment", "describe", "1").stdout
+    assert described.count("RUNNING (process gone)") == 2
+    assert "detcore run --resume 1" in described
+    described = records("trial", "describe", "1").stdout
+    assert "RUNNING (process gone)" in described
+    assert "detcore run --resume 1" in described
+    assert records.data("trial", "describe", "1")["is_alive"] is False
+
+
+def test_a_process_of_another_host_is_said_to_be_there(records: Records) -> None:
+    trial = records.trained()
+    with records.database._write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE runs SET process = json_set(process, '$.host', 'gpu-7') WHERE trial_id = ?",
+            (trial,),
+        )
+    described = records("trial", "describe", str(trial)).stdout
+    assert "RUNNING on gpu-7" in described
+    assert "--resume" not in described
+
+
+def test_an_experiment_is_described(records: Records) -> None:
+    records.trained()
+    text = records("experiment", "describe", "1").stdout
+    for expected in (
+        "experiment 1: digits",
+        "model_def:Digits",
+        "single, val_loss (smaller is better)",
+        "3 epochs",
+        "every 10 batches",
+        "val_loss 0.25 (trial 1, step 20)",
+        "all with learning_rate=0.5 layers.count=2",
+        "abcd1234",
+        "detcore trial describe 1",
+    ):
+        assert expected in text
+    assert "every 0" not in text
+
+
+def test_secrets_of_a_configuration_are_not_shown(records: Records) -> None:
+    records.trained()
+    for arguments in (("describe", "1"), ("describe", "1", "--json")):
+        result = records("experiment", *arguments)
+        assert "runs" in result.stdout
+        assert "hunter2" not in result.output
+
+
+def test_trials_show_what_differs_between_them(records: Records) -> None:
+    experiment = records.experiment()
+    for rate in (0.1, 0.2):
+        records.trial(experiment, batch=8, rate=rate)
+    text = records("experiment", "describe", "1").stdout
+    assert "all with batch=8" in text
+    assert "rate=0.1" in text
+    assert "rate=0.2" in text
+    assert text.count("batch=8") == 1
+    assert text.count("not started") == 2
+
+
+def test_an_experiment_without_trials_or_searcher_is_described(records: Records) -> None:
+    records.experiment(config={"is_standalone": True})
+    result = records("experiment", "describe", "1")
+    assert result.exit_code == 0
+    assert "none yet" in result.stdout
+    assert "--resume" not in result.stdout
+
+
+def test_a_trial_is_described(records: Records) -> None:
+    trial = records.trained()
+    lines = records("trial", "describe", str(trial)).stdout.splitlines()
+    text = "\n".join(lines)
+    rows = [columns(line) for line in lines]
+    assert ["STEP", "val_loss", "accuracy"] in rows
+    assert ["20", "0.2500", "0.5000", "best"] in rows
+    assert ["30", "10.25", "0.5000"] in rows
+    assert "step 30: loss 0.03333" in text
+    assert ["abcd1234-full-uuid", "30", "COMPLETED", "1.5", "kB"] in [row[:5] for row in rows]
+    assert "val_loss (validation) over steps" in text
+    assert "min 0.25 at step 20, max 10.25 at step 10, last 10.25" in text
+
+
+def test_a_described_trial_is_data_for_programs(records: Records) -> None:
+    trial = records.trained()
+    data = records.data("trial", "describe", str(trial), "--metric", "loss")
+    assert data["best_validation"]["metrics"]["val_loss"] == 0.25
+    assert [row["steps_completed"] for row in data["validations"]] == [10, 20, 30]
+    assert data["training"]["num_reports"] == 3
+    assert data["training"]["batches_per_second"] > 0
+    assert data["checkpoints"][0]["size_bytes"] == 1500
+    assert data["plot"] == {
+        "metric": "loss",
+        "kind": "training",
+        "points": [[10, 0.1], [20, 0.05], [30, 1 / 30]],
+    }
+    assert data["hparams"] == {"learning_rate": 0.5, "layers": {"count": 2}}
+
+
+def test_a_trial_without_reports_is_described(records: Records) -> None:
+    records.trial(records.experiment())
+    result = records("trial", "describe", "1")
+    assert result.exit_code == 0
+    assert "not started" in result.stdout
+    assert result.stdout.count("none yet") == 2
+    assert "no reports yet" in result.stdout
+    assert records.data("trial", "describe", "1")["plot"] is None
+
+
+def test_what_a_killed_worker_reported_is_there(records: Records) -> None:
+    trial = records.trial(records.experiment())
+    folder = records.home / "experiments" / "1" / "trials" / str(trial)
+    run_id = records.database.start_run(trial)
+    spool = Spool(folder / f"spool-{run_id}.jsonl", trial_id=trial, run_id=run_id)
+    spool.append("validation", {"steps_completed": 7, "metrics": {"val_loss": 0.125}})
+    spool.close()
+    assert records.data("trial", "describe", str(trial))["steps_completed"] == 7
+    assert "0.125" in records("experiment", "list").stdout
+
+
+def test_numbers_that_json_has_no_name_for(records: Records) -> None:
+    trial = records.trial(records.experiment())
+    records.database.start_run(trial)
+    for step, value in ((1, math.nan), (2, math.inf), (3, 1.5), (4, -math.inf)):
+        records.report(trial, "validation", step, val_loss=value)
+    data = records.data("trial", "describe", str(trial))
+    assert [row["metrics"]["val_loss"] for row in data["validations"]] == [
+        "NaN",
+        "Infinity",
+        1.5,
+        "-Infinity",
+    ]
+    assert "3 not finite" in records("trial", "describe", str(trial)).stdout
+
+
+def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
+    trial = records.trial(records.experiment())
+    records.database.start_run(trial)
+    for step in range(1, 51):
+        records.report(trial, "validation", step, val_loss=float(step))
+    text = records("trial", "describe", str(trial)).stdout
+    rows = [columns(line) for line in text.splitlines()]
+    assert ["1", "1.000", "best"] in rows
+    assert ["50", "50.00"] in rows
+    assert ["30", "30.00"] not in rows
+    assert "29 earlier ones: --all shows them" in text
+    everything = records("trial", "describe", str(trial), "--all").stdout
+    assert ["30", "30.00"] in [columns(line) for line in everything.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("trial", "describe", "9"), r"no trial 9 in .*\nTrials there: 1\."),
+        (("experiment", "describe", "9"), r"no experiment 9 in .*\nExperiments there: 1\."),
+        (
+            ("trial", "describe", "1", "--metric", "acc"),
+            r"has not reported a metric 'acc'.\nMetrics there: val_loss, accuracy \(validation\); "
+            r"loss \(training\)\.",
+        ),
+    ],
+)
+def test_unknown_names_list_the_known_ones(
+    records: Records, arguments: tuple[str, ...], says: str
+) -> None:
+    records.trained()
+    error = records(*arguments).exception
+    assert isinstance(error, NotFoundError)
+    with pytest.raises(NotFoundError, match=says):
+        raise error
+
+
+def on_a_terminal(records: Records, *arguments: str, width: int = 100, **variables: str) -> str:
+    """Run the command on a real pseudo-terminal and return what it wrote."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {**os.environ, "DETCORE_HOME": str(records.home), "TERM": "xterm", **variables}
+    environment.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detcore", *arguments],
+        stdout=follower,
+        stderr=follower,
+        env=environment,
+    )
+    os.close(follower)
+    written = b""
+    while True:
+        try:
+            some = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not some:
+            break
+        written += some
+    os.close(leader)
+    assert process.wait() == 0, written.decode()
+    return written.decode()
+
+
+def test_on_a_terminal_there_is_colour_unless_it_is_unwanted(records: Records) -> None:
+    trial = records.trained()
+    coloured = on_a_terminal(records, "trial", "describe", str(trial))
+    assert "\x1b[36m" in coloured
+    assert "┤" in coloured
+    plain = on_a_terminal(records, "trial", "describe", str(trial), NO_COLOR="1")
+    assert "\x1b[36m" not in plain
+
+
+def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
+    trial = records.trained()
+    for arguments in (("trial", "describe", str(trial)), ("experiment", "list")):
+        text = on_a_terminal(records, *arguments, width=60)
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+            assert len(line) <= 60, line
+
+
+def test_the_plot_is_ascii_where_nothing_else_can_be_shown(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = records.trained()
+    text = on_a_terminal(records, "trial", "describe", str(trial), PYTHONIOENCODING="ascii")
+    assert text.isascii()
+    assert "*" in text
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert "".join(draw_plot([(0, 1), (1, 2)], width=40)).isascii()
+
+
+def test_the_commands_import_nothing_heavy_before_they_run() -> None:
+    code = (
+        "import sys, detcore.cli._trial, detcore.cli._experiment, detcore.cli._output\n"
+        "print({'rich', 'sqlalchemy', 'pydantic', 'numpy', 'alembic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_plot_is_what_was_drawn_by_hand() -> None:
+    assert draw_plot([(0, 1), (5, 0), (10, 1)], width=30, unicode=False) == [
+        "  1 +*                       *",
+        "    | *                     *",
+        "    |  **                 **",
+        "    |    *               *",
+        "0.5 +     **           **",
+        "    |       *         *",
+        "    |        *       *",
+        "    |         *     *",
+        "    |          ** **",
+        "  0 +            *",
+        "    +-------------------------",
+        "     0                      10",
+    ]
+
+
+def test_a_plot_of_one_value_is_a_line_with_that_value() -> None:
+    (line,) = [text for text in draw_plot([(0, 2), (5, 2)], width=40, unicode=False) if "*" in text]
+    assert line.startswith("2 +*****")
+    assert draw_plot([(3, 2)], width=40, unicode=False)[-1] == "   3"
+    assert draw_plot([(3, math.nan)], width=40) == []
+
+
+def test_a_plot_takes_any_finite_numbers() -> None:
+    lines = draw_plot([(0, -1.7e308), (1, 1.7e308)], width=40, unicode=False)
+    assert lines[0].startswith(" 1.7e+308 +")
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_units_are_readable() -> None:
+    assert [format_bytes(size) for size in (None, 0, 999, 1500, 2_500_000, 10**13)] == [
+        "-",
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.5 MB",
+        "10 TB",
+    ]
+    assert [format_duration(seconds) for seconds in (None, 7.4, 185, 3720)] == [
+        "-",
+        "7s",
+        "3m 05s",
+        "1h 02m",
+    ]
