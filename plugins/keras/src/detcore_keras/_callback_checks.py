@@ -1,0 +1,107 @@
+"""What is wrong, or worth a warning, about a list of callbacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from detcore.errors import InvalidExperimentError
+from detcore_keras._callback_base import Callback
+from detcore_keras._callback_hooks import overrides
+from detcore_keras._keras import keras
+
+__all__ = ["by_name", "check_epoch_hooks", "tell_changes", "warn_of_lost_state"]
+
+_logger = logging.getLogger("detcore.keras")
+
+# Those of Keras's callbacks that have a counterpart here.
+_REPLACED = ("EarlyStopping", "ReduceLROnPlateau")
+_OUR_MODULES = "detcore_keras."
+
+
+def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """Return the callbacks that have state, by the names that it is saved under.
+
+    Raises:
+        InvalidExperimentError: If two have one name.
+    """
+    named: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for callback in callbacks:
+        if not (hasattr(callback, "get_state") and hasattr(callback, "load_state")):
+            continue
+        name = getattr(callback, "state_name", None)
+        if name is None:
+            kind = type(callback).__name__
+            counts[kind] = counts.get(kind, 0) + 1
+            name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
+        if name in named:
+            raise InvalidExperimentError(
+                f"two callbacks have the state_name {name!r}: {type(named[name]).__qualname__} and "
+                f"{type(callback).__qualname__}.\n"
+                "Their state is saved by that name.\nGive each a name of its own."
+            )
+        named[name] = callback
+    return named
+
+
+def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
+    """Tell of hooks for epochs where the length of an epoch is not known.
+
+    Raises:
+        InvalidExperimentError: If it is a callback of detcore's; others are warned about.
+    """
+    for callback in callbacks:
+        hooks = [name for name in ("on_epoch_begin", "on_epoch_end") if _has_hook(callback, name)]
+        if not hooks:
+            continue
+        problem = (
+            f"the callback {type(callback).__qualname__} has {' and '.join(hooks)}, but the length "
+            "of an epoch is not known: records_per_epoch is not set, and the training data does "
+            "not tell its length."
+        )
+        mend = "Set records_per_epoch in the experiment file."
+        if isinstance(callback, Callback):
+            raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{mend}")
+        _logger.warning("%s They are never called. %s", problem, mend)
+
+
+def warn_of_lost_state(callbacks: Iterable[Any]) -> None:
+    """Say of Keras's own callbacks with state, once each, that a resumed run begins them afresh."""
+    told: set[str] = set()
+    for callback in callbacks:
+        kind = type(callback).__name__
+        if isinstance(callback, Callback) or kind in told:
+            continue
+        for name in _REPLACED:
+            if isinstance(callback, getattr(keras.callbacks, name)):
+                told.add(kind)
+                _logger.warning(
+                    "keras.callbacks.%s forgets its best value and its counters when a run is "
+                    "resumed; detcore_keras.callbacks.%s keeps them, and works at each validation",
+                    kind,
+                    name,
+                )
+        if isinstance(callback, keras.callbacks.ModelCheckpoint):
+            told.add(kind)
+            _logger.warning(
+                "keras.callbacks.%s forgets its best value when a run is resumed, and saves the "
+                "model only; detcore saves checkpoints by itself, as checkpoint_policy and "
+                "min_checkpoint_period in the experiment file say",
+                kind,
+            )
+
+
+def tell_changes(gone: Iterable[str], new: Iterable[str]) -> None:
+    """Say which saved states have no callback, and which callbacks have no saved state."""
+    for name in sorted(gone):
+        _logger.warning("the checkpoint has state of a callback %r, which is not there now", name)
+    for name in sorted(new):
+        _logger.warning("the checkpoint has no state of the callback %r: it begins afresh", name)
+
+
+def _has_hook(callback: Any, name: str) -> bool:
+    """Whether a callback has a hook that is not one of ours, which only switch Keras's off."""
+    hook = getattr(callback, name)
+    return overrides(callback, name) and not hook.__module__.startswith(_OUR_MODULES)

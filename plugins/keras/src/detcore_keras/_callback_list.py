@@ -1,0 +1,309 @@
+"""The user's callbacks, called at the right places and saved by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras._arrays import read_arrays, write_arrays
+from detcore_keras._callback_checks import (
+    by_name,
+    check_epoch_hooks,
+    tell_changes,
+    warn_of_lost_state,
+)
+from detcore_keras._callback_hooks import has_batch_hooks, overrides, wants_train_batches
+from detcore_keras._callback_state import from_saved, to_saved
+from detcore_keras._tensorboard import TensorBoard
+
+__all__ = ["CallbackMultiplexer", "SavedCallbacks", "has_batch_hooks", "read_callbacks"]
+
+_STATE_FILE = "callbacks.json"
+_ARRAYS_FILE = "callbacks.npz"
+_VERSION = 1
+SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
+
+
+class CallbackMultiplexer:
+    """Hands on what happens in training to the user's callbacks.
+
+    Call order: `train_begin`, `load_state` if the run is resumed, then any number of workloads
+    (`workload_begin`; for each batch `batch_begin` and `batch_end`, or `batches_done` for many at
+    once; `workload_end`), validations (`test_begin`, `test_end`), `save` and `checkpoint_end`; at
+    last `train_end`.
+
+    Epochs follow `batches_per_epoch`. ``on_epoch_begin`` comes before the first batch of an epoch.
+    ``on_epoch_end`` comes after the validation at that batch, if there is one, with its metrics;
+    else before the next batch.
+
+    Args:
+        callbacks: The user's callbacks, in order.
+        model: The compiled model.
+        params: For ``set_params``, such as ``{"verbose": 1}``.
+        batches_per_epoch: 0 = unknown: there are no epochs.
+        is_chief: Whether this is the worker with rank 0.
+        tensorboard_path: Where event files go; None = where the user's callbacks say.
+
+    Attributes:
+        callbacks: Those that are called on this worker.
+
+    Raises:
+        InvalidExperimentError: If two callbacks have one ``state_name``, or a callback of detcore's
+            has epoch hooks while epochs are unknown.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any],
+        *,
+        model: Any,
+        params: Mapping[str, Any],
+        batches_per_epoch: int,
+        is_chief: bool,
+        tensorboard_path: Path | None = None,
+    ) -> None:
+        given = list(callbacks)
+        here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
+        self.callbacks: list[Any] = here
+        self._model = model
+        self._params = {"epochs": 1, "steps": batches_per_epoch or None, **params}
+        self._epoch_batches = batches_per_epoch
+        self._is_chief = is_chief
+        self._tensorboard_path = tensorboard_path
+        # Named before any is left out, so that names are the same on all workers.
+        self._stateful = {name: c for name, c in by_name(given).items() if c in here}
+        self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
+        self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
+        self._until: int | None = None
+        self._has_begun_epoch = False
+        self._ended: tuple[int, dict[str, Any]] | None = None
+        if not batches_per_epoch:
+            check_epoch_hooks(here)
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether a callback asked for the end of training."""
+        return bool(self._model.stop_training)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Give the callbacks their model and begin; once per process."""
+        warn_of_lost_state(self.callbacks)
+        for callback in self.callbacks:
+            if isinstance(callback, TensorBoard) and self._tensorboard_path is not None:
+                callback.use_log_dir(self._tensorboard_path)
+            callback.set_params(dict(self._params))
+            callback.set_model(self._model)
+        self._call("on_train_begin", dict(logs or {}))
+
+    def train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Training ended without an error."""
+        self._close_epoch({})
+        self._call("on_train_end", dict(logs or {}))
+
+    def workload_begin(self, total_batches: int, requested: int | None) -> None:
+        """Training goes on from batch `total_batches`, for `requested` batches if that is known."""
+        self._until = None if requested is None else total_batches + requested
+        self._open_epoch(total_batches)
+        for callback in self._of_detcore("on_train_workload_begin"):
+            callback.on_train_workload_begin(total_batches, requested, {})
+
+    def workload_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
+        """Training stands at batch `total_batches`; `logs` are the metrics of the workload."""
+        if self._ended is not None:
+            self._ended[1].update(_as_numbers(logs))
+        for callback in self._of_detcore("on_train_workload_end"):
+            callback.on_train_workload_end(total_batches, _as_numbers(logs))
+
+    def batch_begin(self, total_batches: int) -> None:
+        """A batch begins; `total_batches` were trained before."""
+        if self._epoch_batches and not self._has_begun_epoch:
+            self._open_epoch(total_batches)
+        if self._batch_begin:
+            index = self._index(total_batches)
+            for hook in self._batch_begin:
+                hook(index, {})
+
+    def batch_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
+        """A batch ended; `total_batches` are trained now, it included."""
+        if self._batch_end:
+            index = self._index(total_batches - 1)
+            numbers: dict[str, Any] | None = None
+            for hook, takes_tensors in self._batch_end:
+                if not takes_tensors and numbers is None:
+                    numbers = _as_numbers(logs)
+                hook(index, dict(logs if takes_tensors or numbers is None else numbers))
+        if self._epoch_batches and total_batches % self._epoch_batches == 0:
+            self._end_epoch(total_batches)
+
+    def batches_done(self, from_total: int, to_total: int) -> None:
+        """Batches were trained in one go, without batch-level hooks.
+
+        An epoch should end at `to_total` or not at all: what callbacks change at its end then holds
+        from the next batch on.
+        """
+        if not self._epoch_batches:
+            return
+        end = (from_total // self._epoch_batches + 1) * self._epoch_batches
+        while end <= to_total:
+            self._open_epoch(end - 1)
+            self._end_epoch(end)
+            if end < to_total or self._until is None or end < self._until:
+                self._open_epoch(end)
+            end += self._epoch_batches
+
+    # -- validation, checkpoints ------------------------------------------------------------------
+
+    def test_begin(self) -> None:
+        """A validation begins."""
+        self._call("on_test_begin", {})
+
+    def test_end(self, logs: Mapping[str, Any]) -> None:
+        """A validation ended; names in `logs` begin with ``val_``."""
+        numbers = _as_numbers(logs)
+        self._call("on_test_end", numbers)
+        self._close_epoch(numbers)
+
+    def checkpoint_end(self, directory: Path) -> None:
+        """A checkpoint was saved."""
+        if self._is_chief:
+            for callback in self._of_detcore("on_checkpoint_end"):
+                callback.on_checkpoint_end(str(directory))
+
+    def save(self, directory: Path) -> None:
+        """Write the state: ``callbacks.json``, and arrays in ``callbacks.npz``.
+
+        Raises:
+            InvalidExperimentError: If a callback's state cannot be saved; the message names the
+                callback and the attribute.
+        """
+        state, arrays = self.state_dict()
+        write_arrays(directory / _ARRAYS_FILE, arrays)
+        text = json.dumps(state, indent=1, allow_nan=False) + "\n"
+        (directory / _STATE_FILE).write_text(text, encoding="utf-8")
+
+    def state_dict(self) -> SavedCallbacks:
+        """Return the state as a JSON value, and the arrays that it refers to."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        states = {
+            name: to_saved(callback.get_state(), arrays, f"of {name}")
+            for name, callback in self._stateful.items()
+        }
+        ended = None
+        if self._ended is not None:
+            epoch, logs = self._ended
+            ended = {"epoch": epoch, "logs": to_saved(logs, arrays, "of the epoch's metrics")}
+        state = {
+            "version": _VERSION,
+            "has_begun_epoch": self._has_begun_epoch,
+            "ended_epoch": ended,
+            "callbacks": states,
+        }
+        return state, arrays
+
+    def load_state(self, state: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take what `state_dict` returned, or `read_callbacks`; after `train_begin`.
+
+        Callbacks that the checkpoint does not know begin afresh, and states of callbacks that are
+        gone are dropped; a line says so.
+        """
+        if state.get("version") != _VERSION:
+            raise InvalidCheckpointError(
+                f"the checkpoint's callbacks have version {state.get('version')!r}; this "
+                f"detcore-keras reads version {_VERSION}.\n  pip install --upgrade detcore-keras"
+            )
+        self._has_begun_epoch = state["has_begun_epoch"]
+        ended = state["ended_epoch"]
+        if ended is not None:
+            self._ended = (ended["epoch"], from_saved(ended["logs"], arrays))
+        saved: Mapping[str, Any] = state["callbacks"]
+        tell_changes(saved.keys() - self._stateful.keys(), self._stateful.keys() - saved.keys())
+        for name, callback in self._stateful.items():
+            if saved.get(name) is not None:
+                callback.load_state(from_saved(saved[name], arrays))
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def _index(self, batch: int) -> int:
+        return batch % self._epoch_batches if self._epoch_batches else batch
+
+    def _open_epoch(self, total_batches: int) -> None:
+        """Begin the epoch of the batch after `total_batches`, if it has not begun."""
+        self._close_epoch({})
+        if self._epoch_batches and not self._has_begun_epoch:
+            self._has_begun_epoch = True
+            epoch = total_batches // self._epoch_batches
+            for callback in self.callbacks:
+                callback.on_epoch_begin(epoch, {})
+
+    def _end_epoch(self, total_batches: int) -> None:
+        self._has_begun_epoch = False
+        self._ended = (total_batches // self._epoch_batches - 1, {})
+
+    def _close_epoch(self, validation: Mapping[str, Any]) -> None:
+        if self._ended is not None:
+            epoch, logs = self._ended
+            self._ended = None
+            for callback in self.callbacks:
+                callback.on_epoch_end(epoch, {**logs, **validation})
+
+    def _call(self, name: str, logs: Mapping[str, Any]) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(dict(logs))
+
+    def _of_detcore(self, hook: str) -> Sequence[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, hook)]
+
+
+def read_callbacks(directory: Path) -> SavedCallbacks:
+    """Read what `CallbackMultiplexer.save` wrote, for `CallbackMultiplexer.load_state`.
+
+    Raises:
+        InvalidCheckpointError: If a file is missing or damaged.
+    """
+    path = directory / _STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot go "
+            "on where they were"
+        ) from error
+    except ValueError as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    return state, read_arrays(directory / _ARRAYS_FILE)
+
+
+def _is_chief_only(callback: Any) -> bool:
+    return bool(getattr(callback, "_chief_worker_only", False))
+
+
+def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:
+    """Return the callbacks' hooks for a batch, without those that do nothing.
+
+    For hooks at a batch's end: with whether they take tensors.
+    """
+    found: list[Any] = []
+    for callback in callbacks:
+        if not wants_train_batches(callback):
+            continue
+        if overrides(callback, name) or overrides(callback, older):
+            hook: Callable[..., Any] = getattr(callback, name)
+            takes_tensors = bool(getattr(callback, "_supports_tf_logs", False))
+            found.append((hook, takes_tensors) if name.endswith("_end") else hook)
+    return found
+
+
+def _as_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    for name, value in (logs or {}).items():
+        array = np.asarray(value)
+        numbers[name] = array.item() if array.ndim == 0 else array
+    return numbers

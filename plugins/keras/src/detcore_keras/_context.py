@@ -1,0 +1,337 @@
+"""What a `TFKerasTrial` is given: the trial context, and the methods that wrap models and data."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from detcore import TrialContext
+from detcore.errors import CheckFailedError, InvalidExperimentError, InvalidModelError
+
+if TYPE_CHECKING:
+    from detcore.trial import TrialSetup
+
+__all__ = ["FitOptions", "TFKerasExperimentalContext", "TFKerasTrialContext"]
+
+
+class _Unset:
+    """Tells an argument that was not given from one that is None."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+_UNSET = _Unset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """How data is fed; see `TFKerasTrialContext.configure_fit`."""
+
+    verbose: bool = True
+    class_weight: Mapping[int, float] | None = None
+    # A thread beside the one that trains shares numpy's generator with it, so what a Sequence
+    # draws would depend on timing: nobody gets that without asking for it.
+    workers: int = 0
+    use_multiprocessing: bool = False
+    max_queue_size: int = 10
+    shuffle: bool = True
+    validation_steps: int | None = None
+
+
+class TFKerasTrialContext(TrialContext):
+    """The context of a `TFKerasTrial`.
+
+    Attributes:
+        distributed: The `DistributedContext` of the trial's workers.
+        experimental: The `TFKerasExperimentalContext`.
+    """
+
+    def __init__(self, setup: TrialSetup) -> None:
+        super().__init__(setup)
+        self.experimental = TFKerasExperimentalContext(self)
+        self.wrapped_models: list[Any] = []
+        self.wrapped_optimizers: list[Any] = []
+        self.wrapped_datasets: list[Any] = []
+        self._fit_settings: dict[str, Any] = {}
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """What the calls of `configure_fit` add up to."""
+        return FitOptions(**self._fit_settings)
+
+    def wrap_model(self, model: Any) -> Any:
+        """Name the model that is to be trained. Call it before ``model.compile``.
+
+        Args:
+            model: A Keras model: functional, sequential or subclassed.
+
+        Returns:
+            The same model.
+
+        Raises:
+            InvalidModelError: If `model` is not a Keras model.
+        """
+        from detcore_keras._keras import keras
+
+        if not isinstance(model, keras.Model):
+            raise InvalidModelError(
+                f"context.wrap_model was given {describe(model)}, which is not a Keras model.\n"
+                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model; "
+                "build it, wrap it, then compile it."
+            )
+        if not any(model is known for known in self.wrapped_models):
+            self.wrapped_models.append(model)
+        return model
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Name an optimizer that the model uses beside the one passed to ``compile``.
+
+        Its state is then part of every checkpoint. The optimizer given to ``model.compile``, and
+        optimizers that are attributes of the model, are found without it.
+
+        Args:
+            optimizer: A Keras optimizer object, not its name.
+
+        Returns:
+            The same optimizer.
+
+        Raises:
+            InvalidExperimentError: If `optimizer` is not an optimizer object.
+        """
+        from detcore_keras._keras import keras
+
+        if not self.is_managed:
+            return optimizer
+        legacy = getattr(keras.optimizers, "legacy", None)
+        kinds: tuple[type, ...] = (keras.optimizers.Optimizer,)
+        if legacy is not None and hasattr(legacy, "Optimizer"):
+            kinds += (legacy.Optimizer,)
+        if not isinstance(optimizer, kinds):
+            raise InvalidExperimentError(
+                f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
+                "Pass the object, such as keras.optimizers.Adam(1e-3), not its name."
+            )
+        if not any(optimizer is known for known in self.wrapped_optimizers):
+            self.wrapped_optimizers.append(optimizer)
+        return optimizer
+
+    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
+        """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
+
+        Call it right after the dataset is created, before shuffling and batching: sharding then
+        drops records before they cost anything. Every dataset needs its own call.
+
+        Args:
+            dataset: The dataset; anything else is returned as it is.
+            shard_dataset: False where the trial itself gives each worker its own data.
+
+        Returns:
+            The dataset to go on with.
+        """
+        from detcore_keras._keras import tf
+
+        if not self.is_managed or not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        if self.experimental.is_caching_training_data:
+            raise CheckFailedError(
+                "context.wrap_dataset and context.experimental.cache_train_dataset were both used "
+                "in this trial.\n"
+                "A cached dataset is already sharded.\n"
+                "Use one of the two; a cached validation dataset needs cache_validation_dataset."
+            )
+        size = self.distributed.get_size()
+        if shard_dataset and size > 1:
+            dataset = dataset.shard(size, self.distributed.get_rank())
+        self.wrapped_datasets.append(dataset)
+        return dataset
+
+    def configure_fit(
+        self,
+        verbose: bool | _Unset = _UNSET,
+        class_weight: Mapping[int, float] | _Unset | None = _UNSET,
+        workers: int | _Unset = _UNSET,
+        use_multiprocessing: bool | _Unset = _UNSET,
+        max_queue_size: int | _Unset = _UNSET,
+        shuffle: bool | _Unset = _UNSET,
+        validation_steps: int | _Unset | None = _UNSET,
+    ) -> None:
+        """Set how data is fed. Later calls change what they name and leave the rest.
+
+        Args:
+            verbose: Whether progress may be printed; default True.
+            class_weight: Factor of the loss for each class index; None = all alike (default).
+            workers: Threads or processes that prepare the items of a ``Sequence``; 0 = none, the
+                training thread does it, which is the default and exact after a resume.
+            use_multiprocessing: Processes instead of threads; default False.
+            max_queue_size: Items that may be ready ahead; default 10.
+            shuffle: Whether arrays and Sequences are read in a new order each epoch; default True.
+                A ``tf.data.Dataset`` shuffles itself.
+            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None = all of it
+                (default).
+
+        Raises:
+            InvalidExperimentError: If a value is of the wrong type or out of range.
+        """
+        given = {
+            "verbose": verbose,
+            "class_weight": class_weight,
+            "workers": workers,
+            "use_multiprocessing": use_multiprocessing,
+            "max_queue_size": max_queue_size,
+            "shuffle": shuffle,
+            "validation_steps": validation_steps,
+        }
+        given = {name: value for name, value in given.items() if not isinstance(value, _Unset)}
+        for name, value in given.items():
+            _check_fit_option(name, value)
+        self._fit_settings.update(given)
+
+
+class TFKerasExperimentalContext:
+    """Features that may still change; `TFKerasTrialContext` has one as ``experimental``."""
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        self._context = context
+        self.is_caching_training_data = False
+
+    def cache_train_dataset(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        shuffle: bool = False,
+        skip_shuffle_at_epoch_end: bool = False,
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        """Decorate a function that makes the training dataset, so that it runs once.
+
+        The first call writes the records to the cache folder, under `dataset_id` and
+        `dataset_version`; later ones, also in other trials and experiments, read them from there.
+        The decorated function takes no arguments and returns a ``tf.data.Dataset`` of records.
+        Batch and augment what the decorated function returns, and never ``repeat()`` inside of it.
+
+        Training goes on where a checkpoint left it, like with every other dataset. Nothing is ever
+        removed from the cache folder.
+
+        Args:
+            dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
+            dataset_version: Its version; change it when the function changes.
+            shuffle: Whether to read the records in an order that the trial's seed gives.
+            skip_shuffle_at_epoch_end: Whether all epochs have the same order.
+
+        Returns:
+            A decorator.
+
+        Raises:
+            CheckFailedError: If it is used twice, or together with ``context.wrap_dataset``.
+            UnsafePathError: If a name has characters that do not belong in a file name.
+        """
+        from detcore_keras._cache import CacheKey
+
+        if self.is_caching_training_data:
+            raise CheckFailedError(
+                "context.experimental.cache_train_dataset was used twice in this trial.\n"
+                "A trial has one training dataset.\n"
+                "Use cache_validation_dataset for the validation data."
+            )
+        if self._context.wrapped_datasets:
+            raise CheckFailedError(
+                "context.experimental.cache_train_dataset was used after context.wrap_dataset.\n"
+                "A cached dataset is already sharded.\n"
+                "Use one of the two for all datasets of a trial."
+            )
+        key = CacheKey.checked(dataset_id, dataset_version, part="train")
+        self.is_caching_training_data = True
+        return self._decorator(key, shuffle, reshuffle=not skip_shuffle_at_epoch_end, train=True)
+
+    def cache_validation_dataset(
+        self, dataset_id: str, dataset_version: str, shuffle: bool = False
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        """Decorate a function that makes the validation dataset; see `cache_train_dataset`.
+
+        Args:
+            dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
+            dataset_version: Its version; change it when the function changes.
+            shuffle: Whether to read the records in an order that the trial's seed gives, the same
+                in each validation.
+
+        Returns:
+            A decorator.
+
+        Raises:
+            UnsafePathError: If a name has characters that do not belong in a file name.
+        """
+        from detcore_keras._cache import CacheKey
+
+        key = CacheKey.checked(dataset_id, dataset_version, part="val")
+        return self._decorator(key, shuffle, reshuffle=False, train=False)
+
+    def _decorator(
+        self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        from detcore_keras._cache import CachedDataset
+
+        context = self._context
+
+        def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
+            cached = CachedDataset(
+                key=key,
+                make_dataset=make_dataset,
+                root=context.setup.cache_dir,
+                shuffle_seed=context.get_trial_seed() if shuffle else None,
+                reshuffle=reshuffle,
+                shard=(context.distributed.get_rank(), context.distributed.get_size()),
+                drop_remainder=train,
+            )
+
+            def read() -> Any:
+                dataset = cached.open()
+                context.wrapped_datasets.append(dataset)
+                return dataset
+
+            return read
+
+        return decorate
+
+
+def describe(value: object) -> str:
+    """Name a value and its type, for messages."""
+    text = repr(value)
+    if len(text) > 60:
+        text = text[:57] + "..."
+    kind = type(value)
+    return f"{text} ({kind.__module__}.{kind.__qualname__})".replace("(builtins.", "(")
+
+
+def _check_fit_option(name: str, value: object) -> None:
+    if name in {"verbose", "use_multiprocessing", "shuffle"}:
+        valid, wanted = isinstance(value, bool | int), "True or False"
+    elif name == "class_weight":
+        valid = value is None or _is_class_weight(value)
+        wanted = "a dict from class index to a number, or None"
+    elif name == "workers":
+        valid, wanted = _is_count(value, 0), "an integer >= 0"
+    elif name == "max_queue_size":
+        valid, wanted = _is_count(value, 1), "an integer >= 1"
+    else:
+        valid, wanted = value is None or _is_count(value, 1), "an integer >= 1, or None"
+    if not valid:
+        raise InvalidExperimentError(
+            f"context.configure_fit was given {name}={describe(value)}; it takes {wanted}."
+        )
+
+
+def _is_count(value: object, least: int) -> bool:
+    return (
+        isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+    )
+
+
+def _is_class_weight(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(_is_count(label, 0) for label in cast("Mapping[object, object]", value))
+        and all(isinstance(factor, numbers.Real) for factor in value.values())
+    )

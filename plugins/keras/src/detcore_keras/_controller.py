@@ -1,0 +1,296 @@
+"""Training a `TFKerasTrial`: Keras owns the loop, detcore's clock says what happens when."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore_keras import _state
+from detcore_keras._callback_list import (
+    CallbackMultiplexer,
+    SavedCallbacks,
+    has_batch_hooks,
+    read_callbacks,
+)
+from detcore_keras._context import describe
+from detcore_keras._evaluation import Evaluation
+from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
+from detcore_keras._feeds import make_feed
+from detcore_keras._fit import fit_until_stopped, keras_function
+from detcore_keras._keras import keras, tf
+from detcore_keras._model import (
+    aggregate_gradients,
+    checked_model,
+    model_generators,
+    optimizers_of,
+)
+from detcore_keras._rng import RandomState, preserved_rng
+from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
+
+if TYPE_CHECKING:
+    from detcore.trial import Clock
+    from detcore_keras._context import TFKerasTrialContext
+    from detcore_keras._trial import TFKerasTrial
+
+__all__ = ["KerasController"]
+
+_logger = logging.getLogger("detcore.keras")
+
+_POSITION_FILE = "keras-position.json"
+
+
+class KerasController:
+    """A `detcore.trial.LoopingController` for Keras.
+
+    Args:
+        trial: The user's trial.
+        context: Its context.
+
+    Raises:
+        DetcoreError: If the trial breaks a rule: data of the wrong kind, a model that was not
+            wrapped or compiled.
+    """
+
+    def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
+        self._context = context
+        batch_size = context.get_per_slot_batch_size()
+        _check_one_worker(context)
+        training_data = trial.build_training_data_loader()
+        validation_data = trial.build_validation_data_loader()
+        model = checked_model(trial.build_model(), context)
+        config = context.setup.config
+        aggregate_gradients(model, config.get("optimizations") or {})
+        options = context.fit_options
+        self._model = model
+        self._own_function = own_train_function(model)
+        self._traced = not (self._own_function or model.run_eagerly)
+        self._weigh = class_weighted(options.class_weight) if options.class_weight else None
+        self._feed = make_feed(
+            training_data,
+            context=context,
+            batch_size=batch_size,
+            weigh_dataset=self._weigh if self._own_function else None,
+        )
+        if context.ledger is not None:
+            self._feed.describe(context.ledger)
+        self._evaluation = Evaluation(
+            validation_data,
+            batch_size=batch_size,
+            options=options,
+            wrapped=context.wrapped_datasets,
+            seed=context.get_trial_seed(),
+            test_mode=context.test_mode,
+        )
+        self._user_callbacks = _checked_callbacks(trial.keras_callbacks())
+        self._epoch_batches = _epoch_batches(config, context, self._feed.batches_per_epoch)
+        self._steps = TrainSteps(
+            model=model,
+            element_spec=self._feed.element_spec,
+            inputs_spec=self._feed.inputs_spec,
+            fetch=self._feed.fetch,
+            weigh=self._weigh,
+            split=self._feed.split,
+        )
+        self._callbacks: CallbackMultiplexer | None = None
+        self._saved_callbacks: SavedCallbacks | None = None
+        self._random: RandomState | None = None
+
+    def batches_per_epoch(self) -> int | None:
+        """Return the batches of one pass over the training data; None if unknown."""
+        return self._feed.batches_per_epoch
+
+    def run(self, clock: Clock) -> None:
+        """Train inside one ``model.fit`` until the clock says stop."""
+        self._build()
+        callbacks = self._begun_callbacks()
+        units = self._units(callbacks)
+
+        def train() -> Mapping[str, float] | None:
+            if self._random is not None:
+                self._random.restore()
+                self._random = None
+            metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
+            going = clock.boundary(self._feed.position, metrics.last, metrics.batches)
+            self._model.reset_metrics()
+            return metrics.last if going else None
+
+        fit_until_stopped(self._model, train=train, on_end=callbacks.train_end)
+
+    def validate(self) -> dict[str, float]:
+        """Evaluate the model; names of metrics begin with ``val_``."""
+        callbacks = self._begun_callbacks()
+        with preserved_rng(model_generators(self._model)):
+            callbacks.test_begin()
+            logs = self._evaluation.run(self._model, callbacks.callbacks)
+        metrics = {f"val_{name}": value for name, value in logs.items()}
+        callbacks.test_end(metrics)
+        self._heed_stop_training()
+        return metrics
+
+    def save(self, directory: Path) -> None:
+        """Write model, optimizers, generators, data position and callbacks.
+
+        Callbacks are told before the commit, so files that they add travel with the checkpoint.
+        """
+        self._build()
+        callbacks = self._begun_callbacks()
+        _state.capture_training_state(
+            self._model, self._optimizers(), directory, input_spec=self._feed.element_spec[0]
+        )
+        _state.capture_rng(directory)
+        position = {
+            "version": 1,
+            "untouched": self._feed.position == 0 and not self._traced,
+            "data": self._feed.save(directory),
+            "validation": self._evaluation.state_dict(),
+        }
+        _write(directory / _POSITION_FILE, position)
+        callbacks.checkpoint_end(directory)
+        callbacks.save(directory)
+
+    def restore(self, directory: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit this model.
+            DataError: If it does not fit this data.
+        """
+        position = _read(directory / _POSITION_FILE)
+        self._build()
+        self._feed.restore(directory, position["data"])
+        self._evaluation.load_state(position["validation"])
+        self._saved_callbacks = read_callbacks(directory)
+        if not position["untouched"]:
+            if not self._traced:
+                self._build_by_training()
+            _state.restore_training_state(self._model, self._optimizers(), directory)
+        _state.restore_rng(directory)
+        # Callbacks that begin, and whatever else comes before the first step, may draw numbers that
+        # an uninterrupted run drew long ago.
+        self._random = RandomState(model_generators(self._model))
+
+    def close(self) -> None:
+        """Stop the data's workers."""
+        self._feed.close()
+        self._evaluation.close()
+
+    def _build(self) -> None:
+        """Make all variables, so that they can be saved and restored before the first step."""
+        if self._traced:
+            self._steps.build()
+
+    def _build_by_training(self) -> None:
+        """Make all variables by one step on zeros; what it did is overwritten right after.
+
+        For models whose step cannot be traced: eager ones, and those with a train function of
+        their own.
+        """
+        zeros = tf.nest.map_structure(_zeros, self._feed.element_spec)
+        keras_function(self._model, "train")(iter(tf.data.Dataset.from_tensors(zeros).repeat()))
+
+    def _begun_callbacks(self) -> CallbackMultiplexer:
+        """Return the callbacks, after telling them once that training begins."""
+        if self._callbacks is None:
+            self._callbacks = CallbackMultiplexer(
+                self._user_callbacks,
+                model=self._model,
+                params={"verbose": int(self._context.fit_options.verbose)},
+                batches_per_epoch=self._epoch_batches,
+                is_chief=self._context.distributed.get_rank() == 0,
+                tensorboard_path=self._context.get_tensorboard_path(),
+            )
+            self._callbacks.train_begin()
+            if self._saved_callbacks is not None:
+                self._callbacks.load_state(*self._saved_callbacks)
+            self._heed_stop_training()
+        return self._callbacks
+
+    def _units(self, callbacks: CallbackMultiplexer) -> Units:
+        parts: dict[str, Any] = {
+            "model": self._model,
+            "feed": self._feed,
+            "callbacks": callbacks,
+            "ledger": self._context.ledger,
+            "epoch_batches": self._epoch_batches,
+        }
+        reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
+        if reason is None and not self._feed.in_graph:
+            reason = "the data is neither arrays nor a tf.data.Dataset"
+        if reason is None and not self._steps.can_run_many:
+            reason = "train_step returns values whose shape changes"
+        if reason is None:
+            return FastUnits(self._steps, **parts)
+        _logger.info("training goes batch by batch, not many batches at once: %s", reason)
+        if self._own_function:
+            return OwnFunctionUnits(self._weigh, **parts)
+        return SingleUnits(self._steps, **parts)
+
+    def _interrupted(self, clock: Clock) -> bool:
+        self._heed_stop_training()
+        return clock.interrupt_requested
+
+    def _heed_stop_training(self) -> None:
+        """Turn ``model.stop_training``, set by a callback, into a request that the clock sees."""
+        if self._model.stop_training:
+            self._model.stop_training = False
+            self._context.set_stop_requested(True)
+
+    def _optimizers(self) -> list[Any]:
+        return optimizers_of(self._model, self._context)
+
+
+def _check_one_worker(context: TFKerasTrialContext) -> None:
+    size = context.distributed.get_size()
+    if size > 1:
+        raise InvalidExperimentError(
+            f"this trial runs on {size} workers, but TFKerasTrial trains in one process in this "
+            f"version.\nThe workers would train {size} models that know nothing of each other.\n"
+            "Set resources.slots_per_trial: 1."
+        )
+
+
+def _checked_callbacks(callbacks: Any) -> list[Any]:
+    if not isinstance(callbacks, list | tuple):
+        raise InvalidExperimentError(
+            f"keras_callbacks returned {describe(callbacks)}; it returns a list of callbacks."
+        )
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise InvalidExperimentError(
+                f"keras_callbacks returned a list with {describe(callback)}, which is not a Keras "
+                "callback.\nPass instances of keras.callbacks.Callback."
+            )
+    return list(callbacks)
+
+
+def _epoch_batches(
+    config: Mapping[str, Any], context: TFKerasTrialContext, from_data: int | None
+) -> int:
+    """Return the batches of an epoch: as configured, else as the data has it; 0 = unknown."""
+    records = config.get("records_per_epoch") or 0
+    return max(1, records // context.get_global_batch_size()) if records else from_data or 0
+
+
+def _zeros(spec: Any) -> Any:
+    shape = [1 if size is None else size for size in spec.shape]
+    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {path.name}: it was not written by a TFKerasTrial of this "
+            "program, so training cannot go on from it.\n"
+            "Start a new experiment, or load its weights in build_model."
+        ) from error
+    return value

@@ -1,0 +1,399 @@
+"""Training data: which kind it is, and feeds that hand out its batches from any position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.data import IdKind, IndexSampler
+from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError
+from detcore_keras._adapter import SequenceAdapter
+from detcore_keras._context import FitOptions, describe
+from detcore_keras._keras import keras, tf
+from detcore_keras._rng import preserved_rng
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter
+
+__all__ = [
+    "ArrayFeed",
+    "Feed",
+    "SequenceFeed",
+    "Split",
+    "as_arrays",
+    "as_sequence",
+    "batch_spec",
+    "batch_tensors",
+    "check_saved",
+    "floats_as_keras",
+    "make_loader",
+    "not_supported",
+]
+
+# Batches of arrays are gathered and handed to TensorFlow in blocks of at most this size.
+_BLOCK_BYTES = 64 << 20
+
+_ACCEPTED = (
+    "Accepted: a tuple (x, y) or (x, y, sample_weight) of NumPy arrays, or of lists or dicts of "
+    "arrays;\na tf.data.Dataset of batches, wrapped with context.wrap_dataset; a "
+    "keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
+)
+
+
+Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
+
+
+class Feed(Protocol):
+    """An endless stream of training batches, epoch after epoch.
+
+    Attributes:
+        in_graph: Whether blocks hold many batches, which one graph execution can go through.
+        batches_per_epoch: Batches in one pass over the data; None if unknown.
+        element_spec: Nested ``tf.TypeSpec`` of one fetched batch.
+        inputs_spec: The same of a block; None where it cannot be said.
+        split: See `TrainSteps`; None where a fetched batch is all there is.
+        position: Batches handed out and trained on so far.
+    """
+
+    in_graph: bool
+    batches_per_epoch: int | None
+    element_spec: Any
+    inputs_spec: Any
+    split: Split | None
+    position: int
+
+    def block(self, limit: int) -> tuple[Any, int]:
+        """Return the inputs of the next batches, and how many they are: 1 to `limit`."""
+
+    def fetch(self, inputs: Any, index: Any) -> Any:
+        """Return batch `index` of a block; runs in the graph."""
+
+    def advance(self, count: int) -> None:
+        """Note that `count` batches of the block were trained on."""
+
+    def describe(self, ledger: LedgerWriter) -> None:
+        """Say what the ids are that `log` writes; before anything is fed."""
+
+    def log(
+        self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> None:
+        """Log the record ids of the last `count` batches; call it after `advance`."""
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Write files that `restore` needs into `directory`; return JSON values for it."""
+
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue where `save` was called."""
+
+    def close(self) -> None:
+        """Release workers and memory."""
+
+
+class ArrayFeed:
+    """Batches of arrays in an order that is computed from seed and epoch, never stored.
+
+    Records are gathered by NumPy, block by block: the arrays (which may be memory-mapped) are never
+    copied as a whole.
+
+    Args:
+        arrays: ``(x, y)`` or ``(x, y, sample_weight)``, nested tuples and dicts of arrays.
+        sampler: Says which records each batch has.
+    """
+
+    in_graph = True
+    split: Split | None = None
+
+    def __init__(self, arrays: Any, sampler: IndexSampler) -> None:
+        self._arrays: list[npt.NDArray[Any]] = tf.nest.flatten(arrays)
+        self._structure = arrays
+        self._sampler = sampler
+        self.batches_per_epoch: int | None = sampler.batches_per_epoch
+        specs = [tf.TensorSpec((None, *a.shape[1:]), _dtype(a)) for a in self._arrays]
+        self.element_spec = tf.nest.pack_sequence_as(arrays, specs)
+        self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
+        self.position = 0
+        record_bytes = sum(a[:1].nbytes for a in self._arrays)
+        batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
+        self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
+
+    def block(self, limit: int) -> tuple[Any, int]:
+        """Gather the records of the next batches."""
+        count = min(limit, self._block_batches)
+        batches = list(self._sampler.batches(self.position, self.position + count))
+        offsets = np.cumsum([0, *map(len, batches)], dtype=np.int32)
+        rows = np.concatenate(batches)
+        leaves = tuple(floats_as_keras(array[rows]) for array in self._arrays)
+        return (leaves, tf.convert_to_tensor(offsets)), count
+
+    def fetch(self, inputs: Any, index: Any) -> Any:
+        """Cut one batch out of the block; runs in the graph."""
+        leaves, offsets = inputs
+        start, stop = offsets[index], offsets[index + 1]
+        return tf.nest.pack_sequence_as(self._structure, [leaf[start:stop] for leaf in leaves])
+
+    def advance(self, count: int) -> None:
+        """Note that `count` batches of the block were trained on."""
+        self.position += count
+
+    def describe(self, ledger: LedgerWriter) -> None:
+        """Ids are the indices of records."""
+        ledger.describe(IdKind.RECORD_INDEX, num_records=self._sampler.num_records)
+
+    def log(
+        self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> None:
+        """Log the indices of the records."""
+        log_batches(ledger, self._sampler, range(self.position - count, self.position))
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Return the position; there are no files."""
+        return {"kind": "arrays", "num_records": len(self._arrays[0]), "batches": self.position}
+
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue at the saved position."""
+        check_saved(state, kind="arrays", size=("num_records", len(self._arrays[0])))
+        self.position = state["batches"]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class SequenceFeed:
+    """The items of a Sequence, prepared by a loader, in an order computed from seed and epoch.
+
+    Args:
+        sequence: The Sequence.
+        sampler: Says which item comes when (one "record" is one item).
+        loader: Prepares items: ``loader.batches(indices, epoch)`` yields them in order.
+    """
+
+    in_graph = False
+    split: Split | None = None
+
+    def __init__(self, sequence: Any, sampler: IndexSampler, loader: Any) -> None:
+        self._sequence = sequence
+        self._sampler = sampler
+        self._loader = loader
+        self._items: Generator[Any, None, None] | None = None
+        self.batches_per_epoch: int | None = sampler.batches_per_epoch
+        self.position = 0
+        with preserved_rng():
+            first = batch_tensors(sequence[0], sequence)
+        self.element_spec = batch_spec(first)
+        self.inputs_spec = self.element_spec
+
+    def block(self, limit: int) -> tuple[Any, int]:
+        """Take the next item."""
+        if self._items is None:
+            self._items = self._open()
+        return batch_tensors(next(self._items), self._sequence), 1
+
+    def fetch(self, inputs: Any, index: Any) -> Any:
+        """A block is one batch."""
+        return inputs
+
+    def advance(self, count: int) -> None:
+        """Note that the item was trained on; at the end of an epoch, tell the Sequence."""
+        self.position += count
+        self._loader.release()
+        if self._sampler.position(self.position).epoch > self._loader.epochs_ended:
+            self._close_items()
+            self._loader.end_epoch()
+
+    def describe(self, ledger: LedgerWriter) -> None:
+        """Ids are the indices of items."""
+        ledger.describe(IdKind.SEQUENCE_ITEM, num_records=self._sampler.num_records)
+
+    def log(
+        self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> None:
+        """Log the index of the item."""
+        log_batches(ledger, self._sampler, range(self.position - count, self.position))
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Return the position; there are no files."""
+        return {"kind": "sequence", "num_records": len(self._sequence), "batches": self.position}
+
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue at the saved position, after the ends of epochs that came before it."""
+        check_saved(state, kind="sequence", size=("num_records", len(self._sequence)))
+        self.position = state["batches"]
+        while self._loader.epochs_ended < self._sampler.position(self.position).epoch:
+            self._loader.end_epoch()
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._close_items()
+        self._loader.close()
+
+    def _close_items(self) -> None:
+        if self._items is not None:
+            self._items.close()
+        self._items = None
+
+    def _open(self) -> Generator[Any, None, None]:
+        epoch = self._loader.epochs_ended
+        stop = self.position
+        while self._sampler.position(stop).epoch == epoch:
+            stop += 1
+        indices = np.concatenate(list(self._sampler.batches(self.position, stop)))
+        items: Generator[Any, None, None] = self._loader.batches(indices, epoch)
+        return items
+
+
+def log_batches(ledger: LedgerWriter, sampler: IndexSampler, batches: range) -> None:
+    """Log what a sampler says that batches held."""
+    for batch, ids in zip(batches, sampler.batches(batches.start, batches.stop), strict=True):
+        ledger.log(batch + 1, sampler.position(batch).epoch, ids)
+
+
+def as_arrays(data: Any, role: str) -> Any:
+    """Return arrays as ``(x, y[, sample_weight])``, nested tuples and dicts; check their lengths.
+
+    Args:
+        data: What the loader returned: a tuple.
+        role: "training" or "validation", for messages.
+
+    Raises:
+        InvalidDataTypeError: If a part is not an array.
+        DataError: If there are no records.
+        CheckFailedError: If the parts differ in length.
+    """
+    if len(data) not in (2, 3):
+        raise not_supported(data, role, f"a tuple of {len(data)}")
+    parts = tuple(_arrays_of(part, role, name) for part, name in zip(data, _PARTS, strict=False))
+    lengths = {len(array) for array in tf.nest.flatten(parts)}
+    if len(lengths) > 1:
+        shapes = ", ".join(
+            f"{name}: {', '.join(str(a.shape) for a in tf.nest.flatten(part))}"
+            for name, part in zip(_PARTS, parts, strict=False)
+        )
+        raise CheckFailedError(
+            f"the {role} arrays differ in length: {shapes}.\n"
+            "The first axis counts the records, and must be the same for all of them."
+        )
+    if lengths == {0}:
+        raise DataError(f"the {role} data is empty: its arrays have 0 records.")
+    return parts
+
+
+_PARTS = ("x", "y", "sample_weight")
+
+
+def _arrays_of(part: Any, role: str, name: str) -> Any:
+    if isinstance(part, list | tuple):
+        return tuple(_arrays_of(inner, role, name) for inner in part)
+    if isinstance(part, Mapping):
+        return {key: _arrays_of(inner, role, name) for key, inner in part.items()}
+    if not (hasattr(part, "__array__") and getattr(part, "shape", None)):
+        raise not_supported(part, role, f"{describe(part)} as part of {name}")
+    return part if isinstance(part, np.ndarray) else np.asarray(part)
+
+
+def not_supported(data: Any, role: str, what: str | None = None) -> InvalidDataTypeError:
+    """Return the error for data of no supported kind."""
+    return InvalidDataTypeError(
+        f"build_{role}_data_loader returned {what or describe(data)}, which is no supported kind "
+        f"of data.\n{_ACCEPTED}"
+    )
+
+
+def as_sequence(data: Any) -> SequenceAdapter | None:
+    """Return a Sequence or a `SequenceAdapter` as the latter; None for other kinds."""
+    if isinstance(data, SequenceAdapter):
+        return data
+    kinds = tuple(
+        getattr(keras.utils, name)
+        for name in ("Sequence", "PyDataset")
+        if hasattr(keras.utils, name)
+    )
+    if not isinstance(data, kinds):
+        return None
+    if len(data) == 0:
+        raise DataError(f"{type(data).__name__} is empty: its length is 0 batches.")
+    return SequenceAdapter(data)
+
+
+def make_loader(data: Any, adapter: SequenceAdapter, options: FitOptions, seed: int) -> Any:
+    """Return the loader that prepares a Sequence's items.
+
+    Args:
+        data: What the trial returned; a `SequenceAdapter` brings its own settings.
+        adapter: The same as an adapter.
+        options: What ``configure_fit`` was told; used for a plain Sequence.
+        seed: The trial's seed.
+    """
+    from detcore_keras._loader import SequenceLoader
+
+    source: SequenceAdapter | FitOptions = adapter if data is adapter else options
+    return SequenceLoader(
+        adapter.sequence,
+        workers=source.workers,
+        use_multiprocessing=source.use_multiprocessing,
+        max_queue_size=source.max_queue_size,
+        seed=seed,
+    )
+
+
+def batch_tensors(batch: Any, source: Any) -> Any:
+    """Return one item of a Sequence as tensors, its floats in Keras's own precision.
+
+    Raises:
+        InvalidDataTypeError: If the item is not ``(inputs, targets[, sample_weight])``.
+    """
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise InvalidDataTypeError(
+            f"{type(source).__name__} gave {describe(batch)} as a batch.\n"
+            "A batch is a tuple (inputs, targets) or (inputs, targets, sample_weight)."
+        )
+    return tuple(_tensors_of(part) for part in batch if part is not None)
+
+
+def _tensors_of(part: Any) -> Any:
+    if isinstance(part, list | tuple):
+        return tuple(_tensors_of(inner) for inner in part)
+    if isinstance(part, Mapping):
+        return {key: _tensors_of(inner) for key, inner in part.items()}
+    if isinstance(part, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+        return part
+    return floats_as_keras(np.asarray(part))
+
+
+def batch_spec(batch: Any) -> Any:
+    """Return the specification of batches like this one, of any size."""
+
+    def spec(tensor: Any) -> Any:
+        if isinstance(tensor, tf.Tensor):
+            return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
+        return tf.type_spec_from_value(tensor)
+
+    return tf.nest.map_structure(spec, batch)
+
+
+def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int]) -> None:
+    """Raise if a saved data position is not for this data."""
+    name, value = size
+    if state.get("kind") != kind or state.get(name) != value:
+        raise DataError(
+            f"the checkpoint's data position is for {state.get('kind')} with "
+            f"{state.get(name)} records, but the trial now has {kind} with {value}.\n"
+            "Training can only go on with the same data: which records are still to come depends "
+            "on it.\nRestore the data, or start a new experiment."
+        )
+
+
+def _dtype(array: npt.NDArray[Any]) -> Any:
+    if np.issubdtype(array.dtype, np.floating):
+        return tf.as_dtype(keras.backend.floatx())
+    if array.dtype.kind in "OUS":
+        return tf.string
+    return tf.as_dtype(array.dtype)
+
+
+def floats_as_keras(array: npt.NDArray[Any]) -> Any:
+    """Return an array as a tensor, its floats in Keras's own precision."""
+    return tf.convert_to_tensor(array, dtype=_dtype(array))

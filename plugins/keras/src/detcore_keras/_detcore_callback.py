@@ -1,0 +1,154 @@
+"""`DetcoreCallback`: metrics, checkpoints and resume for a ``model.fit`` of one's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore_keras import _state
+from detcore_keras._keras import keras
+
+if TYPE_CHECKING:
+    from detcore.core import Context
+
+__all__ = ["DetcoreCallback"]
+
+_logger = logging.getLogger("detcore.keras")
+
+_FILE = "keras-fit.json"
+
+
+class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Connects a ``model.fit`` to the Core API.
+
+    Training metrics are reported every `report_every` batches and at the end of each epoch, the
+    metrics of ``fit``'s own validation at the end of each epoch, and checkpoints are saved at the
+    end of epochs. When the run is to be preempted, a checkpoint is saved at the next batch and
+    ``fit`` ends. A resumed process continues with the weights, the optimizer and the random
+    generators of the latest checkpoint.
+
+    Example::
+
+        with core.init() as context:
+            callback = DetcoreCallback(context)
+            model.fit(x, y, epochs=5, initial_epoch=callback.initial_epoch, callbacks=[callback])
+
+    The variables of a model exist once it has trained: a resumed run trains one batch, and then
+    sets everything back to the checkpoint. That batch is not counted. Data is fed by ``fit``, which
+    begins the epoch anew: after a checkpoint in the middle of one, its first batches come twice.
+    Where the data position must be exact, write a `TFKerasTrial`.
+
+    Args:
+        context: The open Core API context.
+        report_every: Batches between reports; >= 1.
+        checkpoint_epochs: Epochs between checkpoints; 0 = only when preempted.
+
+    Attributes:
+        initial_epoch: Pass it to ``fit``: the epoch to begin with, 0 for a fresh start.
+        steps_completed: Batches trained, over all starts of the trial.
+    """
+
+    _supports_tf_logs = True
+
+    def __init__(
+        self, context: Context, *, report_every: int = 100, checkpoint_epochs: int = 1
+    ) -> None:
+        super().__init__()
+        if report_every < 1 or checkpoint_epochs < 0:
+            raise InvalidExperimentError(
+                f"DetcoreCallback was given report_every={report_every}, "
+                f"checkpoint_epochs={checkpoint_epochs}; the least is 1 and 0."
+            )
+        self._context = context
+        self._report_every = report_every
+        self._checkpoint_epochs = checkpoint_epochs
+        self._epoch = 0
+        self._saved_at: int | None = None
+        self._reported_at = 0
+        self._latest = None if context.info is None else context.info.latest_checkpoint
+        record = {"epoch": 0, "steps_completed": 0}
+        if self._latest is not None:
+            record = self._read(self._latest)
+        self.initial_epoch: int = record["epoch"]
+        self.steps_completed: int = record["steps_completed"]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the epoch."""
+        if epoch < self.initial_epoch:
+            raise InvalidExperimentError(
+                f"model.fit begins with epoch {epoch}, but the checkpoint that is resumed has "
+                f"{self.initial_epoch} epochs behind it.\n"
+                "Pass initial_epoch=callback.initial_epoch to model.fit."
+            )
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count, report, and end where the run is to be preempted."""
+        if self._latest is not None:
+            self._restore(self._latest)
+            return
+        self.steps_completed += 1
+        if self.steps_completed % self._report_every == 0:
+            self._report(logs)
+        if self._context.preempt.should_preempt():
+            self._save(epoch=self._epoch)
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Report what ``fit`` measured, and save."""
+        if self.model.stop_training and self._saved_at == self.steps_completed:
+            return  # preempted in the middle of this epoch
+        numbers = _numbers(logs)
+        training = {name: v for name, v in numbers.items() if not name.startswith("val_")}
+        validation = {name: v for name, v in numbers.items() if name.startswith("val_")}
+        if self._reported_at != self.steps_completed:
+            self._report(training)
+        if validation:
+            self._context.train.report_validation_metrics(self.steps_completed, validation)
+        self._epoch = epoch + 1
+        if self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0:
+            self._save(epoch=epoch + 1)
+
+    def _report(self, logs: Any) -> None:
+        self._reported_at = self.steps_completed
+        self._context.train.report_training_metrics(self.steps_completed, _numbers(logs))
+
+    def _save(self, *, epoch: int) -> None:
+        if self._saved_at == self.steps_completed:
+            return
+        metadata = {"steps_completed": self.steps_completed, "framework": "keras"}
+        with self._context.checkpoint.store_path(metadata) as (path, _):
+            _state.capture_training_state(self.model, [self.model.optimizer], path)
+            _state.capture_rng(path)
+            record = {"version": 1, "epoch": epoch, "steps_completed": self.steps_completed}
+            (path / _FILE).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        self._saved_at = self.steps_completed
+
+    def _restore(self, uuid: str) -> None:
+        self._latest = None
+        with self._context.checkpoint.restore_path(uuid) as path:
+            _state.restore_training_state(self.model, [self.model.optimizer], Path(path))
+            _state.restore_rng(Path(path))
+        self.model.reset_metrics()
+        _logger.info("resumed from step %d, epoch %d", self.steps_completed, self.initial_epoch)
+
+    def _read(self, uuid: str) -> dict[str, int]:
+        with self._context.checkpoint.restore_path(uuid) as path:
+            file = Path(path) / _FILE
+            if not file.exists():
+                raise InvalidCheckpointError(
+                    f"checkpoint {uuid} has no {_FILE}: a DetcoreCallback did not write "
+                    "it.\nA TFKerasTrial resumes its own checkpoints; start a new experiment here."
+                )
+            record: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
+        return record
+
+
+def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+    return {n: float(np.asarray(v)) for n, v in (logs or {}).items() if np.ndim(v) == 0}

@@ -1,0 +1,175 @@
+"""Validation: one ``model.evaluate`` over data that is made ready once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from detcore_keras._context import FitOptions
+from detcore_keras._data import (
+    as_arrays,
+    as_sequence,
+    batch_spec,
+    batch_tensors,
+    floats_as_keras,
+    make_loader,
+    not_supported,
+)
+from detcore_keras._fast_loop import replaces_keras
+from detcore_keras._fit import replaced_function, stand_in
+from detcore_keras._keras import keras, tf
+from detcore_keras._rng import preserved_rng
+from detcore_keras._test_steps import TestSteps
+from detcore_keras._tfdata import check_dataset
+
+__all__ = ["Evaluation"]
+
+_NO_LIMIT = 1 << 62
+# Arrays up to this size are held as tensors; larger ones are cut by NumPy, batch by batch.
+_TENSOR_BYTES = 512 << 20
+
+
+class Evaluation:
+    """The validation data, and how to evaluate a model on it.
+
+    Args:
+        data: What ``build_validation_data_loader`` returned.
+        batch_size: Records per batch, for arrays.
+        options: What ``configure_fit`` was told.
+        wrapped: The datasets that ``wrap_dataset`` returned.
+        seed: The trial's seed.
+        test_mode: Evaluate one batch only.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        batch_size: int,
+        options: FitOptions,
+        wrapped: Iterable[Any],
+        seed: int,
+        test_mode: bool,
+    ) -> None:
+        self._passes = 0
+        self._loader: Any = None
+        self._steps: int | None = 1 if test_mode else None
+        self._test_steps: TestSteps | None = None
+        sequence = as_sequence(data)
+        if isinstance(data, tf.data.Dataset):
+            check_dataset(data, wrapped, "validation")
+            self._dataset = data
+            self._steps = self._steps or options.validation_steps
+        elif sequence is not None:
+            self._loader = make_loader(data, sequence, options, seed)
+            self._dataset = self._from_sequence(sequence.sequence)
+        elif isinstance(data, tuple):
+            self._dataset = _from_arrays(as_arrays(data, "validation"), batch_size)
+        else:
+            raise not_supported(data, "validation")
+
+    def run(self, model: Any, callbacks: Sequence[Any] = ()) -> dict[str, float]:
+        """Evaluate the model; return its metrics under Keras's own names.
+
+        Args:
+            model: The compiled model.
+            callbacks: The user's callbacks; those with batch-level test hooks get them called.
+
+        Raises:
+            DataError: If there is no data.
+        """
+        if replaces_keras(model, "make_test_function", "_make_function"):
+            logs = model.evaluate(self._dataset, steps=self._steps, verbose=0, return_dict=True)
+        else:
+            logs = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
+        self._end_pass()
+        return {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+
+    def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Mapping[str, Any]:
+        if self._test_steps is None:
+            self._test_steps = TestSteps(model, self._dataset.element_spec)
+        steps = self._test_steps
+        iterator = iter(self._dataset)
+        limit = self._steps or _NO_LIMIT
+
+        def test() -> Mapping[str, Any]:
+            if callbacks or not steps.can_run_all:
+                return steps.run_each(iterator, limit, callbacks)
+            return steps.run_all(iterator, limit)
+
+        with replaced_function(model, "test", test):
+            logs: Mapping[str, Any] = model.evaluate(
+                stand_in(), steps=1, verbose=0, return_dict=True
+            )
+        return logs
+
+    def state_dict(self) -> dict[str, int]:
+        """Return JSON values for `load_state`."""
+        return {"passes": self._passes}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Repeat what earlier validations did to data that shuffles itself after each pass."""
+        while self._passes < state["passes"]:
+            iter(self._dataset)
+            self._end_pass()
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._loader is not None:
+            self._loader.close()
+
+    def _end_pass(self) -> None:
+        if self._loader is not None:
+            self._loader.end_epoch()
+        self._passes += 1
+
+    def _from_sequence(self, sequence: Any) -> Any:
+        with preserved_rng():
+            spec = batch_spec(batch_tensors(sequence[0], sequence))
+
+        def items() -> Iterator[Any]:
+            # Copied: TensorFlow may read a batch later than it asks for the next one.
+            for item in self._loader.batches(range(len(sequence)), self._passes, copy=True):
+                yield batch_tensors(item, sequence)
+
+        dataset = tf.data.Dataset.from_generator(items, output_signature=spec)
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(sequence)))
+
+
+def _from_arrays(arrays: Any, batch_size: int) -> Any:
+    """Return the arrays as a dataset of batches, cut from whole tensors in the graph."""
+    leaves = tf.nest.flatten(arrays)
+    num_records = len(leaves[0])
+    num_batches = -(-num_records // batch_size)
+    if sum(leaf.nbytes for leaf in leaves) > _TENSOR_BYTES:
+        return _from_large_arrays(arrays, batch_size, num_batches)
+    tensors = [floats_as_keras(leaf) for leaf in leaves]
+
+    def cut(index: Any) -> Any:
+        start = index * batch_size
+        stop = tf.minimum(start + batch_size, num_records)
+        return tf.nest.pack_sequence_as(arrays, [tensor[start:stop] for tensor in tensors])
+
+    batches = tf.data.Dataset.range(num_batches)
+    return batches.map(cut).prefetch(1)
+
+
+def _from_large_arrays(arrays: Any, batch_size: int, num_batches: int) -> Any:
+    def cut(index: int) -> Any:
+        rows = slice(index * batch_size, (index + 1) * batch_size)
+        return tf.nest.map_structure(lambda leaf: floats_as_keras(leaf[rows]), arrays)
+
+    def batches() -> Iterator[Any]:
+        return (cut(index) for index in range(num_batches))
+
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_spec(cut(0)))
+    return dataset.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(1)
+
+
+def _has_test_batch_hooks(callback: Any) -> bool:
+    return any(
+        getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
+        for name in ("on_test_batch_begin", "on_test_batch_end")
+    )

@@ -1,0 +1,80 @@
+"""From what ``build_training_data_loader`` returned to a feed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from detcore.data import IndexSampler
+from detcore.errors import CheckFailedError
+from detcore_keras._data import (
+    ArrayFeed,
+    Feed,
+    SequenceFeed,
+    as_arrays,
+    as_sequence,
+    make_loader,
+    not_supported,
+)
+from detcore_keras._keras import tf
+from detcore_keras._tfdata import DatasetFeed, check_dataset
+
+if TYPE_CHECKING:
+    from detcore_keras._context import TFKerasTrialContext
+
+__all__ = ["make_feed"]
+
+
+def make_feed(
+    data: Any,
+    *,
+    context: TFKerasTrialContext,
+    batch_size: int,
+    weigh_dataset: Callable[[Any], Any] | None,
+) -> Feed:
+    """Return the feed for training data of any supported kind.
+
+    Args:
+        data: What the trial returned.
+        context: The trial's context.
+        batch_size: Records per batch and worker, for arrays.
+        weigh_dataset: Adds class weights inside a ``tf.data`` pipeline, where the step cannot.
+
+    Raises:
+        InvalidDataTypeError: If the kind is not supported.
+        InvalidExperimentError: If a dataset was not wrapped.
+        CheckFailedError: If a batch is larger than the data.
+        DataError: If there is no data.
+    """
+    if isinstance(data, tf.data.Dataset):
+        check_dataset(data, context.wrapped_datasets, "training")
+        if weigh_dataset is not None:
+            data = data.map(lambda *batch: weigh_dataset(batch))
+        return DatasetFeed(data, with_ledger=context.ledger is not None)
+    sequence = as_sequence(data)
+    if sequence is not None:
+        loader = make_loader(data, sequence, context.fit_options, context.get_trial_seed())
+        sampler = _sampler(context, len(sequence), 1)
+        return SequenceFeed(sequence.sequence, sampler, loader)
+    if not isinstance(data, tuple):
+        raise not_supported(data, "training")
+    arrays = as_arrays(data, "training")
+    num_records = len(tf.nest.flatten(arrays)[0])
+    if batch_size > num_records:
+        raise CheckFailedError(
+            f"a batch of {batch_size} records is larger than the training data, which has "
+            f"{num_records}.\n"
+            "Lower hyperparameters.global_batch_size, or give more data."
+        )
+    return ArrayFeed(arrays, _sampler(context, num_records, batch_size))
+
+
+def _sampler(context: TFKerasTrialContext, num_records: int, batch_size: int) -> IndexSampler:
+    return IndexSampler(
+        num_records,
+        batch_size,
+        shuffle=context.fit_options.shuffle,
+        seed=context.get_trial_seed(),
+        rank=context.distributed.get_rank(),
+        world_size=context.distributed.get_size(),
+    )

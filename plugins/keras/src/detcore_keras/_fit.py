@@ -1,0 +1,134 @@
+"""One ``model.fit`` without end, whose train function is ours.
+
+Keras is given a stand-in dataset that nothing reads, and a train function that takes batches from a
+`Feed` until the clock's next boundary. So the position in the data is ours to save and restore, and
+how many batches one call takes is ours to choose; everything else is Keras's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+
+__all__ = ["fit_until_stopped", "keras_function", "replaced_function", "stand_in"]
+
+# Keras counts one "step" for each call of the train function.
+_ENDLESS = 1 << 62
+
+
+def fit_until_stopped(
+    model: Any,
+    *,
+    train: Callable[[], Mapping[str, float] | None],
+    on_end: Callable[[], None],
+) -> None:
+    """Run ``model.fit`` until `train` returns None.
+
+    Args:
+        model: The compiled model.
+        train: Trains some batches and returns their metrics, or None to end.
+        on_end: Called when Keras says that training ended without an error.
+    """
+    last: Mapping[str, float] = {"loss": 0.0}
+    # Keras 2 counts the steps of a model and sets the count to zero when `fit` begins; a restored
+    # model goes on counting. Keras 3 has no such variable.
+    counter = getattr(model, "_train_counter", None) if KERAS_MAJOR == 2 else None
+    steps_before = None if counter is None else counter.numpy()
+
+    def train_function() -> Mapping[str, float]:
+        nonlocal last, steps_before
+        if counter is not None and steps_before is not None:
+            counter.assign(steps_before)
+            steps_before = None
+        metrics = train()
+        if metrics is None:
+            model.stop_training = True
+        else:
+            last = metrics
+        return last
+
+    with replaced_function(model, "train", train_function):
+        model.fit(
+            stand_in(),
+            epochs=1,
+            steps_per_epoch=_ENDLESS,
+            verbose=0,
+            shuffle=False,
+            callbacks=[_End(on_end)],
+        )
+    model.stop_training = False
+
+
+def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any], Any]:
+    """Return the function of an iterator that the model's own class makes for Keras to call."""
+    attribute = f"{kind}_function"
+    before = getattr(model, attribute)
+    made = getattr(type(model), f"make_{kind}_function")(model)
+    function: Callable[[Any], Any] = made if made is not None else getattr(model, attribute)
+    setattr(model, attribute, before)  # making it also sets it, perhaps over ours
+    return function
+
+
+class _End(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Hands on the hook that only Keras can time: training ended, and not by an error."""
+
+    _supports_tf_logs = True
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._on_end()
+
+
+@contextlib.contextmanager
+def replaced_function(
+    model: Any, kind: Literal["train", "test"], function: Callable[[], Mapping[str, Any]]
+) -> Iterator[None]:
+    """Make ``model.fit`` or ``model.evaluate`` over the stand-in data call `function`.
+
+    Instance attributes, set past Keras's tracking, so the user's class stays as it is and nothing
+    of this is saved with the model. Calls with other data than the stand-in, such as a
+    callback's own ``model.train_on_batch``, get what they would have had.
+    """
+    made, maker = f"{kind}_function", f"make_{kind}_function"
+    attributes = vars(model)
+    own = {name: attributes.pop(name) for name in (maker,) if name in attributes}
+    before = getattr(model, made)
+
+    def from_keras(iterator: Any) -> Any:
+        if _is_stand_in(iterator):
+            return dict(function())
+        setattr(model, made, before)
+        try:
+            return keras_function(model, kind)(iterator)
+        finally:
+            setattr(model, made, from_keras)
+
+    def make_function(force: bool = False) -> Any:
+        setattr(model, made, from_keras)
+        return from_keras
+
+    attributes[maker] = make_function
+    try:
+        yield
+    finally:
+        del attributes[maker]
+        attributes.update(own)
+        setattr(model, made, before)
+
+
+_STAND_IN_SPEC = tf.TensorSpec((0,), tf.int8)
+
+
+def stand_in() -> Any:
+    """Return a dataset for Keras to hold; nothing reads it."""
+    return tf.data.Dataset.from_tensors(tf.zeros((0,), tf.int8)).repeat()
+
+
+def _is_stand_in(iterator: Any) -> bool:
+    return bool(getattr(iterator, "element_spec", None) == _STAND_IN_SPEC)

@@ -1,0 +1,178 @@
+"""Loading a model out of a checkpoint, for prediction or further work."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, InvalidModelError
+from detcore.trial import import_trial_class
+from detcore_keras._code import code_imported_from
+from detcore_keras._context import TFKerasTrialContext, describe
+from detcore_keras._input_spec import build_from_spec, spec_from_json
+from detcore_keras._keras import keras
+from detcore_keras._legacy import (
+    LegacyCheckpoint,
+    find_legacy,
+    load_legacy_weights,
+    names_of_the_earlier_system,
+)
+from detcore_keras._state import VARIABLES_FILE, read_variables_file, restore_weights
+
+__all__ = ["load_model_from_checkpoint_path", "load_weights_from_checkpoint_path"]
+
+_TRIAL_FILE = "trial.json"
+_FRAMEWORK = "keras"
+
+
+def load_model_from_checkpoint_path(
+    path: str | os.PathLike[str], tags: Sequence[str] | None = None
+) -> Any:
+    """Build a trial's model and load the weights of a checkpoint into it.
+
+    **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported and
+    its ``__init__`` and ``build_model`` are called. Load only checkpoints of people you trust, or
+    use `load_weights_from_checkpoint_path` with a model of your own, which runs none. The code is
+    run with that folder as the current one; ``sys.path``, ``sys.modules`` and the current folder
+    are afterwards as they were.
+
+    Checkpoints of Determined 0.13.8 to 0.17 (``TFKerasTrial``) are read too, and those of 0.12 and
+    0.13 in HDF5 form; none of their pickles is loaded.
+
+    Args:
+        path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
+        tags: Not used; accepted for compatibility.
+
+    Returns:
+        The Keras model that ``build_model`` compiled, with the weights. Its optimizer is fresh.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such folder.
+        InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
+            model that its code builds.
+    """
+    folder = _checked_folder(path)
+    if not (folder / _TRIAL_FILE).exists():
+        legacy = find_legacy(folder)
+        model = _build(folder, legacy.entrypoint, legacy.config, names_of_the_earlier_system())
+        return _with_legacy_weights(model, legacy)
+    record = _read_trial(folder)
+    config = {**record["config"], "hyperparameters": record["hparams"]}
+    model = _build(folder, record["trial_class"], config)
+    _load_own(model, folder)
+    return model
+
+
+def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
+    """Load the weights of a checkpoint into a model that the caller made.
+
+    Runs no code from the checkpoint.
+
+    Args:
+        path: The checkpoint's folder.
+        model: A Keras model of the same structure as the trial's. Layers may be numbered otherwise
+            (``dense_1`` for ``dense``).
+
+    Returns:
+        The same model.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such folder.
+        InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
+            model; the model is unchanged then.
+        InvalidModelError: If `model` is not a Keras model.
+    """
+    folder = _checked_folder(path)
+    if not isinstance(model, keras.Model):
+        raise InvalidModelError(
+            f"load_weights_from_checkpoint_path was given {describe(model)}, not a Keras model"
+        )
+    if (folder / VARIABLES_FILE).exists():
+        _load_own(model, folder)
+        return model
+    return _with_legacy_weights(model, find_legacy(folder, weights_only=True))
+
+
+def _checked_folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(
+            f"there is no folder {folder}.\n"
+            "The path is that of a checkpoint's folder, with trial.json in it.\n"
+            "  detcore checkpoint download UUID"
+        )
+    return folder
+
+
+def _read_trial(folder: Path) -> Mapping[str, Any]:
+    path = folder / _TRIAL_FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        framework, _ = record["framework"], (record["trial_class"], record["config"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
+    if framework != _FRAMEWORK:
+        raise InvalidCheckpointError(
+            f"{folder} is a checkpoint of the framework {framework!r} (trial class "
+            f"{record['trial_class']}), not of a TFKerasTrial.\n"
+            "Each framework's plugin loads its own checkpoints."
+        )
+    return record
+
+
+def _build(
+    folder: Path,
+    entrypoint: str,
+    config: Mapping[str, Any],
+    aliases: Mapping[str, ModuleType] | None = None,
+) -> Any:
+    """Import the trial class out of the checkpoint and let it build its model."""
+    code = folder / "code"
+    if not code.is_dir():
+        raise InvalidCheckpointError(
+            f"{folder} has no folder 'code', from which {entrypoint!r} would be imported.\n"
+            "Build the model yourself, and load the weights into it:\n"
+            "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
+        )
+    context = TFKerasTrialContext.from_config(config)
+    with code_imported_from(code, aliases):
+        trial_class: Any = import_trial_class(entrypoint, code)
+        returned = trial_class(context).build_model()
+    model = context.wrapped_models[-1] if returned is None and context.wrapped_models else returned
+    if not isinstance(model, keras.Model):
+        raise InvalidModelError(
+            f"build_model of {entrypoint!r} returned {describe(returned)}, which is not a Keras "
+            "model, and wrapped none with context.wrap_model"
+        )
+    return model
+
+
+def _load_own(model: Any, folder: Path) -> None:
+    record = read_variables_file(folder)
+    if not model.built:
+        spec = spec_from_json(record["input_spec"])
+        if spec is None:
+            raise InvalidCheckpointError(
+                f"the weights of {type(model).__name__} are made by its first call, and the "
+                f"checkpoint in {folder} does not say what its inputs are.\n"
+                "Call the model on a batch first, then load the weights into it:\n"
+                "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
+            )
+        build_from_spec(model, spec)
+    restore_weights(model, folder)
+
+
+def _with_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> Any:
+    if not model.built:
+        raise InvalidCheckpointError(
+            f"the weights of {type(model).__name__} are made by its first call, and checkpoints of "
+            "Determined do not say what its inputs are.\n"
+            "Build the model, call it on a batch, then load the weights into it:\n"
+            "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
+        )
+    load_legacy_weights(model, legacy)
+    return model

@@ -1,0 +1,284 @@
+"""`SequenceLoader`: one face for items prepared in this thread, in threads, or in processes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import traceback
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from detcore.errors import DataError
+from detcore_keras._loader._processes import CannotSendError, ProcessPool
+from detcore_keras._loader._seeding import end_epoch, seeded_item
+
+__all__ = ["SequenceLoader"]
+
+_logger = logging.getLogger("detcore.keras")
+
+
+class _Backend(Protocol):
+    def batches(
+        self, indices: Iterable[int], epoch: int, epochs_ended: int
+    ) -> Generator[Any, None, None]: ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SequenceLoader:
+    """Prepares the items of a Sequence ahead of training and hands them out in order.
+
+    Where items are prepared by processes or in the calling thread, Python's and NumPy's
+    generators are seeded for each of them from seed, epoch and index: what an item holds does not
+    depend on the number of workers, on timing, or on a restart. Threads share the generators with
+    everything else in the process, so there such randomness does depend on timing.
+
+    One thread at a time may use a loader. It must be closed.
+
+    Args:
+        sequence: An object with ``__len__``, ``__getitem__`` and perhaps ``on_epoch_end``; each
+            item is one batch.
+        workers: Threads or processes; 0 = the calling thread.
+        use_multiprocessing: Processes instead of threads. Where the Sequence cannot be sent to
+            another process, threads take over and a warning says why.
+        max_queue_size: Items that may be ready or in preparation ahead; >= 1. With processes at
+            most 128.
+        seed: Seed of the items' randomness.
+
+    Attributes:
+        epochs_ended: How often `end_epoch` was called.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        *,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
+        max_queue_size: int = 10,
+        seed: int = 0,
+    ) -> None:
+        if workers < 0 or max_queue_size < 1:
+            raise DataError(
+                f"a loader with workers={workers}, max_queue_size={max_queue_size} cannot work; "
+                "the least is 0 and 1"
+            )
+        self._sequence = sequence
+        self._workers = workers
+        self._use_multiprocessing = use_multiprocessing
+        self._max_queue_size = max_queue_size
+        self._seed = seed
+        self._backend: _Backend | None = None
+        self._is_ready = False
+        self.epochs_ended = 0
+
+    def __enter__(self) -> SequenceLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers; empty where they are no processes, or not yet running."""
+        return list(self._backend.pids) if isinstance(self._backend, ProcessPool) else []
+
+    def start(self) -> None:
+        """Start the workers; returns before they are ready. `batches` calls it if need be.
+
+        Calling it early lets them import the user's code while the model is built.
+        """
+        if self._backend is None:
+            self._backend = self._make_backend()
+
+    def batches(
+        self, indices: Iterable[int], epoch: int, *, copy: bool = False
+    ) -> Generator[Any, None, None]:
+        """Yield the items at some indices, in that order.
+
+        With processes, arrays are views of shared memory: they hold until `release` is called, and
+        at most four batches may be unreleased. What is left when the iterator is closed is
+        dropped.
+
+        Args:
+            indices: Which items.
+            epoch: Which pass over the data they belong to, for their randomness.
+            copy: Hand out arrays of their own, which need no `release`.
+
+        Raises:
+            DataError: If an item cannot be prepared: the user's traceback and the index are in
+                the message. If a worker process ended. If nothing is released.
+        """
+        backend = self._ready_backend()
+        items = backend.batches(indices, epoch, self.epochs_ended)
+        return self._copied(items, backend) if copy else items
+
+    def release(self) -> None:
+        """Say that no batch handed out so far is read any more: call it after each step."""
+        if self._backend is not None:
+            self._backend.release()
+
+    def end_epoch(self) -> None:
+        """Call the Sequence's ``on_epoch_end``, here and in the worker processes.
+
+        Generators are seeded for it from seed and epoch, and are afterwards as before; so a
+        resumed run that calls this as often finds the Sequence as it was. Close the epoch's
+        iterator first.
+        """
+        end_epoch(self._sequence, self._seed, self.epochs_ended)
+        self.epochs_ended += 1
+
+    def close(self) -> None:
+        """End the workers and release memory. A second call does nothing."""
+        if self._backend is not None:
+            self._backend.close()
+        self._backend = None
+
+    def _make_backend(self) -> _Backend:
+        if self._workers == 0:
+            return _Inline(self._sequence, self._seed)
+        if self._use_multiprocessing:
+            try:
+                return ProcessPool(
+                    self._sequence,
+                    workers=self._workers,
+                    max_queue_size=self._max_queue_size,
+                    seed=self._seed,
+                    epochs_ended=self.epochs_ended,
+                )
+            except CannotSendError as error:
+                _warn_of_threads(self._sequence, error)
+        return self._make_threads()
+
+    def _make_threads(self) -> _Backend:
+        return _Threads(self._sequence, self._workers, self._max_queue_size)
+
+    def _ready_backend(self) -> _Backend:
+        self.start()
+        backend = self._backend
+        if isinstance(backend, ProcessPool) and not backend.pids:
+            try:
+                backend.wait_until_ready()
+            except CannotSendError as error:
+                backend.close()
+                _warn_of_threads(self._sequence, error)
+                backend = self._make_threads()
+        assert backend is not None  # start() made it
+        self._backend = backend
+        return backend
+
+    def _copied(
+        self, items: Generator[Any, None, None], backend: _Backend
+    ) -> Generator[Any, None, None]:
+        if not isinstance(backend, ProcessPool):
+            yield from items
+            return
+        with contextlib.closing(items):
+            for item in items:
+                own = _copy(item)
+                backend.release()
+                yield own
+
+
+class _Inline:
+    """Prepares items in the calling thread."""
+
+    def __init__(self, sequence: Any, seed: int) -> None:
+        self._sequence = sequence
+        self._seed = seed
+
+    def batches(
+        self, indices: Iterable[int], epoch: int, epochs_ended: int
+    ) -> Generator[Any, None, None]:
+        for index in map(int, indices):
+            try:
+                with seeded_item(self._seed, epoch, index):
+                    item = self._sequence[index]
+            except Exception as error:
+                raise _item_error(self._sequence, index, error) from error
+            yield item
+
+    def release(self) -> None:
+        """Nothing is shared."""
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class _Threads:
+    """Prepares items in threads of this process."""
+
+    def __init__(self, sequence: Any, workers: int, max_queue_size: int) -> None:
+        self._sequence = sequence
+        self._ahead = max_queue_size
+        self._pool = concurrent.futures.ThreadPoolExecutor(workers, "detcore-loader")
+
+    def batches(
+        self, indices: Iterable[int], epoch: int, epochs_ended: int
+    ) -> Generator[Any, None, None]:
+        tasks = iter(map(int, indices))
+        pending: deque[tuple[int, concurrent.futures.Future[Any]]] = deque()
+        try:
+            while True:
+                while len(pending) < self._ahead and (index := next(tasks, None)) is not None:
+                    future = self._pool.submit(self._sequence.__getitem__, index)
+                    pending.append((index, future))
+                if not pending:
+                    return
+                index, future = pending.popleft()
+                try:
+                    item = future.result()
+                except Exception as error:
+                    raise _item_error(self._sequence, index, error) from error
+                del future  # else the item lives as long as this frame waits for the next one
+                yield item
+        finally:
+            # What cannot be cancelled still reads the Sequence, which may change after this.
+            concurrent.futures.wait([future for _, future in pending if not future.cancel()])
+
+    def release(self) -> None:
+        """Nothing is shared."""
+
+    def close(self) -> None:
+        """Wait for what is running, and end the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_copy(item) for item in value)
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _item_error(sequence: Any, index: int, error: Exception) -> DataError:
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    return DataError(f"{type(sequence).__name__}[{index}] failed: {text.splitlines()[-1]}\n{text}")
+
+
+def _is_ours(file_name: str) -> bool:
+    return file_name.startswith((__file__, str(Path(concurrent.futures.__file__).parent)))
+
+
+def _warn_of_threads(sequence: Any, error: CannotSendError) -> None:
+    _logger.warning(
+        "use_multiprocessing=True: %s\nThreads prepare the items of %s instead: they share one "
+        "core's worth of Python, and randomness in them depends on timing.\nMake the Sequence of "
+        "things that can be pickled (no lambdas, open files or tensors), or set "
+        "use_multiprocessing=False.",
+        str(error),
+        type(sequence).__name__,
+    )

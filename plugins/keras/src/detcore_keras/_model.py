@@ -1,0 +1,133 @@
+"""The model that is trained: found, checked, and its optimizers named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError, InvalidModelError
+from detcore_keras._context import describe
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+
+if TYPE_CHECKING:
+    from detcore_keras._context import TFKerasTrialContext
+
+__all__ = ["aggregate_gradients", "checked_model", "model_generators", "optimizers_of"]
+
+
+def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
+    """Return the model to train.
+
+    Args:
+        returned: What ``build_model`` returned.
+        context: Knows which models were wrapped.
+
+    Raises:
+        InvalidModelError: If it is no Keras model, was not wrapped or not compiled, or belongs to a
+            distribution strategy.
+    """
+    if returned is not None and not isinstance(returned, keras.Model):
+        raise InvalidModelError(
+            f"build_model returned {describe(returned)}, which is not a Keras model.\n"
+            "Return the model that context.wrap_model returned, after compiling it."
+        )
+    wrapped = context.wrapped_models
+    if not wrapped or (returned is not None and not any(returned is m for m in wrapped)):
+        raise InvalidModelError(
+            "build_model did not wrap the model that it returned.\n"
+            "detcore trains the model that context.wrap_model was given.\n"
+            "Add this before model.compile(...): model = self.context.wrap_model(model)"
+        )
+    model = wrapped[-1] if returned is None else returned
+    compiled = model.compiled if KERAS_MAJOR == 3 else model._is_compiled
+    if not compiled:
+        raise InvalidModelError(
+            f"build_model did not compile {model.name!r} ({type(model).__name__}).\n"
+            "The optimizer, the loss and the metrics come from compile.\n"
+            "Call model.compile(...) after context.wrap_model(model). A class that overrides "
+            "compile must call super().compile()."
+        )
+    if (
+        model.distribute_strategy is not tf.distribute.get_strategy()
+        or tf.distribute.has_strategy()
+    ):
+        raise InvalidModelError(
+            f"the model {model.name!r} was built under a distribution strategy "
+            f"({type(model.distribute_strategy).__name__}).\n"
+            "detcore runs one worker process for each device.\n"
+            "Build the model without a strategy, and set resources.slots_per_trial."
+        )
+    return model
+
+
+def optimizers_of(model: Any, context: TFKerasTrialContext) -> list[Any]:
+    """Return every optimizer whose state belongs to the training state.
+
+    The one given to ``compile``, those given to ``wrap_optimizer``, and those that are attributes
+    of the model, in this order.
+    """
+    kinds = _optimizer_kinds()
+    attributes = [value for _, value in sorted(vars(model).items()) if isinstance(value, kinds)]
+    found: list[Any] = []
+    for optimizer in [getattr(model, "optimizer", None), *context.wrapped_optimizers, *attributes]:
+        if isinstance(optimizer, kinds) and not any(optimizer is known for known in found):
+            found.append(optimizer)
+    return found
+
+
+def aggregate_gradients(model: Any, optimizations: Mapping[str, Any]) -> None:
+    """Make the optimizer add up the gradients of several batches, where the experiment asks for it.
+
+    Args:
+        model: The compiled model.
+        optimizations: The section of the experiment file.
+
+    Raises:
+        InvalidExperimentError: If this Keras version cannot do it.
+    """
+    frequency = int(optimizations.get("aggregation_frequency") or 1)
+    if frequency == 1:
+        return
+    setting = f"optimizations.aggregation_frequency is {frequency}"
+    if KERAS_MAJOR == 2:
+        raise InvalidExperimentError(
+            f"{setting}, but the optimizers of Keras 2 cannot add up gradients.\n"
+            "Training would go on as if it were 1, with other results.\n"
+            "Use Keras 3 (TensorFlow 2.16 or newer), or set it to 1."
+        )
+    if not optimizations.get("average_aggregated_gradients", True):
+        raise InvalidExperimentError(
+            f"{setting} and optimizations.average_aggregated_gradients is false, but Keras 3 "
+            "always averages them.\nSet it to true, and scale the learning rate instead."
+        )
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if optimizer.built or optimizer.gradient_accumulation_steps not in (None, frequency):
+        raise InvalidExperimentError(
+            f"{setting}, but the optimizer was given "
+            f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} or was used "
+            "already.\nSet only one of the two, and compile the model with a new optimizer."
+        )
+    optimizer.gradient_accumulation_steps = frequency
+
+
+def model_generators(model: Any) -> list[Any]:
+    """Return the variables that hold the random generators of a model's layers."""
+    if KERAS_MAJOR == 3:
+        return [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    found = []
+    for layer in model._flatten_layers():
+        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
+        if generator is not None:
+            found.append(generator.state)
+    return found
+
+
+def _optimizer_kinds() -> tuple[type, ...]:
+    kinds: list[type] = [keras.optimizers.Optimizer]
+    legacy = getattr(keras.optimizers, "legacy", None)
+    if legacy is not None and hasattr(legacy, "Optimizer"):
+        kinds.append(legacy.Optimizer)
+    mixed = getattr(getattr(keras, "mixed_precision", None), "LossScaleOptimizer", None)
+    if mixed is not None:
+        kinds.append(mixed)
+    return tuple(kinds)

@@ -1,0 +1,166 @@
+"""The process's random generators in a file: Python's, NumPy's, TensorFlow's and Keras's own."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras._keras import KERAS_MAJOR, tf
+
+__all__ = ["RNG_FILE", "capture_rng", "restore_rng"]
+
+RNG_FILE = "rng.json"
+_VERSION = 1
+
+
+def capture_rng(directory: Path) -> None:
+    """Write the state of the process-wide random generators to ``rng.json``.
+
+    These are ``random``, ``numpy.random``, TensorFlow's global generator and its eager seeds, and
+    the seed generator that Keras 3 uses where a layer or an operation was given no seed. Generators
+    that are attributes of the model are saved with the model. Not saved, because TensorFlow has no
+    way to read it: the state inside operations such as ``tf.random.normal`` in a graph.
+
+    Args:
+        directory: Folder to write into.
+    """
+    state = {
+        "version": _VERSION,
+        "python": random.getstate(),
+        "numpy": _numpy_state(),
+        "tensorflow": _eager_state(),
+        "tensorflow_global_generator": _global_generator_state(),
+        "keras_global_seed": _keras_seed_state(),
+    }
+    (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def restore_rng(directory: Path) -> None:
+    """Set the random generators to what `capture_rng` wrote.
+
+    Args:
+        directory: Folder that it wrote into.
+
+    Raises:
+        InvalidCheckpointError: If the file is missing or damaged.
+    """
+    path = directory / RNG_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if state["version"] != _VERSION:
+            raise ValueError(f"version {state['version']!r}, but this is version {_VERSION}")
+        _restore_eager(state["tensorflow"])
+        _restore_global_generator(state["tensorflow_global_generator"])
+        _restore_keras_seed(state["keras_global_seed"])
+        # Last: making a generator for Keras draws from Python's.
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(words), gauss))
+        np.random.set_state(
+            (
+                state["numpy"]["kind"],
+                np.array(state["numpy"]["key"], np.uint32),
+                state["numpy"]["position"],
+                state["numpy"]["has_gauss"],
+                state["numpy"]["gauss"],
+            )
+        )
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {RNG_FILE} (looked in {directory}), so random numbers cannot "
+            "go on where they were"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
+
+
+def _numpy_state() -> dict[str, Any]:
+    kind, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "kind": str(kind),
+        "key": [int(word) for word in key],
+        "position": int(position),
+        "has_gauss": int(has_gauss),
+        "gauss": float(gauss),
+    }
+
+
+def _eager_context() -> Any:
+    # TensorFlow has no public way to read the seed that `tf.random.set_seed` was given, or how many
+    # seeds eager operations drew from it. Checked on 2.15 and 2.21.
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+def _eager_state() -> dict[str, Any]:
+    context = _eager_context()
+    if context._seed is None:
+        return {"seed": None, "drawn": None}  # eager operations are seeded by chance
+    return {"seed": context._seed, "drawn": context._rng.getstate()}
+
+
+def _restore_eager(state: dict[str, Any]) -> None:
+    if state["seed"] is None:
+        return
+    tf.random.set_seed(state["seed"])
+    version, words, gauss = state["drawn"]
+    _eager_context()._rng.setstate((version, tuple(words), gauss))
+
+
+def _global_generator_state() -> dict[str, Any] | None:
+    from tensorflow.python.ops import stateful_random_ops
+
+    # The public `tf.random.get_global_generator` would make one, seeded by chance.
+    generator = stateful_random_ops.global_generator
+    if generator is None:
+        return None
+    words = [int(word) for word in generator.state.numpy()]
+    return {"algorithm": int(generator.algorithm), "state": words}
+
+
+def _restore_global_generator(state: dict[str, Any] | None) -> None:
+    from tensorflow.python.ops import stateful_random_ops
+
+    if state is None:
+        return
+    words = np.array(state["state"], np.int64)
+    generator = stateful_random_ops.global_generator
+    if generator is not None and int(generator.algorithm) == state["algorithm"]:
+        # The same variable: graphs that were traced already read this one.
+        generator.state.assign(words)
+    else:
+        tf.random.set_global_generator(
+            tf.random.Generator.from_state(words, alg=state["algorithm"])
+        )
+
+
+def _keras_seed_state() -> list[int] | None:
+    if KERAS_MAJOR != 3:
+        return None
+    # Keras has no public name for it. Checked on 3.15.
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return None if generator is None else [int(word) for word in generator.state.numpy()]
+
+
+def _restore_keras_seed(words: list[int] | None) -> None:
+    if KERAS_MAJOR != 3:
+        if words is not None:
+            raise ValueError("it holds the global seed of Keras 3, but this is Keras 2")
+        return
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    if words is None:
+        # The next use makes one, with a seed from Python's generator.
+        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        return
+    state = seed_generator.global_seed_generator().state
+    state.assign(np.array(words, state.dtype))

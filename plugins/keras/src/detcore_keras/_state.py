@@ -1,0 +1,229 @@
+"""Saving and restoring everything that training changes: variables and random generators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras._arrays import decoded, read_arrays, write_arrays
+from detcore_keras._input_spec import spec_to_json
+from detcore_keras._keras import KERAS_MAJOR, tf
+from detcore_keras._random_state import capture_rng, restore_rng
+from detcore_keras._variables import Found, model_variables, same_name, training_variables
+
+__all__ = [
+    "VARIABLES_FILE",
+    "capture_rng",
+    "capture_training_state",
+    "read_variables_file",
+    "restore_rng",
+    "restore_training_state",
+    "restore_weights",
+]
+
+VARIABLES_FILE = "variables.json"
+_VERSION = 1
+_FILES = {
+    "weights": "weights.npz",
+    "extra": "weights.npz",
+    "optimizer": "optimizer.npz",
+    "seeds": "state.npz",
+    "metrics": "state.npz",
+    "counters": "state.npz",
+}
+
+
+def capture_training_state(
+    model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
+) -> None:
+    """Write every variable that training changes.
+
+    The files are ``weights.npz`` (what prediction needs), ``optimizer.npz``, ``state.npz`` (random
+    generators of layers, metrics, counters) and ``variables.json``, which lists them in order.
+
+    Args:
+        model: The model.
+        optimizers: Optimizers whose state belongs to the training; the model's own included.
+        directory: Folder to write into.
+        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, with which a model
+            whose weights are made by its first call can be built where the checkpoint is loaded.
+    """
+    found = training_variables(model, optimizers)
+    rows = [_row(f"{index:05d}", item) for index, item in enumerate(found)]
+    for file in sorted(set(_FILES.values())):
+        write_arrays(
+            directory / file,
+            {
+                row["key"]: np.asarray(item.variable.numpy())
+                for row, item in zip(rows, found, strict=True)
+                if row["file"] == file
+            },
+        )
+    record = {
+        "version": _VERSION,
+        "keras_major": KERAS_MAJOR,
+        "tensorflow": tf.__version__,
+        "input_spec": spec_to_json(input_spec),
+        "variables": rows,
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    (directory / VARIABLES_FILE).write_text(text, encoding="utf-8")
+
+
+def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+    """Set every variable that training changes to what was saved, bit for bit.
+
+    The variables must exist: the model and the optimizers were used once, or built.
+
+    Args:
+        model: The same model, made by the same code.
+        optimizers: The same optimizers, in the same order.
+        directory: Folder that `capture_training_state` wrote into.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; the message lists all of it, and nothing
+            was changed.
+    """
+    record = read_variables_file(directory)
+    if record["keras_major"] != KERAS_MAJOR:
+        raise InvalidCheckpointError(
+            f"the checkpoint was written with Keras {record['keras_major']} (TensorFlow "
+            f"{record['tensorflow']}); this is Keras {KERAS_MAJOR} (TensorFlow {tf.__version__}).\n"
+            "Their optimizers and random generators keep different state, so training cannot go "
+            "on exactly where it was.\n"
+            "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
+            "detcore_keras.load_model_from_checkpoint_path."
+        )
+    _restore(record["variables"], training_variables(model, optimizers), directory)
+
+
+def restore_weights(model: Any, directory: Path) -> None:
+    """Set what a model needs to predict; the rest of the checkpoint is not read.
+
+    Args:
+        model: A model of the same structure, with its weights made. Layers may be numbered
+            otherwise (``dense_1`` for ``dense``).
+        directory: Folder that `capture_training_state` wrote into.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; nothing was changed then.
+    """
+    record = read_variables_file(directory)
+    rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
+    _restore(rows, model_variables(model), directory)
+
+
+def read_variables_file(directory: Path) -> dict[str, Any]:
+    """Return what ``variables.json`` says.
+
+    Raises:
+        InvalidCheckpointError: If it is missing, damaged, or of a newer version.
+    """
+    path = directory / VARIABLES_FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"{directory} has no {VARIABLES_FILE}, so it is not a checkpoint of detcore-keras.\n"
+            "A checkpoint's folder holds trial.json, variables.json and weights.npz."
+        ) from error
+    except ValueError as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    if not isinstance(record, dict) or record.get("version") != _VERSION:
+        version = record.get("version") if isinstance(record, dict) else None
+        raise InvalidCheckpointError(
+            f"{path} has version {version!r}; this detcore-keras reads version {_VERSION}.\n"
+            "It was written by another version.\n  pip install --upgrade detcore-keras"
+        )
+    return record
+
+
+def _row(key: str, item: Found) -> dict[str, Any]:
+    variable = item.variable
+    return {
+        "key": key,
+        "group": item.group,
+        "name": item.name,
+        "shape": [int(size) for size in tf.convert_to_tensor(variable).shape],
+        "dtype": tf.as_dtype(variable.dtype).name,
+        "file": _FILES[item.group],
+    }
+
+
+def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], directory: Path) -> None:
+    rows = _in_order_of_groups(rows, lambda row: row["group"])
+    found = _in_order_of_groups(found, lambda item: item.group)
+    problems = _differences(rows, found)
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise InvalidCheckpointError(
+            f"the checkpoint in {directory} does not fit this model; {len(problems)} "
+            f"difference(s):\n{listed}\n"
+            "The code that builds the model or the optimizer, or a hyperparameter it uses, is not "
+            "what it was when the checkpoint was saved.\n"
+            "Use the code in the checkpoint's folder code/, or start training again."
+        )
+    files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
+    values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row in rows]
+    for value, row, item in zip(values, rows, found, strict=True):
+        if list(value.shape) != row["shape"]:
+            raise InvalidCheckpointError(
+                f"{directory / row['file']}: {row['name']} has shape {list(value.shape)}, but "
+                f"{VARIABLES_FILE} says {row['shape']}; the two files do not belong together"
+            )
+        item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
+
+
+def _in_order_of_groups(items: Sequence[Any], group: Any) -> list[Any]:
+    order = list(_FILES)
+    return sorted(items, key=lambda item: order.index(group(item)))
+
+
+def _differences(rows: Sequence[Mapping[str, Any]], found: Sequence[Found]) -> list[str]:
+    problems = []
+    for group in _FILES:
+        saved = [row for row in rows if row["group"] == group]
+        here = [item for item in found if item.group == group]
+        if len(saved) == len(here):
+            problems += [
+                problem
+                for row, item in zip(saved, here, strict=True)
+                if (problem := _difference(row, item))
+            ]
+        else:
+            problems += _unmatched(group, saved, here)
+    return problems
+
+
+def _difference(row: Mapping[str, Any], item: Found) -> str | None:
+    shape, dtype = item.variable.shape, tf.as_dtype(item.variable.dtype).name
+    if not same_name(row["name"], item.name):
+        return f"{row['group']}: saved {row['name']!r}, here {item.name!r} in its place"
+    if not shape.is_compatible_with(row["shape"]):
+        return f"{row['name']}: saved with shape {_shape(row['shape'])}, here {_shape(shape)}"
+    if dtype != row["dtype"]:
+        return f"{row['name']}: saved as {row['dtype']}, here {dtype}"
+    return None
+
+
+def _unmatched(group: str, saved: Sequence[Mapping[str, Any]], here: Sequence[Found]) -> list[str]:
+    """Name what has no partner on the other side."""
+    rest = list(here)
+    problems = [f"{group}: {len(saved)} variable(s) saved, {len(here)} here"]
+    for row in saved:
+        partner = next((item for item in rest if _difference(row, item) is None), None)
+        if partner is None:
+            problems.append(f"{group}: {row['name']} {_shape(row['shape'])} only in the checkpoint")
+        else:
+            rest.remove(partner)
+    problems += [f"{group}: {item.name} {_shape(item.variable.shape)} only here" for item in rest]
+    return problems
+
+
+def _shape(shape: Any) -> str:
+    return str(tuple(shape))

@@ -1,0 +1,344 @@
+"""``tf.data`` as training data: the wrap mark, and a feed whose iterator state is saved."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.data import IdKind
+from detcore.errors import DataError, InvalidExperimentError, LedgerError
+from detcore_keras._data import Split, check_saved
+from detcore_keras._fast_loop import RECORD_IDS
+from detcore_keras._keras import tf
+from detcore_keras._rng import preserved_rng
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter
+
+__all__ = ["DatasetFeed", "check_dataset", "is_wrapped"]
+
+_logger = logging.getLogger("detcore.keras")
+
+_ITERATOR = "data-iterator"
+# Kinds of datasets whose iterators make those of their inputs at once (TensorFlow 2.15 to 2.21).
+_BEGIN_AT_ONCE = frozenset(
+    {
+        "AssertCardinality",
+        "Batch",
+        "Filter",
+        "FlatMap",
+        "Interleave",
+        "Map",
+        "Options",
+        "PaddedBatch",
+        "ParallelBatch",
+        "ParallelInterleave",
+        "ParallelMap",
+        "Prefetch",
+        "Shard",
+        "Skip",
+        "Take",
+        "Unbatch",
+        "Zip",
+    }
+)
+_AHEAD = 8
+_RECORD_COUNT = "detcore/record_count"
+
+
+class DatasetFeed:
+    """Batches of a ``tf.data.Dataset``, epoch after epoch, one iterator for each.
+
+    A checkpoint holds the iterator's own state, shuffle buffers included. Pipelines whose state
+    TensorFlow cannot save are replayed up to the position, and so are those with a ``cache()``:
+    their state would be the whole cache.
+
+    The dataset is not repeated by TensorFlow, because an iterator's state does not tell how often
+    a shuffled dataset was begun when the shuffle has nothing left to give at that moment (a
+    prefetch that runs ahead is enough): restored in a new process, later epochs would
+    come in another order. Seen in TensorFlow 2.15 and 2.21; see `_restore_iterator`.
+
+    Args:
+        dataset: The training data, batched.
+        with_ledger: Whether the records' content hashes are wanted.
+    """
+
+    in_graph = True
+    inputs_spec = None
+
+    def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
+        cardinality = int(dataset.cardinality())
+        self._dataset = _without_autotuning(dataset)
+        self._is_endless = cardinality == tf.data.INFINITE_CARDINALITY
+        self.batches_per_epoch: int | None = cardinality if cardinality >= 0 else None
+        parts = _parts_of(dataset)
+        self._has_cache = any("Cache" in part for part in parts)
+        self._must_replay = _begins_a_shuffle_late(dataset)
+        self._iterator: Any = None
+        self._epoch = 0
+        self._cursor = 0
+        self.element_spec = dataset.element_spec
+        self.split: Split | None = _with_record_ids if with_ledger else None
+        self.position = 0
+
+    def block(self, limit: int) -> tuple[Any, int]:
+        """Return the epoch's iterator, or one batch while the length of an epoch is unknown."""
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        if self._is_endless:
+            return self._iterator, limit
+        if self.batches_per_epoch is None:
+            return self._pull()
+        return self._iterator, min(limit, self.batches_per_epoch - self._cursor)
+
+    def fetch(self, inputs: Any, index: Any) -> Any:
+        """Take the iterator's next batch; runs in the graph."""
+        return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
+
+    def advance(self, count: int) -> None:
+        """Note that `count` batches were trained on."""
+        self.position += count
+        self._cursor += count
+        if self._cursor == self.batches_per_epoch:
+            self._end_epoch()
+
+    def describe(self, ledger: LedgerWriter) -> None:
+        """Ids are content hashes; reads the data once, to note all that an epoch should have."""
+        ledger.describe(IdKind.CONTENT_HASH)
+        if self._is_endless:
+            return
+        with preserved_rng():
+            for ids in self._dataset.map(lambda *batch: _content_hashes(batch)):
+                ledger.census(ids.numpy())
+
+    def log(
+        self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> None:
+        """Log the content hashes of the records."""
+        ends = np.cumsum(outputs[_RECORD_COUNT].reshape(-1))
+        ids = outputs[RECORD_IDS].reshape(-1)
+        epoch = self._epoch if self._cursor else self._epoch - 1
+        for offset, end in enumerate(ends):
+            start = 0 if offset == 0 else ends[offset - 1]
+            ledger.log(self.position - count + offset + 1, epoch, ids[start:end])
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Write the iterator's state, where the pipeline allows it."""
+        by_state = self._cursor > 0 and self._save_iterator(directory)
+        return {
+            "kind": "tf.data",
+            "num_batches": self.batches_per_epoch,
+            "batches": self.position,
+            "epoch": self._epoch,
+            "cursor": self._cursor,
+            "iterator": by_state,
+            "replay": self._must_replay,
+        }
+
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue at the saved position: by the iterator's state, else by replaying."""
+        if self.batches_per_epoch is None:
+            self.batches_per_epoch = state["num_batches"]
+        check_saved(state, kind="tf.data", size=("num_batches", self.batches_per_epoch))
+        self._must_replay = state["replay"]
+        self.position, target = state["batches"], (state["epoch"], state["cursor"])
+        started = time.monotonic()
+        if state["iterator"]:
+            self._begin_epochs(target[0])
+            self._restore_iterator(directory)
+        else:
+            self._replay(*target)
+            _logger.info(
+                "replayed the training data's tf.data pipeline in %.1f s, to go on at batch %d",
+                time.monotonic() - started,
+                self.position,
+            )
+        self._epoch, self._cursor = target
+
+    def close(self) -> None:
+        """Let go of the iterator and its buffers."""
+        self._iterator = None
+
+    def _pull(self) -> tuple[Any, int]:
+        """Take one batch out of an epoch of unknown length, which may turn out to be over."""
+        try:
+            return next(self._iterator), 1
+        except StopIteration:
+            if self._cursor == 0:
+                raise
+            self.batches_per_epoch = self._cursor
+            self._end_epoch()
+            return self.block(1)
+
+    def _end_epoch(self) -> None:
+        self._epoch += 1
+        self._cursor = 0
+        self._iterator = None
+
+    def _begin_epochs(self, count: int) -> None:
+        """Draw the shuffle seeds of `count` epochs: each new iterator takes the next ones."""
+        for _ in range(count):
+            iter(self._dataset)
+
+    def _save_iterator(self, directory: Path) -> bool:
+        if self._must_replay or self._has_cache:
+            return False
+        try:
+            tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _ITERATOR))
+        except tf.errors.FailedPreconditionError as error:
+            # Raised for parts with state that TensorFlow cannot save, such as Python functions.
+            self._must_replay = True
+            reason = error.message.rpartition("}}")[2].partition("[Op")[0].strip()
+            _logger.warning(
+                "the state of the training data's tf.data pipeline cannot be saved (%s); a "
+                "resumed run will read it again from the start, up to its position",
+                reason,
+            )
+            for left_over in directory.glob(f"{_ITERATOR}*"):
+                left_over.unlink()
+            return False
+        return True
+
+    def _restore_iterator(self, directory: Path) -> None:
+        """Restore the iterator of the current epoch, and the seeds of the epochs to come.
+
+        Restoring draws seeds of its own, and puts them right only for those shuffles that still
+        had records to give. A fresh iterator's state names the right ones for all of them, so it is
+        taken before and put back, into an iterator that nobody reads, after.
+        """
+        self._iterator = iter(self._dataset)
+        with tempfile.TemporaryDirectory() as scratch:
+            fresh = f"{scratch}/fresh"
+            tf.train.Checkpoint(iterator=self._iterator).write(fresh)
+            saved = tf.train.Checkpoint(iterator=self._iterator)
+            saved.read(str(directory / _ITERATOR)).assert_consumed()
+            tf.train.Checkpoint(iterator=iter(self._dataset)).read(fresh).assert_consumed()
+
+    def _replay(self, epoch: int, cursor: int) -> None:
+        """Read again what has to be read again, and no more.
+
+        All of it where random parts of the pipeline remember what they gave; the first epoch where
+        a cache is filled by it; else only what the current epoch gave.
+        """
+        length = self.batches_per_epoch or 0
+        whole = epoch if self._must_replay else min(epoch, int(self._has_cache))
+        for _ in range(whole):
+            _skip(iter(self._dataset), length)
+        self._begin_epochs(epoch - whole)
+        if cursor:
+            self._iterator = iter(self._dataset)
+            _skip(self._iterator, cursor)
+
+
+@tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
+def _skip_in_graph(iterator: Any, count: Any) -> None:
+    def body(done: Any) -> Any:
+        batch = tf.nest.flatten(iterator.get_next(), expand_composites=True)
+        with tf.control_dependencies(batch):
+            return done + 1
+
+    tf.while_loop(lambda done: done < count, body, (tf.constant(0, tf.int64),))
+
+
+def _skip(iterator: Any, count: int) -> None:
+    """Read batches and drop them."""
+    _skip_in_graph(iterator, tf.constant(count, tf.int64))
+
+
+def _without_autotuning(dataset: Any) -> Any:
+    """Switch tf.data's tuning off where it has nothing to tune.
+
+    It starts a thread for each iterator and waits for it at the end, 15 ms, which counts where
+    epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    """
+    parallel = any("Parallel" in kind for kind in _parts_of(dataset))
+    if parallel or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    if "Prefetch" not in type(dataset).__name__:
+        # What tf.data would add by itself with tuning on: batches are made beside the training.
+        dataset = dataset.prefetch(_AHEAD)
+    return dataset.with_options(options)
+
+
+def _parts_of(dataset: Any) -> set[str]:
+    """Return the kinds of datasets that a dataset is made from."""
+    kinds = {type(dataset).__name__}
+    for source in dataset._inputs():
+        kinds |= _parts_of(source)
+    return kinds
+
+
+def _begins_a_shuffle_late(dataset: Any) -> bool:
+    """Whether a shuffle may draw its seeds later than when the iterator is made.
+
+    Then neither can the seeds of earlier epochs be drawn without reading them, nor does a fresh
+    iterator's state name all seeds. A shuffle of something shuffled is such a case, and repeat().
+    """
+    begins_at_once = any(f"_{kind}Dataset" == type(dataset).__name__ for kind in _BEGIN_AT_ONCE)
+    sources = dataset._inputs()
+    if not begins_at_once and any("Shuffle" in kind for s in sources for kind in _parts_of(s)):
+        return True
+    return any(_begins_a_shuffle_late(source) for source in sources)
+
+
+def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str) -> None:
+    """Raise if a dataset was not wrapped, or is known to be empty.
+
+    Args:
+        dataset: What the loader returned.
+        wrapped: The datasets that ``context.wrap_dataset`` returned.
+        role: "training" or "validation", for messages.
+
+    Raises:
+        InvalidExperimentError: If it does not come from a wrapped dataset.
+        DataError: If it has no batches.
+    """
+    if not is_wrapped(dataset, wrapped):
+        raise InvalidExperimentError(
+            f"build_{role}_data_loader returned a tf.data.Dataset that was not wrapped.\n"
+            "detcore shards datasets between workers, and must be told which ones.\n"
+            "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
+        )
+    if int(dataset.cardinality()) == 0:
+        raise DataError(
+            f"build_{role}_data_loader returned an empty tf.data.Dataset: it has 0 batches.\n"
+            "A batch size larger than the data, together with drop_remainder=True, does that too."
+        )
+
+
+def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
+    """Whether a dataset was wrapped, or was made from one that was."""
+    marks = {id(known) for known in wrapped}
+    pending = [dataset]
+    while pending:
+        current = pending.pop()
+        if id(current) in marks:
+            return True
+        pending.extend(current._inputs())
+    return False
+
+
+def _with_record_ids(data: Any) -> tuple[Mapping[str, Any], Any]:
+    ids = _content_hashes(data)
+    return {RECORD_IDS: ids, _RECORD_COUNT: tf.size(ids)}, data
+
+
+def _content_hashes(batch: Any) -> Any:
+    """Return a 64-bit hash of each record, ``(batch,), int64``; runs in the graph."""
+    parts = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    if not parts:
+        raise LedgerError(
+            "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
+            "Records are told apart by a hash of their dense parts.\nSet data_ledger: false."
+        )
+    hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
+    return tf.bitcast(tf.fingerprint(hashes), tf.int64)

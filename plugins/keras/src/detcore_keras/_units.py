@@ -1,0 +1,288 @@
+"""Training one unit: from where training is to a given batch, fast or batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import DataError, InvalidModelError
+from detcore_keras._fit import keras_function
+from detcore_keras._keras import tf
+from detcore_keras._tfdata import DatasetFeed
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter
+    from detcore_keras._callback_list import CallbackMultiplexer
+    from detcore_keras._data import Feed
+    from detcore_keras._fast_loop import TrainSteps
+
+__all__ = ["FastUnits", "OwnFunctionUnits", "SingleUnits", "UnitMetrics", "Units"]
+
+_logger = logging.getLogger("detcore.keras")
+
+# A signal is seen between two calls of the graph, so no call should last longer than this.
+_LONGEST_CALL_S = 0.5
+_FIRST_CALL_BATCHES = 8
+# Outputs of a step that are not the model's metrics.
+_PRIVATE = "detcore/"
+
+
+@dataclasses.dataclass
+class UnitMetrics:
+    """Metrics of consecutive batches, as ``train_step`` returned them: oldest first."""
+
+    batches: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """Metrics after the last batch: Keras's running results over the unit."""
+        return self.batches[-1] if self.batches else {}
+
+
+class Units:
+    """Trains batches of a feed; subclasses say how.
+
+    Args:
+        model: The model.
+        feed: Where batches come from.
+        callbacks: The user's callbacks.
+        ledger: Where record ids go; None where they are not wanted.
+        epoch_batches: Batches of an epoch, for the callbacks; 0 = unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        feed: Feed,
+        callbacks: CallbackMultiplexer,
+        ledger: LedgerWriter | None,
+        epoch_batches: int,
+    ) -> None:
+        self.model = model
+        self.feed = feed
+        self.callbacks = callbacks
+        self.ledger = ledger
+        self.epoch_batches = epoch_batches
+        self._loss_is_finite = True
+        self._left_out: set[str] = set()
+
+    def train(self, until: int, interrupted: Callable[[], bool]) -> UnitMetrics:
+        """Train up to batch `until`, or to the batch at which `interrupted` becomes true.
+
+        Raises:
+            DataError: If the data ends.
+        """
+        metrics = UnitMetrics()
+        begin = self.feed.position
+        self.callbacks.workload_begin(begin, until - begin)
+        try:
+            while self.feed.position < until and not interrupted():
+                target = min(until, self._epoch_end())
+                metrics.batches.extend(self.advance(target - self.feed.position, interrupted))
+        except (StopIteration, tf.errors.OutOfRangeError) as error:
+            raise _out_of_data(self.feed) from error
+        self._warn_of_nan(begin, metrics)
+        self.callbacks.workload_end(self.feed.position, metrics.last)
+        return metrics
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train 1 to `limit` batches and return the metrics of each."""
+        raise NotImplementedError
+
+    def count(self, outputs: Mapping[str, Any], count: int) -> None:
+        """Note that batches were trained on; log their records."""
+        self.feed.advance(count)
+        if self.ledger is not None:
+            values = {name: np.asarray(value) for name, value in outputs.items()}
+            self.feed.log(self.ledger, values, count)
+
+    def scalars(self, logs: Any) -> dict[str, float]:
+        """Return a batch's metrics as numbers; say once which ones are none."""
+        found: dict[str, float] = {}
+        for name, value in (logs or {}).items():
+            if name.startswith(_PRIVATE):
+                continue
+            array = np.asarray(value)
+            if array.ndim == 0:
+                found[name] = float(array)
+            else:
+                self.leave_out(name, array.shape)
+        return found
+
+    def leave_out(self, name: str, shape: tuple[int, ...]) -> None:
+        """Say once that a metric is not reported."""
+        if name not in self._left_out:
+            self._left_out.add(name)
+            _logger.warning(
+                "metric %r is not reported: its shape is %s, not one number", name, shape
+            )
+
+    def _epoch_end(self) -> int:
+        """The next batch at which callbacks may change something: the end of the epoch."""
+        if not self.epoch_batches or not self.callbacks.callbacks:
+            return 1 << 62
+        return (self.feed.position // self.epoch_batches + 1) * self.epoch_batches
+
+    def _warn_of_nan(self, begin: int, metrics: UnitMetrics) -> None:
+        for offset, batch in enumerate(metrics.batches):
+            finite = math.isfinite(batch.get("loss", 0.0))
+            if self._loss_is_finite and not finite:
+                _logger.warning(
+                    "the loss is %s at batch %d; training goes on. A lower learning rate, gradient "
+                    "clipping, or a look for NaN in the data may help",
+                    batch["loss"],
+                    begin + offset + 1,
+                )
+            self._loss_is_finite = finite
+
+
+class FastUnits(Units):
+    """Many batches in one graph execution."""
+
+    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._steps = steps
+        self._batch_s: float | None = None
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train as many batches as fit into one block and about half a second."""
+        inputs, count = self.feed.block(min(limit, self._pace()))
+        begin = self.feed.position
+        started = time.perf_counter()
+        outputs = self._steps.run_many(inputs, count)
+        self._note_pace(count, time.perf_counter() - started)
+        self.count(outputs, count)
+        self.callbacks.batches_done(begin, begin + count)
+        return self._rows(outputs, count)
+
+    def _pace(self) -> int:
+        if self._batch_s is None:
+            return _FIRST_CALL_BATCHES
+        return max(1, int(_LONGEST_CALL_S / self._batch_s))
+
+    def _note_pace(self, count: int, seconds: float) -> None:
+        if self._batch_s is None:
+            # The first call traces and compiles: it says nothing about the next ones.
+            self._batch_s = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
+        else:
+            self._batch_s = max(seconds / count, 1e-6)
+
+    def _rows(self, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, float]]:
+        columns: dict[str, list[float]] = {}
+        for name, values in outputs.items():
+            if name.startswith(_PRIVATE):
+                continue
+            if values.ndim == 1:
+                columns[name] = values.astype(np.float64).tolist()
+            else:
+                self.leave_out(name, values.shape[1:])
+        if not columns:
+            return [{} for _ in range(count)]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class SingleUnits(Units):
+    """One batch per call of the traced step, or of ``train_step`` itself if the model is eager."""
+
+    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._steps = steps
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train one block, batch by batch, with the batch-level hooks around each."""
+        inputs, count = self.feed.block(limit)
+        feed, callbacks, run_one = self.feed, self.callbacks, self._steps.run_one
+        private = feed.split is not None
+        collected = []
+        for index in range(count):
+            callbacks.batch_begin(feed.position)
+            outputs = run_one(inputs, index)
+            self.count(outputs, 1)
+            logs = _public(outputs) if private else outputs
+            collected.append(logs)
+            callbacks.batch_end(feed.position, logs)
+            if interrupted():
+                break
+        # Reading a value waits for its step, so it is left until all steps are under way.
+        return [self.scalars(logs) for logs in collected]
+
+
+class OwnFunctionUnits(Units):
+    """One batch per call of the train function that the user's class makes.
+
+    Args:
+        weigh: Adds class weights to a batch, or None.
+    """
+
+    def __init__(self, weigh: Callable[[Any], Any] | None, **parts: Any) -> None:
+        super().__init__(**parts)
+        steps = getattr(self.model, "steps_per_execution", 1) or 1
+        if int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1:
+            raise InvalidModelError(
+                f"{type(self.model).__name__} has a train function of its own and is compiled with "
+                f"steps_per_execution={int(steps)}.\n"
+                "Batches could not be counted, nor training stopped where the schedule says.\n"
+                "Leave out one of the two."
+            )
+        if self.feed.split is not None:
+            raise InvalidModelError(
+                f"data_ledger is on, but {type(self.model).__name__} has a train function of its "
+                "own, which reads the tf.data.Dataset itself.\n"
+                "Set data_ledger: false, override train_step instead, or train on arrays."
+            )
+        self._weigh = weigh
+        self._function: Callable[[Any], Any] | None = None
+        self._batches: Any = None
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train one batch."""
+        if self._function is None:
+            self._function = keras_function(self.model, "train")
+        if not self._reads_directly():
+            self._batches = self._batches or self._generated()
+        else:
+            self._batches, _ = self.feed.block(1)
+        self.callbacks.batch_begin(self.feed.position)
+        logs = self._function(self._batches)
+        self.count({}, 1)
+        self.callbacks.batch_end(self.feed.position, logs)
+        return [self.scalars(logs)]
+
+    def _reads_directly(self) -> bool:
+        """Whether the feed has a ``tf.data`` iterator, such as Keras would give the function."""
+        return isinstance(self.feed, DatasetFeed) and (self.feed.batches_per_epoch is not None)
+
+    def _generated(self) -> Any:
+        """Return a ``tf.data`` iterator over the feed's batches."""
+
+        def batches() -> Iterator[Any]:
+            while True:
+                inputs, _ = self.feed.block(1)
+                yield self.feed.fetch(inputs, 0)
+
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=self.feed.element_spec)
+        weigh = None if isinstance(self.feed, DatasetFeed) else self._weigh
+        return iter(dataset if weigh is None else dataset.map(lambda *data: weigh(data)))
+
+
+def _public(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in outputs.items() if not name.startswith(_PRIVATE)}
+
+
+def _out_of_data(feed: Feed) -> DataError:
+    if feed.position == 0:
+        return DataError("the training data is empty: it ended before the first batch.")
+    return DataError(
+        f"the training data ended after batch {feed.position}, in the middle of an epoch of "
+        f"{feed.batches_per_epoch} batches.\n"
+        "Each epoch must have as many batches as the first one.\n"
+        "Look for parts of the pipeline that drop records by chance."
+    )

@@ -1,0 +1,195 @@
+"""Every variable that a training step can change, found and named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+
+__all__ = ["Found", "model_variables", "raw_variable", "same_name", "training_variables"]
+
+_OPTIMIZERS: tuple[type, ...] = (
+    (keras.optimizers.Optimizer,)
+    if KERAS_MAJOR == 3
+    else (
+        keras.optimizers.Optimizer,
+        keras.optimizers.legacy.Optimizer,
+        keras.mixed_precision.LossScaleOptimizer,
+    )
+)
+# Where variables may be kept. Plain objects are not looked into.
+_CONTAINERS: tuple[type, ...] = (
+    *_OPTIMIZERS,
+    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
+    keras.layers.Layer,
+    keras.metrics.Metric,
+    keras.losses.Loss,
+    keras.optimizers.schedules.LearningRateSchedule,
+    tf.Module,
+    tf.random.Generator,
+    tf.__internal__.tracking.Trackable,
+)
+# Settings that Keras 2 keeps in variables; training never changes them.
+_NOT_STATE = frozenset({"_steps_per_execution"})
+_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
+_NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """One variable.
+
+    Attributes:
+        group: "weights", "seeds", "metrics", "counters", "optimizer" or "extra".
+        name: Its name in Keras, or the attributes that lead to it.
+        variable: The TensorFlow variable.
+    """
+
+    group: str
+    name: str
+    variable: Any
+
+
+def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
+    """Return every variable of a training run, each once, in an order that code alone decides.
+
+    Args:
+        model: The model; its weights and its optimizers' variables exist already.
+        optimizers: Optimizers whose state belongs to the run.
+    """
+    found = _Collector()
+    walked = _add_model(found, model)
+    for optimizer in optimizers:
+        own = optimizer.variables
+        found.add("optimizer", own() if callable(own) else own)
+        found.add_walked(_walk(optimizer, "optimizer"), "optimizer")
+    found.add_walked(walked, "optimizer")  # of optimizers that nobody named
+    return found.in_order()
+
+
+def model_variables(model: Any) -> list[Found]:
+    """Return what a model needs to predict: its weights, and variables that are its attributes."""
+    found = _Collector()
+    _add_model(found, model)
+    return [item for item in found.in_order() if item.group in {"weights", "extra"}]
+
+
+def raw_variable(variable: Any) -> Any:
+    """Return the TensorFlow variable behind a Keras 3 one; others as they are."""
+    if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
+        return variable.value
+    return variable
+
+
+def same_name(one: str, other: str) -> bool:
+    """Whether two variable names can mean the same variable.
+
+    Keras numbers layers in the order they are made in a process, so ``dense_3/kernel:0`` may be
+    ``dense/kernel`` elsewhere; and how much of the path comes before differs between versions.
+    """
+    return _tail(one) == _tail(other)
+
+
+def _tail(name: str) -> tuple[str, ...]:
+    plain = _NUMBERING.sub("", name.partition(":")[0])
+    return tuple(plain.split("/")[-2:])
+
+
+class _Collector:
+    """Variables in the order they were added, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Found] = {}
+
+    def add(self, group: str, variables: Iterable[Any], names: Iterable[str] = ()) -> None:
+        given = iter(names)
+        for variable in variables:
+            name = next(given, None) or getattr(variable, "path", None) or variable.name
+            raw = raw_variable(variable)
+            # Wrappers of one variable (mixed precision) share its handle.
+            self._found.setdefault(id(raw.handle), Found(group, name, raw))
+
+    def add_walked(self, walked: Iterable[Found], group: str) -> None:
+        for item in walked:
+            if item.group == group:
+                self.add(group, [item.variable], [item.name])
+
+    def in_order(self) -> list[Found]:
+        return list(self._found.values())
+
+
+def _add_model(found: _Collector, model: Any) -> list[Found]:
+    """Add all of a model but its optimizers; return all that its attributes lead to."""
+    walked = list(_walk(model, "extra"))
+    # Metrics, generators and counters first: Keras 2 has some of them among the weights.
+    for metric in model.metrics:
+        found.add("metrics", metric.variables)
+    found.add("seeds", _seed_variables(model))
+    found.add_walked(walked, "metrics")
+    present = [name for name in _COUNTERS if _is_variable(getattr(model, name, None))]
+    found.add("counters", [getattr(model, name) for name in present], present)
+    found.add_walked(walked, "counters")
+    found.add("weights", model.weights)
+    found.add_walked(walked, "extra")
+    return walked
+
+
+def _seed_variables(model: Any) -> Iterator[Any]:
+    if KERAS_MAJOR == 3:
+        weights = {id(variable) for variable in model.weights}
+        yield from (v for v in model.variables if id(v) not in weights)
+        return
+    for layer in model._flatten_layers():
+        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
+        if generator is not None:
+            yield generator.state
+
+
+def _walk(root: Any, group: str) -> Iterator[Found]:
+    """Yield the variables that attributes lead to, by their path; breadth first, sorted.
+
+    Args:
+        root: Where to begin.
+        group: The group of what belongs to no metric or optimizer and is no counter.
+    """
+    kept = [root]  # alive, so that no other object gets one of the ids in `seen`
+    seen = {id(root)}
+    pending: list[tuple[str, Any, str]] = [("", root, group)]
+    while pending:
+        path, current, group = pending.pop(0)
+        for name, value in _children(current):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            kept.append(value)
+            child = f"{path}/{name}" if path else name
+            if _is_variable(value):
+                yield Found("counters" if name in _COUNTERS else group, child, raw_variable(value))
+            elif isinstance(value, _OPTIMIZERS):
+                pending.append((child, value, "optimizer"))
+            elif isinstance(value, keras.metrics.Metric):
+                pending.append((child, value, "metrics"))
+            elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
+                pending.append((child, value, group))
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((str(key), child) for key, child in value.items())
+        return
+    if isinstance(value, list | tuple):
+        yield from ((str(index), child) for index, child in enumerate(value))
+        return
+    attributes = getattr(value, "__dict__", {})
+    yield from ((name, attributes[name]) for name in sorted(attributes.keys() - _NOT_STATE))
+    if isinstance(value, tf.__internal__.tracking.Trackable):
+        yield from sorted(tf.train.TrackableView.children(value).items())
+
+
+def _is_variable(value: Any) -> bool:
+    if isinstance(value, tf.Variable):
+        return True
+    return KERAS_MAJOR == 3 and isinstance(value, keras.Variable)

@@ -1,0 +1,23 @@
+"""What this plugin registers. Imports no framework."""
+
+from __future__ import annotations
+
+from detcore import hookimpl
+from detcore.types import Framework
+
+__all__ = ["detcore_register_framework"]
+
+
+@hookimpl
+def detcore_register_framework() -> Framework:
+    """Register ``TFKerasTrial``."""
+    return Framework(
+        name="keras",
+        trial_class="detcore_keras._trial:TFKerasTrial",
+        context_class="detcore_keras._context:TFKerasTrialContext",
+        controller="detcore_keras._controller:KerasController",
+        prepare_worker="detcore_keras._worker:prepare_worker",
+        load_checkpoint="detcore_keras._load:load_model_from_checkpoint_path",
+        requires=("tensorflow",),
+        install_hint='pip install "tensorflow>=2.15"',
+    )

@@ -1,0 +1,286 @@
+"""A clock, a context and trials for tests of the controller alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.trial import TrialSetup
+from detcore.types import TrialInfo
+from detcore_keras._context import TFKerasTrialContext
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import keras, tf
+from detcore_keras._trial import TFKerasTrial
+
+SEED = 11
+
+
+class OneWorker:
+    """The ranks of a single process."""
+
+    rank = 0
+    size = 1
+
+    def get_rank(self) -> int:
+        return 0
+
+    def get_size(self) -> int:
+        return 1
+
+
+class FakeClock:
+    """A clock of fixed periods that records what it was told.
+
+    Args:
+        until: Batch at which training ends.
+        unit: Batches between reports.
+        validate_every, save_every: Batches; 0 = never.
+        interrupt_at: Batch from which an interruption is wanted; the clock stops there.
+    """
+
+    def __init__(
+        self,
+        controller: KerasController,
+        *,
+        until: int,
+        unit: int = 5,
+        validate_every: int = 0,
+        save_every: int = 0,
+        directory: Path | None = None,
+        start: int = 0,
+        interrupt: Callable[[], bool] | None = None,
+        context: TFKerasTrialContext | None = None,
+    ) -> None:
+        self.controller = controller
+        self.context = context
+        self.until, self.unit = until, unit
+        self.validate_every, self.save_every = validate_every, save_every
+        self.directory = directory
+        self.steps_completed = start
+        self.batches_per_epoch = 0
+        self.interrupt = interrupt
+        self.training: list[tuple[int, dict[str, float]]] = []
+        self.batches: list[Mapping[str, float]] = []
+        self.validations: list[tuple[int, dict[str, float]]] = []
+        self.next_boundary = min(until, start + unit)
+
+    @property
+    def interrupt_requested(self) -> bool:
+        stop = self.context is not None and self.context.get_stop_requested()
+        return stop or (self.interrupt is not None and self.interrupt())
+
+    def boundary(
+        self,
+        steps_completed: int,
+        training_metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+    ) -> bool:
+        interrupted = self.interrupt_requested
+        self.steps_completed = steps_completed
+        self.training.append((steps_completed, dict(training_metrics)))
+        self.batches.extend(batch_metrics or ())
+        if self.validate_every and steps_completed % self.validate_every == 0:
+            self.validations.append((steps_completed, dict(self.controller.validate())))
+        if self.save_every and (steps_completed % self.save_every == 0 or interrupted):
+            assert self.directory is not None
+            target = self.directory / f"step-{steps_completed}"
+            target.mkdir(parents=True)
+            self.controller.save(target)
+        self.next_boundary = min(self.until, steps_completed + self.unit)
+        return steps_completed < self.until and not interrupted
+
+
+def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:
+    """Return a managed context; options: hparams, config, ledger, test_mode, batch_size."""
+    hparams = {"global_batch_size": options.get("batch_size", 8), **options.get("hparams", {})}
+    config = options.get("config", {})
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=SEED,
+        hparams=hparams,
+        config=config,
+        model_dir=str(tmp_path),
+        trial_dir=str(tmp_path),
+        database_url="",
+    )
+    setup = TrialSetup(
+        config=config,
+        hparams=hparams,
+        seed=SEED,
+        distributed=OneWorker(),  # type: ignore[arg-type]
+        info=info,
+        tensorboard_path=tmp_path / "tensorboard",
+        cache_dir=tmp_path / "cache",
+        ledger=options.get("ledger"),
+        test_mode=options.get("test_mode", False),
+    )
+    return TFKerasTrialContext(setup)
+
+
+def seed_everything() -> None:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+
+
+def records(count: int = 52, features: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    """Return a small learnable data set."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(count, features)).astype("float32")
+    y = (x[:, 0] + x[:, 1] > 0).astype("int64") + (x[:, 2] > 0.5)
+    return x, y
+
+
+class SmallTrial(TFKerasTrial):
+    """Dropout, batch normalization and Adam on a few records; variants by attribute."""
+
+    model_kind = "functional"
+    data_kind = "arrays"
+    compile_options: dict[str, Any] = {}
+    callbacks: Sequence[Any] = ()
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        self.context = context
+
+    def build_model(self) -> Any:
+        model = self.context.wrap_model(MODELS[self.model_kind]())
+        options: dict[str, Any] = {
+            "optimizer": keras.optimizers.Adam(0.01),
+            "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "metrics": ["accuracy"],
+        }
+        options.update(self.compile_options)
+        model.compile(**options)
+        return model
+
+    def build_training_data_loader(self) -> Any:
+        return DATA[self.data_kind](self.context, True)
+
+    def build_validation_data_loader(self) -> Any:
+        return DATA[self.data_kind](self.context, False)
+
+    def keras_callbacks(self) -> list[Any]:
+        return list(self.callbacks)
+
+
+def _layers() -> list[Any]:
+    return [
+        keras.layers.Dense(7, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.4),
+        keras.layers.Dense(3),
+    ]
+
+
+def functional() -> Any:
+    inputs = outputs = keras.Input((6,))
+    for layer in _layers():
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
+
+
+class Subclassed(keras.Model):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = _layers()
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        for layer in self.parts:
+            x = layer(x, training=training) if "Dense" not in layer.name else layer(x)
+        return x
+
+
+def sequential() -> Any:
+    return keras.Sequential(_layers())
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "functional": functional,
+    "sequential": sequential,
+    "subclassed": Subclassed,
+}
+
+
+class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
+    """A Sequence that also shuffles itself after each epoch."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, size: int) -> None:
+        if hasattr(keras.utils, "PyDataset"):
+            super().__init__()
+        self.x, self.y, self.size = x, y, size
+        self.order = np.arange(len(x))
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.order[index * self.size : (index + 1) * self.size]
+        return self.x[rows], self.y[rows]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+def _arrays(context: TFKerasTrialContext, training: bool) -> Any:
+    return records()
+
+
+def _weighted_arrays(context: TFKerasTrialContext, training: bool) -> Any:
+    x, y = records()
+    return x, y, np.linspace(0.5, 2.0, len(y)).astype("float32")
+
+
+def _dataset(context: TFKerasTrialContext, training: bool) -> Any:
+    dataset = context.wrap_dataset(tf.data.Dataset.from_tensor_slices(records()))
+    return dataset.shuffle(52).batch(context.get_per_slot_batch_size())
+
+
+def _opaque_dataset(context: TFKerasTrialContext, training: bool) -> Any:
+    """A dataset with a Python function inside, whose state cannot be saved."""
+    x, y = records()
+    spec = (tf.TensorSpec((6,), tf.float32), tf.TensorSpec((), tf.int64))
+    dataset = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=spec)
+    return context.wrap_dataset(dataset).shuffle(52).batch(context.get_per_slot_batch_size())
+
+
+def _sequence(context: TFKerasTrialContext, training: bool) -> Any:
+    return Batches(*records(), context.get_per_slot_batch_size())
+
+
+def _adapter(context: TFKerasTrialContext, training: bool) -> Any:
+    from detcore_keras import SequenceAdapter
+
+    return SequenceAdapter(_sequence(context, training), workers=2)
+
+
+DATA: dict[str, Callable[[TFKerasTrialContext, bool], Any]] = {
+    "arrays": _arrays,
+    "weighted": _weighted_arrays,
+    "tf.data": _dataset,
+    "opaque": _opaque_dataset,
+    "sequence": _sequence,
+    "adapter": _adapter,
+}
+
+
+def fingerprint(controller: KerasController) -> list[np.ndarray]:
+    """Return all weights and all optimizer state."""
+    model = controller._model
+    values = [np.asarray(v) for v in model.get_weights()]
+    for optimizer in controller._optimizers():
+        variables = optimizer.variables
+        variables = variables() if callable(variables) else variables
+        values.extend(np.asarray(v) for v in variables)
+    return values
+
+
+def assert_same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> None:
+    """Check equality, bit for bit."""
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()

@@ -1,0 +1,28 @@
+"""Prepares TensorFlow for the tests of this folder, once and before anything uses it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Test files are imported one by one (importlib mode); this makes `_fakes` importable from them.
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared() -> None:
+    from detcore.trial import PrepareOptions
+    from detcore_keras._worker import prepare_worker
+
+    prepare_worker(PrepareOptions(seed=11))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Keras 2.15's own use of random.randint(1, 1e9); gone in Keras 3.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:non-integer arguments to randrange:DeprecationWarning"
+    )

@@ -1,0 +1,124 @@
+"""Cached datasets: made once, shuffled by the trial's seed, resumed where they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _fakes import (
+    FakeClock,
+    SmallTrial,
+    assert_same,
+    fingerprint,
+    make_context,
+    records,
+    seed_everything,
+)
+
+from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, UnsafePathError
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import tf
+
+
+class Source:
+    """Counts how often the dataset is made."""
+
+    def __init__(self, dataset: Any = None) -> None:
+        self.calls = 0
+        self.dataset = dataset
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        return tf.data.Dataset.range(20) if self.dataset is None else self.dataset
+
+
+def read(dataset: Any) -> list[int]:
+    return [int(value) for value in dataset]
+
+
+def test_made_once_and_kept(tmp_path: Path) -> None:
+    source = Source()
+    for _ in range(2):
+        context = make_context(tmp_path)
+        cached = context.experimental.cache_train_dataset("numbers", "1")(source)
+        assert read(cached()) == list(range(20))
+        assert int(cached().cardinality()) == 20
+    assert source.calls == 1
+    context = make_context(tmp_path)
+    assert read(context.experimental.cache_validation_dataset("numbers", "1")(source)())
+    assert source.calls == 2
+    folders = sorted(p.name for p in (tmp_path / "cache" / "datasets" / "numbers").iterdir())
+    assert folders == ["1_train", "1_val"]
+
+
+def test_shuffled_by_the_seed(tmp_path: Path) -> None:
+    orders = []
+    for skip in (False, False, True):
+        context = make_context(tmp_path)
+        decorate = context.experimental.cache_train_dataset("numbers", "1", True, skip)
+        dataset = decorate(Source())()
+        orders.append((read(dataset), read(dataset)))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != list(range(20))
+    assert sorted(orders[0][0]) == list(range(20))
+    assert orders[0][0] != orders[0][1]
+    assert orders[2][0] == orders[2][1]
+
+
+def test_errors(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    for name in ("../up", "", ".hidden", "a/b", "a b"):
+        with pytest.raises(UnsafePathError, match="dataset_id is"):
+            context.experimental.cache_train_dataset(name, "1")
+    with pytest.raises(UnsafePathError, match="dataset_version is"):
+        context.experimental.cache_validation_dataset("a", "1/2")
+    endless = Source(tf.data.Dataset.range(3).repeat())
+    with pytest.raises(DataError, match="has no end"):
+        context.experimental.cache_validation_dataset("endless", "1")(endless)()
+    with pytest.raises(InvalidDataTypeError, match="returned 3"):
+        context.experimental.cache_validation_dataset("three", "1")(Source(3))()
+    context.experimental.cache_train_dataset("numbers", "1")
+    with pytest.raises(CheckFailedError, match="used twice"):
+        context.experimental.cache_train_dataset("numbers", "2")
+    with pytest.raises(CheckFailedError, match="both used"):
+        context.wrap_dataset(tf.data.Dataset.range(3))
+
+
+class CachedTrial(SmallTrial):
+    def build_training_data_loader(self) -> Any:
+        @self.context.experimental.cache_train_dataset("small", "1", shuffle=True)
+        def make() -> Any:
+            return tf.data.Dataset.from_tensor_slices(records())
+
+        return make().batch(8)
+
+    def build_validation_data_loader(self) -> Any:
+        @self.context.experimental.cache_validation_dataset("small", "1")
+        def make() -> Any:
+            return tf.data.Dataset.from_tensor_slices(records())
+
+        return make().batch(8)
+
+
+def test_resumes_exactly(tmp_path: Path) -> None:
+    ends = []
+    for resume in (False, True):
+        seed_everything()
+        context = make_context(tmp_path)
+        controller = KerasController(CachedTrial(context), context)
+        step = 0
+        if resume:
+            step = 9
+            controller.restore(tmp_path / "saved" / "step-9")
+        clock = FakeClock(
+            controller,
+            until=20,
+            unit=3,
+            save_every=0 if resume else 9,
+            directory=tmp_path / "saved",
+            start=step,
+        )
+        controller.run(clock)
+        ends.append(fingerprint(controller))
+    assert_same(ends[0], ends[1])

@@ -1,0 +1,538 @@
+"""Callbacks: called at the right places, and saved by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore_keras import callbacks as ours
+from detcore_keras._callback_list import CallbackMultiplexer, has_batch_hooks, read_callbacks
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+
+# Keras 3.15 reads variables in a way that NumPy 2 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+KerasCallback = keras.callbacks.Callback
+
+
+def small_model() -> Any:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(1.0), "mse", metrics=["mae"])
+    return model
+
+
+def multiplexer(
+    callbacks: Sequence[Any], *, model: Any = None, epoch: int = 4, **options: Any
+) -> CallbackMultiplexer:
+    options = {"is_chief": True, "params": {"verbose": 0}, **options}
+    return CallbackMultiplexer(
+        callbacks, model=model or small_model(), batches_per_epoch=epoch, **options
+    )
+
+
+class Recorder(KerasCallback):  # type: ignore[misc]
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.calls.append("train_begin")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.calls.append("train_end")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.calls.append(("epoch_begin", epoch))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.calls.append(("epoch_end", epoch, logs))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.calls.append("test_begin")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.calls.append(("test_end", logs))
+
+
+class BatchRecorder(Recorder):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.calls.append(("batch_begin", batch))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.calls.append(("batch_end", batch, logs))
+
+
+class WorkloadRecorder(ours.Callback, Recorder):  # type: ignore[misc]
+    def on_train_workload_begin(self, total: int, requested: int | None, logs: Any) -> None:
+        self.calls.append(("workload_begin", total, requested))
+
+    def on_train_workload_end(self, total: int, logs: Any) -> None:
+        self.calls.append(("workload_end", total, logs))
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        self.calls.append(("checkpoint_end", checkpoint_dir))
+
+
+def fast(many: CallbackMultiplexer, begin: int, end: int, logs: Any = None) -> None:
+    """Train a workload as the fast loop does: in pieces that end where an epoch ends."""
+    many.workload_begin(begin, end - begin)
+    while begin < end:
+        stop = min(end, (begin // 4 + 1) * 4)
+        many.batches_done(begin, stop)
+        begin = stop
+    many.workload_end(end, logs or {})
+
+
+def slow(many: CallbackMultiplexer, begin: int, end: int, logs: Any = None) -> None:
+    many.workload_begin(begin, end - begin)
+    for batch in range(begin, end):
+        many.batch_begin(batch)
+        many.batch_end(batch + 1, {"loss": tf.constant(float(batch))})
+    many.workload_end(end, logs or {})
+
+
+@pytest.mark.parametrize("train", [fast, slow])
+def test_epochs_begin_before_and_end_after_their_batches(train: Any) -> None:
+    recorder = Recorder()
+    many = multiplexer([recorder])
+    many.train_begin()
+    train(many, 0, 6)
+    train(many, 6, 8, {"loss": 0.5})
+    many.test_begin()
+    many.test_end({"val_loss": np.float32(0.25)})
+    train(many, 8, 12)
+    many.train_end()
+    logs = {"loss": 0.5, "val_loss": 0.25}
+    assert recorder.calls == [
+        "train_begin",
+        ("epoch_begin", 0),
+        ("epoch_end", 0, {}),
+        ("epoch_begin", 1),
+        "test_begin",
+        ("test_end", {"val_loss": 0.25}),
+        ("epoch_end", 1, logs),
+        ("epoch_begin", 2),
+        ("epoch_end", 2, {}),
+        "train_end",
+    ]
+
+
+def test_batch_hooks_count_within_the_epoch_and_get_numbers() -> None:
+    recorder = BatchRecorder()
+    many = multiplexer([recorder], epoch=2)
+    many.train_begin()
+    slow(many, 0, 3)
+    assert recorder.calls[1:] == [
+        ("epoch_begin", 0),
+        ("batch_begin", 0),
+        ("batch_end", 0, {"loss": 0.0}),
+        ("batch_begin", 1),
+        ("batch_end", 1, {"loss": 1.0}),
+        ("epoch_end", 0, {}),
+        ("epoch_begin", 1),
+        ("batch_begin", 0),
+        ("batch_end", 0, {"loss": 2.0}),
+    ]
+    assert all(type(call[2]["loss"]) is float for call in recorder.calls if call[0] == "batch_end")
+
+
+def test_batches_count_on_without_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = BatchRecorder()
+    many = multiplexer([recorder], epoch=0)
+    assert "BatchRecorder has on_epoch_begin and on_epoch_end" in caplog.text
+    assert "Set records_per_epoch" in caplog.text
+    slow(many, 7, 9)
+    assert [call[:2] for call in recorder.calls] == [
+        ("batch_begin", 7),
+        ("batch_end", 7),
+        ("batch_begin", 8),
+        ("batch_end", 8),
+    ]
+
+
+def test_epoch_hooks_of_our_callbacks_need_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidExperimentError, match="length of an epoch is not known"):
+        multiplexer([WorkloadRecorder()], epoch=0)
+
+    class Subclass(ours.EarlyStopping):
+        pass
+
+    many = multiplexer([ours.EarlyStopping(), Subclass(), ours.ReduceLROnPlateau()], epoch=0)
+    assert len(many.callbacks) == 3
+    assert not caplog.records
+
+
+def test_workload_hooks(tmp_path: Path) -> None:
+    recorder = WorkloadRecorder()
+    many = multiplexer([recorder, Recorder()])
+    many.train_begin()
+    fast(many, 0, 3, {"loss": tf.constant(0.5)})
+    many.checkpoint_end(tmp_path)
+    assert recorder.calls == [
+        "train_begin",
+        ("epoch_begin", 0),
+        ("workload_begin", 0, 3),
+        ("workload_end", 3, {"loss": 0.5}),
+        ("checkpoint_end", str(tmp_path)),
+    ]
+
+
+def test_callbacks_of_the_chief_are_left_out_elsewhere() -> None:
+    everywhere, chief_only = WorkloadRecorder(), WorkloadRecorder()
+    chief_only._chief_worker_only = True
+    many = multiplexer([chief_only, everywhere], is_chief=False)
+    many.train_begin()
+    many.checkpoint_end(Path("x"))
+    assert many.callbacks == [everywhere]
+    assert everywhere.calls == ["train_begin"]
+    assert chief_only.calls == []
+    assert list(many.state_dict()[0]["callbacks"]) == ["WorkloadRecorder-2"]
+
+
+def test_an_epoch_that_ended_before_the_checkpoint_ends_after_the_resume(tmp_path: Path) -> None:
+    one = multiplexer([Recorder()])
+    one.train_begin()
+    fast(one, 0, 4, {"loss": float("inf")})
+    one.save(tmp_path)
+    recorder = Recorder()
+    other = multiplexer([recorder])
+    other.train_begin()
+    other.load_state(*read_callbacks(tmp_path))
+    other.test_begin()
+    other.test_end({"val_loss": 1.0})
+    fast(other, 4, 5)
+    assert recorder.calls[-3:] == [
+        ("test_end", {"val_loss": 1.0}),
+        ("epoch_end", 0, {"loss": float("inf"), "val_loss": 1.0}),
+        ("epoch_begin", 1),
+    ]
+
+
+def test_an_epoch_that_had_begun_does_not_begin_again(tmp_path: Path) -> None:
+    one = multiplexer([Recorder()])
+    one.train_begin()
+    fast(one, 0, 2)
+    one.save(tmp_path)
+    recorder = Recorder()
+    other = multiplexer([recorder])
+    other.train_begin()
+    other.load_state(*read_callbacks(tmp_path))
+    fast(other, 2, 5)
+    assert recorder.calls == ["train_begin", ("epoch_end", 0, {}), ("epoch_begin", 1)]
+
+
+def test_which_callbacks_want_batches(tmp_path: Path) -> None:
+    kinds = keras.callbacks
+
+    class Older(KerasCallback):  # type: ignore[misc]
+        def on_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    class Inherits(Older):
+        pass
+
+    quiet = [
+        Recorder(),
+        kinds.EarlyStopping(),
+        kinds.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+        kinds.ModelCheckpoint(str(tmp_path / "m.weights.h5"), save_weights_only=True),
+        kinds.TensorBoard(str(tmp_path)),
+        ours.TensorBoard(),
+        ours.EarlyStopping(),
+        ours.ReduceLROnPlateau(),
+    ]
+    loud = [
+        BatchRecorder(),
+        Older(),
+        Inherits(),
+        kinds.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+        if KERAS_MAJOR == 3
+        else kinds.LambdaCallback(on_batch_end=lambda batch, logs: None),
+        kinds.ModelCheckpoint(str(tmp_path / "m.weights.h5"), save_weights_only=True, save_freq=10),
+        kinds.TensorBoard(str(tmp_path), update_freq=10),
+        kinds.TerminateOnNaN(),
+    ]
+    assert [type(c).__name__ for c in quiet if has_batch_hooks([c])] == []
+    assert [type(c).__name__ for c in loud if not has_batch_hooks([c])] == []
+    assert has_batch_hooks([*quiet, loud[0]])
+    assert not has_batch_hooks([])
+
+
+def test_callbacks_see_model_and_params() -> None:
+    model = small_model()
+    recorder = Recorder()
+    many = multiplexer([recorder], model=model)
+    many.train_begin()
+    assert recorder.model is model
+    assert recorder.params == {"epochs": 1, "steps": 4, "verbose": 0}
+    assert not many.stop_training
+    recorder.model.stop_training = True
+    assert many.stop_training
+
+
+# -- state ----------------------------------------------------------------------------------------
+
+
+class Remembering(ours.Callback):
+    def __init__(self, value: Any = None, name: str | None = None) -> None:
+        super().__init__()
+        self.value = value
+        if name:
+            self.state_name = name
+
+    def get_state(self) -> Any:
+        return {"value": self.value}
+
+    def load_state(self, state: Any) -> None:
+        self.value = state["value"]
+
+
+def saved_and_loaded(tmp_path: Path, before: list[Any], after: list[Any]) -> None:
+    one, other = multiplexer(before), multiplexer(after)
+    one.save(tmp_path)
+    other.train_begin()
+    other.load_state(*read_callbacks(tmp_path))
+
+
+def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
+    value = {
+        "plain": [None, True, 3, 2.5, "text"],
+        "odd": (float("inf"), (float("-inf"),), {}),
+        "numpy": np.float32(0.1),
+        "array": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "dollar": {"$array": "no array", 3: "number", (1, 2): "tuple"},
+        "half": np.array([1.5], tf.bfloat16.as_numpy_dtype),
+    }
+    after = Remembering()
+    saved_and_loaded(tmp_path, [Remembering(value)], [after])
+    got = after.value
+    assert np.array_equal(got.pop("array"), value["array"])
+    assert got.pop("half").dtype == tf.bfloat16.as_numpy_dtype
+    assert type(got["numpy"]) is np.float32
+    assert got == {k: v for k, v in value.items() if k not in {"array", "half"}}
+
+
+def test_state_goes_by_name_not_by_place(tmp_path: Path) -> None:
+    after = [Remembering(name="b"), Remembering(name="a"), Remembering()]
+    before = [Remembering(1, "a"), Remembering(2, "b"), Remembering(3)]
+    saved_and_loaded(tmp_path, before, after)
+    assert [callback.value for callback in after] == [2, 1, 3]
+
+
+def test_two_of_a_class_are_numbered(tmp_path: Path) -> None:
+    after = [Recorder(), Remembering(), Remembering()]
+    saved_and_loaded(tmp_path, [Remembering(1), Recorder(), Remembering(2)], after)
+    assert [after[1].value, after[2].value] == [1, 2]
+    assert set(json.loads((tmp_path / "callbacks.json").read_text())["callbacks"]) == {
+        "Remembering",
+        "Remembering-2",
+    }
+
+
+def test_callbacks_that_came_or_went_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    after = [Remembering("fresh", "new")]
+    saved_and_loaded(tmp_path, [Remembering(1, "old")], after)
+    assert after[0].value == "fresh"
+    assert "state of a callback 'old', which is not there now" in caplog.text
+    assert "no state of the callback 'new': it begins afresh" in caplog.text
+
+
+def test_one_name_twice_is_refused() -> None:
+    with pytest.raises(InvalidExperimentError, match="two callbacks have the state_name 'same'"):
+        multiplexer([Remembering(name="same"), Remembering(name="same")])
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, np.array([object()], object), b"bytes", [0, {"deep": open}]]
+)
+def test_what_cannot_be_saved_is_named(tmp_path: Path, value: Any) -> None:
+    many = multiplexer([Remembering(value)])
+    with pytest.raises(InvalidExperimentError, match=r"of Remembering\['value'\]"):
+        many.save(tmp_path)
+
+
+def test_damaged_state_is_refused(tmp_path: Path) -> None:
+    many = multiplexer([Remembering(np.zeros(2))])
+    with pytest.raises(InvalidCheckpointError, match=r"has no callbacks\.json"):
+        read_callbacks(tmp_path)
+    many.save(tmp_path)
+    state, arrays = read_callbacks(tmp_path)
+    with pytest.raises(InvalidCheckpointError, match="version 5"):
+        many.load_state({**state, "version": 5}, arrays)
+    with pytest.raises(InvalidCheckpointError, match="no entry '00000'"):
+        many.load_state(state, {})
+    (tmp_path / "callbacks.json").write_text("{")
+    with pytest.raises(InvalidCheckpointError, match="is damaged"):
+        read_callbacks(tmp_path)
+
+
+def test_state_is_loaded_after_training_begins(tmp_path: Path) -> None:
+    after = ours.EarlyStopping(patience=3)
+    one = multiplexer([ours.EarlyStopping(patience=3)])
+    one.train_begin()
+    for value in (1.0, 0.5, 0.75):
+        one.test_end({"val_loss": value})
+    one.save(tmp_path)
+    other = multiplexer([after])
+    other.train_begin()
+    other.load_state(*read_callbacks(tmp_path))
+    assert (after.best, after.wait, after.best_epoch, after.test_end_count) == (0.5, 1, 1, 3)
+
+
+# -- the callbacks themselves ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4])
+def test_early_stopping_is_the_same_across_a_resume(
+    tmp_path: Path, resume_after: int | None
+) -> None:
+    losses = [1.0, 0.5, 0.75, 0.625, 0.6, 0.1]
+    model = small_model()
+
+    def make() -> CallbackMultiplexer:
+        stopping = ours.EarlyStopping(patience=3, restore_best_weights=True)
+        many = multiplexer([stopping], model=model)
+        many.train_begin()
+        return many
+
+    many = make()
+    stopped_at = None
+    for index, loss in enumerate(losses, start=1):
+        for weight in model.weights:
+            weight.assign(tf.fill(weight.shape, float(index)))
+        many.test_begin()
+        many.test_end({"val_loss": loss})
+        if many.stop_training:
+            stopped_at = index
+            break
+        if index == resume_after:
+            many.save(tmp_path)
+            many = make()
+            many.load_state(*read_callbacks(tmp_path))
+    assert stopped_at == 5
+    assert all(np.all(weight.numpy() == 2.0) for weight in model.weights)
+
+
+def test_early_stopping_leaves_the_weights_if_it_did_not_stop() -> None:
+    model = small_model()
+    many = multiplexer([ours.EarlyStopping(patience=9, restore_best_weights=True)], model=model)
+    many.train_begin()
+    many.test_end({"val_loss": 1.0})
+    model.weights[1].assign([7.0, 7.0])
+    many.test_end({"val_loss": 2.0})
+    many.train_end()
+    assert model.weights[1].numpy().tolist() == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4, 5])
+def test_reduce_lr_is_the_same_across_a_resume(tmp_path: Path, resume_after: int | None) -> None:
+    model = small_model()
+
+    def make() -> CallbackMultiplexer:
+        many = multiplexer(
+            [ours.ReduceLROnPlateau(patience=2, factor=0.5, cooldown=1)], model=model
+        )
+        many.train_begin()
+        return many
+
+    many = make()
+    rates = []
+    for index, loss in enumerate([1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95], start=1):
+        many.test_end({"val_loss": loss})
+        rates.append(float(keras.backend.get_value(model.optimizer.learning_rate)))
+        if index == resume_after:
+            many.save(tmp_path)
+            many = make()
+            many.load_state(*read_callbacks(tmp_path))
+    assert rates == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_plain_keras_callbacks_work_and_are_warned_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = keras.callbacks
+    file = tmp_path / "best.weights.h5"
+    model = small_model()
+    many = multiplexer(
+        [
+            kinds.EarlyStopping(patience=1),
+            kinds.EarlyStopping(patience=5),
+            kinds.ReduceLROnPlateau(patience=1, factor=0.5),
+            kinds.ModelCheckpoint(str(file), save_best_only=True, save_weights_only=True),
+            kinds.CSVLogger(str(tmp_path / "log.csv")),
+        ],
+        model=model,
+    )
+    many.train_begin()
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [text.split()[0] for text in told] == [
+        "keras.callbacks.EarlyStopping",
+        "keras.callbacks.ReduceLROnPlateau",
+        "keras.callbacks.ModelCheckpoint",
+    ]
+    assert "detcore_keras.callbacks.EarlyStopping" in told[0]
+    fast(many, 0, 4)
+    many.test_end({"val_loss": 1.0})
+    written = file.stat().st_mtime_ns
+    fast(many, 4, 8)
+    many.test_end({"val_loss": 2.0})
+    assert file.stat().st_mtime_ns == written
+    assert many.stop_training
+    assert float(keras.backend.get_value(model.optimizer.learning_rate)) == 0.5
+    many.train_end()
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+
+
+# -- TensorBoard ----------------------------------------------------------------------------------
+
+
+def scalars(folder: Path) -> list[tuple[str, int, float]]:
+    """Return what the event files of a folder hold, read as bytes on disk are now."""
+    found = []
+    for path in sorted(folder.glob("events*")):
+        for raw in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(raw.numpy())
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    found.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
+    return found
+
+
+def test_tensorboard_writes_to_the_trials_folder_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, elsewhere = tmp_path / "trial", tmp_path / "elsewhere"
+    many = multiplexer([ours.TensorBoard(log_dir=str(elsewhere))], tensorboard_path=here)
+    many.train_begin()
+    assert "is not used: event files go to the trial's folder" in caplog.text
+    fast(many, 0, 3, {"loss": 0.5})
+    assert ("epoch_loss", 0, 0.5) in scalars(here / "train")
+    many.test_begin()
+    many.test_end({"val_loss": 0.25})
+    assert scalars(here / "validation") == [("evaluation_loss_vs_iterations", 0, 0.25)]
+    many.save(tmp_path)
+
+    other = multiplexer([ours.TensorBoard()], tensorboard_path=here)
+    other.train_begin()
+    other.load_state(*read_callbacks(tmp_path))
+    fast(other, 3, 5, {"loss": 0.125})
+    other.train_end()
+    many.train_end()
+    assert ("epoch_loss", 1, 0.125) in scalars(here / "train")
+    assert not elsewhere.exists()
+
+
+def test_the_old_name_of_tensorboard_warns() -> None:
+    with pytest.warns(FutureWarning, match=r"old name of detcore_keras\.callbacks\.TensorBoard"):
+        callback = ours.TFKerasTensorBoard()
+    assert isinstance(callback, ours.TensorBoard)

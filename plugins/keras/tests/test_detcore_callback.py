@@ -1,0 +1,87 @@
+"""`DetcoreCallback` under a real Core API context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import functional, records, seed_everything
+
+from detcore import core
+from detcore.errors import InvalidExperimentError
+from detcore_keras import DetcoreCallback
+from detcore_keras._keras import keras
+
+
+def compiled() -> Any:
+    seed_everything()
+    model = functional()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def test_reports_and_saves(home: Path) -> None:
+    x, y = records()
+    model = compiled()
+    with core.init() as context:
+        callback = DetcoreCallback(context, report_every=5)
+        model.fit(
+            x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y), callbacks=[callback]
+        )
+        assert context.info is not None
+        trial = context.info.trial_id
+    with core.init() as again:
+        training = [m.steps_completed for m in again.database.metrics(trial, "training")]
+        validation = again.database.metrics(trial, "validation")
+        checkpoints = again.database.list_checkpoints(trial_id=trial)
+    assert training == [5, 7, 10, 14]
+    assert [m.steps_completed for m in validation] == [7, 14]
+    assert set(validation[0].metrics) == {"val_loss"}
+    assert sorted(c.steps_completed for c in checkpoints) == [7, 14]
+
+
+def test_a_preempted_fit_saves_and_ends(home: Path) -> None:
+    x, y = records()
+    model = compiled()
+    with core.init() as context:
+        callback = DetcoreCallback(context)
+
+        class Preempt(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                if batch == 3:
+                    context.preempt.request()
+
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Preempt(), callback])
+        assert callback.steps_completed == 4
+        assert context.info is not None
+        saved = context.database.list_checkpoints(trial_id=context.info.trial_id)
+        assert [c.steps_completed for c in saved] == [4]
+
+
+def test_bad_arguments(home: Path) -> None:
+    with core.init() as context, pytest.raises(InvalidExperimentError, match="report_every=0"):
+        DetcoreCallback(context, report_every=0)
+
+
+def test_restores_weights_and_optimizer(home: Path) -> None:
+    x, y = records()
+    model = compiled()
+    with core.init() as context:
+        callback = DetcoreCallback(context)
+        model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
+        assert context.info is not None
+        (saved,) = context.database.list_checkpoints(trial_id=context.info.trial_id)
+        want = [np.asarray(value) for value in model.get_weights()]
+        other = compiled()
+        resumed = DetcoreCallback(context)
+        resumed._latest = saved.uuid
+        other.fit(x[:8], y[:8], batch_size=8, verbose=0, callbacks=[resumed])
+    assert all(np.array_equal(a, b) for a, b in zip(want, other.get_weights(), strict=True))

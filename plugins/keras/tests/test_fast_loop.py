@@ -1,0 +1,219 @@
+"""Many batches in one graph execution: when it is done, and that nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import (
+    MODELS,
+    FakeClock,
+    SmallTrial,
+    Subclassed,
+    assert_same,
+    fingerprint,
+    make_context,
+    records,
+    seed_everything,
+)
+
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+
+
+class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches.append(batch)
+
+
+def run(tmp_path: Path, until: int = 12, clock: Any = None, **variant: Any) -> Any:
+    seed_everything()
+    context = make_context(tmp_path)
+    controller = KerasController(type("Trial", (SmallTrial,), variant)(context), context)
+    fake = FakeClock(controller, until=until, context=context, **(clock or {}))
+    controller.run(fake)
+    controller.close()
+    return controller, fake
+
+
+class CustomStep(Subclassed):
+    """A train step of the user's own, with a metric that Keras does not know."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = tf.reduce_mean(
+                tf.keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+            )
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "norm": tf.linalg.global_norm(gradients), "constant": 1.5}
+
+
+def two_in_two_out() -> Any:
+    left, right = keras.Input((3,), name="left"), keras.Input((3,), name="right")
+    joined = keras.layers.Dropout(0.3)(keras.layers.Concatenate()([left, right]))
+    return keras.Model(
+        {"left": left, "right": right},
+        {
+            "kind": keras.layers.Dense(3, name="kind")(joined),
+            "size": keras.layers.Dense(1, name="size")(joined),
+        },
+    )
+
+
+def regularized() -> Any:
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, kernel_regularizer="l2", activity_regularizer="l1")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(hidden))
+
+
+def half_precision() -> Any:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        return MODELS["functional"]()
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def two_kinds(self: Any) -> Any:
+    x, y = records()
+    sizes = x.sum(axis=1, keepdims=True)
+    return {"left": x[:, :3], "right": x[:, 3:]}, {"kind": y, "size": sizes}
+
+
+CROSSENTROPY = "sparse_categorical_crossentropy"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "custom step": {"model": CustomStep, "compile_options": {"metrics": None}},
+    "regularized": {"model": regularized},
+    "half precision": {"model": half_precision},
+    "two inputs and outputs": {
+        "model": two_in_two_out,
+        "build_training_data_loader": two_kinds,
+        "build_validation_data_loader": two_kinds,
+        "compile_options": {
+            "loss": {"kind": CROSSENTROPY, "size": "mse"},
+            "metrics": {"kind": ["accuracy"], "size": ["mae"]},
+        },
+    },
+    "momentum": {
+        "model": MODELS["functional"],
+        "compile_options": {"optimizer": "rmsprop", "steps_per_execution": 4},
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_same_as_batch_by_batch(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    variant = dict(VARIANTS[name])
+    monkeypatch.setitem(MODELS, "variant", variant.pop("model"))
+    caplog.set_level(logging.INFO, "detcore.keras")
+    fast, fast_clock = run(tmp_path, model_kind="variant", **variant)
+    assert "batch by batch" not in caplog.text
+    hooks = Hooks()
+    plain, plain_clock = run(tmp_path, model_kind="variant", callbacks=[hooks], **variant)
+    assert "batch by batch, not many batches at once: a callback has batch-level" in caplog.text
+    assert_same(fingerprint(fast), fingerprint(plain))
+    assert fast_clock.batches == plain_clock.batches
+    assert len(hooks.batches) == 12
+
+
+class OwnFunction(Subclassed):
+    """Replaces what Keras calls for each batch."""
+
+    calls = 0
+
+    def make_train_function(self, force: bool = False) -> Any:
+        @tf.function
+        def step(iterator: Any) -> Any:
+            return self.train_step(next(iterator))
+
+        def train_function(iterator: Any) -> Any:
+            OwnFunction.calls += 1
+            return step(iterator)
+
+        self.train_function = train_function
+        return train_function
+
+
+@pytest.mark.parametrize("data_kind", ["arrays", "tf.data", "sequence"])
+def test_own_train_function_is_used(
+    tmp_path: Path,
+    data_kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(MODELS, "own", OwnFunction)
+    caplog.set_level(logging.INFO, "detcore.keras")
+    OwnFunction.calls = 0
+    own, _ = run(tmp_path, model_kind="own", data_kind=data_kind)
+    assert OwnFunction.calls == 12
+    assert "OwnFunction has a train function of its own" in caplog.text
+    plain, _ = run(tmp_path, model_kind="subclassed", data_kind=data_kind)
+    assert_same(fingerprint(own), fingerprint(plain))
+
+
+def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "detcore.keras")
+    run(tmp_path, until=2, compile_options={"run_eagerly": True})
+    assert caplog.text.count("run_eagerly") == 1
+
+
+def test_the_model_is_left_clean(tmp_path: Path) -> None:
+    controller, _ = run(tmp_path)
+    model = controller._model
+    assert "make_train_function" not in vars(model)
+    assert model.stop_training is False
+    x, y = records()
+    model.fit(x, y, batch_size=8, verbose=0)
+    assert np.isfinite(model.evaluate(x, y, verbose=0)[0])
+
+
+def test_stop_training_becomes_a_stop_request(tmp_path: Path) -> None:
+    class Stop(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                self.model.stop_training = True
+
+    _, clock = run(tmp_path, until=50, callbacks=[Stop()])
+    assert clock.steps_completed == 4
+
+
+def test_nan_loss_is_named_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = records()
+    x[:] = np.nan
+    _, clock = run(
+        tmp_path,
+        until=10,
+        build_training_data_loader=lambda self: (x, y),
+        model_kind="functional",
+    )
+    assert clock.steps_completed == 10
+    assert "the loss is nan at batch 1; training goes on" in caplog.text
+    assert caplog.text.count("the loss is") == 1
+
+
+def test_stand_in_function_leaves_other_calls_alone(tmp_path: Path) -> None:
+    """A callback may train or test by itself in the middle of `fit`."""
+
+    class Extra(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            x, y = records()
+            self.model.test_on_batch(x, y)
+            self.model.train_on_batch(x, y)
+
+    _, clock = run(tmp_path, until=3, callbacks=[Extra()])
+    assert clock.steps_completed == 3
+    assert KERAS_MAJOR in (2, 3)

@@ -1,0 +1,138 @@
+"""Keras trials run, killed and resumed through the command line: the whole, in real processes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_command import Detcore
+
+MODEL_DIR = Path(__file__).parent / "model"
+KINDS = ["Arrays", "WeightedArrays", "Dataset", "Sequence", "Adapter"]
+BATCHES = 1500
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
+    command = Detcore(tmp_path)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def config(detcore: Detcore, kind: str, **changes: Any) -> Path:
+    return detcore.config(
+        entrypoint=f"model_def:{kind}",
+        hyperparameters={"global_batch_size": 10},
+        searcher={
+            "name": "single",
+            "metric": "val_accuracy",
+            "smaller_is_better": False,
+            "max_length": {"batches": BATCHES},
+        },
+        scheduling_unit=50,
+        min_validation_period={"batches": 250},
+        min_checkpoint_period={"batches": 100},
+        **changes,
+    )
+
+
+def arrays_of(detcore: Detcore, uuid: str) -> dict[str, np.ndarray]:
+    """Every array in a checkpoint, by file and name."""
+    folder = detcore.home / "checkpoints" / uuid
+    found = {}
+    for path in sorted(folder.rglob("*.npz")):
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                found[f"{path.name}/{name}"] = arrays[name]
+    return found
+
+
+def has_committed(detcore: Detcore, count: int) -> bool:
+    return len(detcore.committed()) >= count
+
+
+def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
+    described = detcore("trial", "describe", trial_id, "--json")
+    assert described.code == 0, described.stderr
+    rows = json.loads(described.stdout)["validations"]
+    return {row["steps_completed"]: row["metrics"] for row in rows}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str) -> None:
+    straight = detcore("run", config(detcore, kind), MODEL_DIR, "--json")
+    assert straight.code == 0, straight.stderr
+    expected = arrays_of(detcore, straight.summary["trials"][0]["latest_checkpoint"])
+    assert len(expected) > 10
+
+    dice = random.Random(kind)
+    before = len(detcore.committed())
+    process = detcore.start("run", config(detcore, kind), MODEL_DIR)
+    for kill in (1, 2):
+        detcore.wait_for(functools.partial(has_committed, detcore, before + 3 * kill), 120)
+        time.sleep(dice.uniform(0.0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        process = detcore.start("run", "--resume", 2, "--json")
+    stdout, stderr = process.communicate(timeout=200)
+    assert process.returncode == 0, stderr
+
+    summary = json.loads(stdout.splitlines()[-1])
+    resumed = arrays_of(detcore, summary["trials"][0]["latest_checkpoint"])
+    assert resumed.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
+    assert validations(detcore, 2) == validations(detcore, 1)
+
+
+def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
+    finished = detcore("run", config(detcore, "Raises"), MODEL_DIR)
+    assert finished.code == 1
+    assert "in build_model" in finished.stdout
+    assert "ZeroDivisionError" in finished.stdout
+    assert "_controller.py" not in finished.stdout
+
+
+def test_smoke_run(detcore: Detcore) -> None:
+    finished = detcore("run", config(detcore, "Dataset"), MODEL_DIR, "--test", "--json")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["steps_completed"] == 1
+    assert len(detcore.committed()) == 1
+
+
+def test_going_batch_by_batch_is_said_once_with_the_reason(detcore: Detcore) -> None:
+    finished = detcore("run", config(detcore, "Sequence"), MODEL_DIR, "--test")
+    assert finished.code == 0, finished.stderr
+    assert finished.stdout.count("training goes batch by batch") == 1
+    assert "the data is neither arrays nor a tf.data.Dataset" in finished.stdout
+
+
+def test_files_that_a_callback_adds_travel_with_the_checkpoint(detcore: Detcore) -> None:
+    finished = detcore("run", config(detcore, "Arrays"), MODEL_DIR, "--test", "--json")
+    (manifest,) = detcore.committed()
+    assert (manifest.parent / "note.txt").read_text() == "from a callback"
+    uuid = finished.summary["trials"][0]["latest_checkpoint"]
+    assert detcore("checkpoint", "verify", uuid).code == 0
+
+
+@pytest.mark.parametrize("kind", ["Arrays", "Dataset", "Adapter"])
+def test_the_ledger_proves_exactly_once_across_a_kill(detcore: Detcore, kind: str) -> None:
+    process = detcore.start("run", config(detcore, kind, data_ledger=True), MODEL_DIR)
+    detcore.wait_for(lambda: len(detcore.committed()) >= 3, 120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert detcore("run", "--resume", 1, timeout_s=200).code == 0
+    verified = detcore("data", "verify", 1)
+    assert verified.code == 0, verified.stdout + verified.stderr

@@ -1,0 +1,481 @@
+"""Saving and restoring variables and random generators: bit for bit, and nothing left out."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras._arrays import read_arrays, write_arrays
+from detcore_keras._input_spec import build_from_spec, spec_from_json, spec_to_json
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._state import (
+    VARIABLES_FILE,
+    capture_rng,
+    capture_training_state,
+    restore_rng,
+    restore_training_state,
+    restore_weights,
+)
+from detcore_keras._variables import training_variables
+
+layers = keras.layers
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(64, 6)).astype("float32")
+Y = RNG.integers(0, 3, size=64)
+
+if KERAS_MAJOR == 2:  # as the worker does
+    keras.backend.experimental.enable_tf_random_generator()
+
+
+class Everything(keras.Model):  # type: ignore[misc]
+    """A model with state of every kind."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first = layers.Dense(width, activation="relu")
+        self.drop = layers.Dropout(0.3)
+        self.norm = layers.BatchNormalization()
+        self.last = layers.Dense(3)
+        self.steps_seen = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.parts = [tf.Variable([0.5, 1.5], trainable=False), {"flag": tf.Variable(True)}]
+        self.module = tf.Module()
+        self.module.text = tf.Variable(["a\0b", "ü", ""], trainable=False)
+        self.half = tf.Variable(tf.cast([1.1, 2.2], tf.bfloat16), trainable=False)
+        self.generator = tf.random.Generator.from_seed(5)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.steps_seen.assign_add(1)
+            self.half.assign(self.half * 1.01)
+            inputs = inputs + 0.01 * self.generator.normal(tf.shape(inputs))
+        hidden = self.drop(self.first(inputs), training=training)
+        return self.last(self.norm(hidden, training=training))
+
+
+def optimizer(kind: str) -> Any:
+    optimizers = keras.optimizers
+    if kind == "adam-ema":
+        return optimizers.Adam(1e-2, use_ema=True)
+    if kind == "schedule":
+        return optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 3, 0.9), momentum=0.9)
+    if kind == "loss-scale":
+        scaler = keras.mixed_precision.LossScaleOptimizer
+        return scaler(optimizers.Adam(1e-2), initial_scale=2.0**14, dynamic_growth_steps=2)
+    legacy = optimizers.legacy
+    if kind == "legacy":
+        return legacy.Adam(1e-2, decay=1e-2, amsgrad=True)
+    return keras.mixed_precision.LossScaleOptimizer(legacy.SGD(1e-2, momentum=0.9))
+
+
+KINDS = ["adam-ema", "schedule", "loss-scale"]
+if KERAS_MAJOR == 2:
+    KINDS += ["legacy", "legacy-loss-scale"]
+
+
+def compiled(kind: str, model: Any = None) -> Any:
+    model = Everything() if model is None else model
+    model.compile(
+        optimizer(kind),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(model: Any, epochs: int) -> list[float]:
+    losses: list[float] = model.fit(
+        X, Y, batch_size=16, epochs=epochs, shuffle=False, verbose=0
+    ).history["loss"]
+    return losses
+
+
+def values(model: Any) -> dict[str, bytes]:
+    return {
+        f"{index} {item.name}": repr(item.variable.numpy().tolist()).encode()
+        if item.variable.dtype == tf.string
+        else item.variable.numpy().tobytes()
+        for index, item in enumerate(training_variables(model, [model.optimizer]))
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    keras.utils.set_random_seed(3)
+    one = compiled(kind)
+    train(one, 2)
+    one.evaluate(X, Y, verbose=0)
+    capture_training_state(one, [one.optimizer], tmp_path)
+    expected_losses = train(one, 2)
+    expected = values(one)
+
+    keras.utils.set_random_seed(99)
+    other = compiled(kind)
+    other.fit(X[:16] * 3, Y[:16], verbose=0)  # makes the variables, and changes all of them
+    restore_training_state(other, [other.optimizer], tmp_path)
+    assert train(other, 2) == expected_losses
+    assert list(values(other).values()) == list(expected.values())
+
+
+def test_what_was_captured_is_everything(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    rows = json.loads((tmp_path / VARIABLES_FILE).read_text())["variables"]
+    names = " ".join(f"{row['group']}:{row['name']}" for row in rows)
+    for part in ("kernel", "moving_variance", "learning_rate", "iteration", "accuracy", "count"):
+        if part != "accuracy" or KERAS_MAJOR == 3:
+            assert part in names
+    groups = {row["group"] for row in rows}
+    assert {"weights", "optimizer", "metrics", "seeds"} <= groups
+    assert {"bfloat16", "string", "bool", "int64", "float32"} <= {row["dtype"] for row in rows}
+    shapes = [row["shape"] for row in rows if row["dtype"] == "string"]
+    assert shapes == [[3]]
+
+
+def test_learning_rate_changed_by_hand_survives(tmp_path: Path) -> None:
+    for kind in ("adam-ema", "legacy") if KERAS_MAJOR == 2 else ("adam-ema",):
+        model = compiled(kind)
+        train(model, 1)
+        model.optimizer.learning_rate = 0.125
+        folder = tmp_path / kind
+        folder.mkdir()
+        capture_training_state(model, [model.optimizer], folder)
+        other = compiled(kind)
+        train(other, 1)
+        restore_training_state(other, [other.optimizer], folder)
+        assert float(keras.backend.get_value(other.optimizer.learning_rate)) == 0.125
+
+
+def test_second_optimizer_and_nested_list_metric(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    extra = keras.optimizers.SGD(0.1, momentum=0.9)
+    train(model, 1)
+    extra.build(model.trainable_variables)
+    extra.iterations.assign(41)
+    capture_training_state(model, [model.optimizer, extra], tmp_path)
+    extra.iterations.assign(1)
+    restore_training_state(model, [model.optimizer, extra], tmp_path)
+    assert int(extra.iterations.numpy()) == 41
+    with pytest.raises(
+        InvalidCheckpointError, match=r"optimizer: \d+ variable\(s\) saved, \d+ here"
+    ):
+        restore_training_state(model, [model.optimizer], tmp_path)
+
+
+class Adversaries(keras.Model):  # type: ignore[misc]
+    """Two models with an optimizer each, and a train step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker = keras.Sequential([keras.Input((2,)), layers.Dense(6)])
+        self.critic = keras.Sequential([keras.Input((6,)), layers.Dropout(0.5), layers.Dense(1)])
+        self.optimizers = {"maker": keras.optimizers.Adam(0.01), "critic": optimizer("schedule")}
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, inputs: Any) -> Any:
+        return self.critic(inputs)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, _ = data
+        for name, sign in (("maker", -1.0), ("critic", 1.0)):
+            part = getattr(self, name)
+            with tf.GradientTape() as tape:
+                made = self.maker(tf.random.stateless_normal((16, 2), (1, 2)), training=True)
+                score = tf.reduce_mean(self.critic(made, training=True))
+                loss = sign * (score - tf.reduce_mean(self.critic(x, training=True)))
+            gradients = tape.gradient(loss, part.trainable_variables)
+            pairs = zip(gradients, part.trainable_variables, strict=True)
+            self.optimizers[name].apply_gradients(pairs)
+        self.seen.update_state(score)
+        return {"loss": self.seen.result()}
+
+
+def test_a_custom_train_step_with_two_optimizers(tmp_path: Path) -> None:
+    one, other = Adversaries(), Adversaries()
+    for model in (one, other):
+        model.compile()
+        train(model, 1)
+    capture_training_state(one, [], tmp_path)
+    expected = train(one, 2)
+    restore_training_state(other, [], tmp_path)
+    assert train(other, 2) == expected
+    fresh = Adversaries()
+    restore_weights(fresh, tmp_path)
+    capture_training_state(other, list(other.optimizers.values()), tmp_path)
+    restore_weights(fresh, tmp_path)
+    assert np.array_equal(fresh.maker.get_weights()[0], other.maker.get_weights()[0])
+
+
+def test_nested_models_that_were_compiled_themselves(tmp_path: Path) -> None:
+    def build() -> Any:
+        inner = keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Dropout(0.5)])
+        return keras.Sequential([keras.Input((6,)), inner, layers.Dense(3)])
+
+    model = build()
+    inner = model.layers[0]
+    inner.compile("adam", "mse", metrics=["mae"])
+    inner.fit(X, X[:, :4], verbose=0)
+    train(compiled("adam-ema", model), 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    rows = json.loads((tmp_path / VARIABLES_FILE).read_text())["variables"]
+    assert [row["name"] for row in rows if row["group"] == "extra"] == []
+    expected = train(model, 1)
+    restore_training_state(model, [model.optimizer], tmp_path)
+    assert train(model, 1) == expected
+    restore_weights(build(), tmp_path)
+
+
+def test_functional_mixed_precision_model(tmp_path: Path) -> None:
+    def build() -> Any:
+        policy = (
+            keras.mixed_precision.Policy("mixed_bfloat16")
+            if KERAS_MAJOR == 2
+            else keras.DTypePolicy("mixed_bfloat16")
+        )
+        inputs = keras.Input((6,))
+        hidden = layers.Dense(4, dtype=policy)(inputs)
+        outputs = layers.Dense(3, dtype="float32")(hidden)
+        return compiled("adam-ema", keras.Model(inputs, outputs))
+
+    one = build()
+    train(one, 1)
+    capture_training_state(one, [one.optimizer], tmp_path)
+    expected = train(one, 1)
+    other = build()
+    train(other, 1)
+    restore_training_state(other, [other.optimizer], tmp_path)
+    assert train(other, 1) == expected
+
+
+def test_a_model_that_does_not_fit_is_refused_and_left_alone(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    other = compiled("adam-ema", Everything(width=9))
+    train(other, 1)
+    before = values(other)
+    with pytest.raises(InvalidCheckpointError) as raised:
+        restore_training_state(other, [other.optimizer], tmp_path)
+    assert values(other) == before
+    text = str(raised.value)
+    assert "kernel" in text
+    assert "saved with shape (6, 8), here (6, 9)" in text
+    assert "saved with shape (8, 3), here (9, 3)" in text
+    difference = text.splitlines()[0].rpartition("; ")[2]
+    assert int(difference.split()[0]) == sum(line.startswith("  ") for line in text.splitlines())
+
+
+def test_a_variable_only_on_one_side_is_named(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    model.added_later = tf.Variable([1.0, 2.0, 3.0, 4.0, 5.0], trainable=False, name="added_later")
+    with pytest.raises(InvalidCheckpointError, match=r"added_later.* \(5,\) only here"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+
+
+def test_another_type_is_refused(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    record = json.loads((tmp_path / VARIABLES_FILE).read_text())
+    record["variables"][-1]["dtype"] = "complex64"
+    (tmp_path / VARIABLES_FILE).write_text(json.dumps(record))
+    with pytest.raises(InvalidCheckpointError, match="saved as complex64, here"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+
+
+def test_layers_in_another_place_are_refused(tmp_path: Path) -> None:
+    def build(*names: str) -> Any:
+        return keras.Sequential(
+            [keras.Input((6,)), *(layers.Dense(6, name=name) for name in names)]
+        )
+
+    model = build("encoder", "decoder")
+    capture_training_state(model, [], tmp_path)
+    restore_weights(build("encoder", "decoder"), tmp_path)
+    with pytest.raises(
+        InvalidCheckpointError, match=r"encoder/kernel.*decoder/kernel.*in its place"
+    ):
+        restore_weights(build("decoder", "encoder"), tmp_path)
+
+
+def test_weights_alone_into_a_model_numbered_otherwise(tmp_path: Path) -> None:
+    def build() -> Any:
+        return keras.Sequential([keras.Input((6,)), layers.Dense(5), layers.Dense(3)])
+
+    model = compiled("adam-ema", build())
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    for file in ("optimizer.npz", "state.npz"):
+        (tmp_path / file).unlink()
+    other = build()  # not compiled; its layers are dense_2, dense_3 or more
+    restore_weights(other, tmp_path)
+    assert np.array_equal(model.predict(X, verbose=0), other.predict(X, verbose=0))
+
+
+def test_a_model_made_by_its_first_call_is_built_from_the_saved_spec(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    spec = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16).element_spec[0]
+    capture_training_state(model, [model.optimizer], tmp_path, input_spec=spec)
+    saved = json.loads((tmp_path / VARIABLES_FILE).read_text())["input_spec"]
+    other = Everything()
+    build_from_spec(other, spec_from_json(saved))
+    restore_weights(other, tmp_path)
+    assert np.array_equal(model.predict(X, verbose=0), other.predict(X, verbose=0))
+    assert int(other.steps_seen.numpy()) == 4
+
+
+def test_input_specs_survive_json() -> None:
+    spec = (
+        {
+            "a": tf.TensorSpec((None, 3), tf.float32),
+            "b": tf.RaggedTensorSpec((None, None), tf.int32),
+        },
+        [tf.TensorSpec(None, tf.string), tf.SparseTensorSpec((None, 9), tf.bool)],
+        None,
+    )
+    assert spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) == spec
+    with pytest.raises(InvalidCheckpointError, match="input_spec is damaged"):
+        spec_from_json({"kind": "tensor", "dtype": "float32"})
+
+
+def test_files_of_another_keras_or_version_are_refused(tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    path = tmp_path / VARIABLES_FILE
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "keras_major": 5 - KERAS_MAJOR}))
+    with pytest.raises(InvalidCheckpointError, match=f"written with Keras {5 - KERAS_MAJOR}"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+    path.write_text(json.dumps({**record, "version": 7}))
+    with pytest.raises(InvalidCheckpointError, match="has version 7"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+    path.unlink()
+    with pytest.raises(InvalidCheckpointError, match=r"has no variables\.json"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "text"])
+def test_damaged_arrays_are_named(damage: str, tmp_path: Path) -> None:
+    model = compiled("adam-ema")
+    train(model, 1)
+    capture_training_state(model, [model.optimizer], tmp_path)
+    path = tmp_path / "optimizer.npz"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-200])
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_text("not an archive")
+    with pytest.raises(InvalidCheckpointError, match=r"optimizer\.npz"):
+        restore_training_state(model, [model.optimizer], tmp_path)
+
+
+def test_a_pickle_in_an_array_file_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    np.savez(path, a=np.array([object()], object))
+    with pytest.raises(InvalidCheckpointError, match="cannot be read: Object arrays"):
+        read_arrays(path)
+
+
+def test_bits_survive(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    given = {
+        "nan": np.array([0x7FC00001, 0xFF800123], np.uint32).view(np.float32),
+        "half": np.array([1.5, -0.0], np.float16),
+        "b16": np.array([1.1, float("nan")], ml_dtypes.bfloat16),
+        "f8": np.array([[1, 2]], ml_dtypes.float8_e4m3fn),
+        "scalar": np.array(True),
+        "empty": np.zeros((0, 3), np.int8),
+        "complex": np.array([1 + 2j], np.complex64),
+    }
+    write_arrays(tmp_path / "a.npz", given)
+    arrays = read_arrays(tmp_path / "a.npz")
+    for key, value in given.items():
+        assert arrays[key].tobytes() == value.tobytes()
+        assert arrays[key].shape == value.shape
+
+
+def draw() -> list[Any]:
+    drawn: list[Any] = [random.random(), random.gauss(0, 1), float(np.random.normal())]
+    drawn += tf.random.normal((2,)).numpy().tolist()
+    drawn += tf.random.uniform((2,), seed=3).numpy().tolist()
+    drawn += tf.random.get_global_generator().normal((2,)).numpy().tolist()
+    if KERAS_MAJOR == 3:
+        drawn += keras.random.normal((2,)).numpy().tolist()
+    return drawn
+
+
+def test_random_generators_go_on_in_another_process(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(11)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(4))
+    for _ in range(3):
+        draw()
+    np.random.normal()  # one half of a pair is kept back
+    random.gauss(0, 1)
+    capture_rng(tmp_path)
+    # An operation with a seed of its own counts in its kernel, which nothing can read.
+    expected = draw()
+    del expected[5:7]
+    script = tmp_path / "elsewhere.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import importlib.util, json, sys
+            from pathlib import Path
+            spec = importlib.util.spec_from_file_location("tests_here", sys.argv[1])
+            here = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(here)
+            here.keras.utils.set_random_seed(11)
+            here.restore_rng(Path(sys.argv[2]))
+            print(json.dumps(here.draw()))
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    drawn = json.loads(done.stdout.splitlines()[-1])
+    del drawn[5:7]
+    assert drawn == expected
+
+
+def test_random_generators_go_on_in_this_process(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(11)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(4))
+    capture_rng(tmp_path)
+    expected = draw()
+    draw()
+    restore_rng(tmp_path)
+    assert draw() == expected
+
+
+def test_a_damaged_rng_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpointError, match=r"no rng\.json"):
+        restore_rng(tmp_path)
+    capture_rng(tmp_path)
+    path = tmp_path / "rng.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "version": 3}))
+    with pytest.raises(InvalidCheckpointError, match="version 3"):
+        restore_rng(tmp_path)
+    path.write_text("{")
+    with pytest.raises(InvalidCheckpointError, match=r"rng\.json cannot be used"):
+        restore_rng(tmp_path)
