@@ -1,0 +1,208 @@
+"""Imports point one way (docs/architecture.md), read from the source: nothing is imported here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from source_tree import (
+    PLUGIN_SOURCES,
+    ROOT,
+    SOURCE,
+    Import,
+    Module,
+    is_private,
+    modules_under,
+)
+
+# From the bottom to the top: a package may import what is in its own row or in one above it here.
+LAYERS = (
+    ("errors", "types", "environment"),
+    ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
+    ("checkpoint", "search", "builtin"),
+    ("core",),
+    ("trial",),
+    ("launch",),
+    ("runner",),
+    ("experimental",),
+    ("cli", "testing"),
+    ("__main__",),
+)
+LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
+# The public face hands names on from everywhere, on first use; only its version may be used inside.
+FACE = "detcore"
+FROM_THE_FACE = {"__version__"}
+
+CORE_MODULES = modules_under(SOURCE)
+PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
+
+
+def package_of(name: str) -> str | None:
+    """Return ``"core"`` for ``"detcore.core._context"``, and None for what is not detcore's."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == FACE and len(parts) > 1 else None
+
+
+def detcore_imports(module: Module) -> Iterator[tuple[Import, str]]:
+    """Yield the imports of detcore's packages, with the package: all but those from the face."""
+    for found in module.imports:
+        package = package_of(found.module)
+        if found.module == FACE and found.name in LEVEL:
+            package = found.name
+        if package is not None:
+            yield found, package
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert {"detcore.hooks.specs", "detcore.cli._main"} <= {module.name for module in CORE_MODULES}
+
+
+def test_every_package_has_its_row_in_the_table() -> None:
+    packages = {package_of(module.name) for module in CORE_MODULES} - {None}
+    assert packages <= set(LEVEL)
+
+
+def test_imports_point_one_way() -> None:
+    upward = [
+        f"{module.place(found.line)} imports {package}"
+        for module in CORE_MODULES
+        for found, package in detcore_imports(module)
+        if module.name != FACE and LEVEL[package] > LEVEL[package_of(module.name) or ""]
+    ]
+    assert upward == []
+
+
+def test_the_inside_does_not_use_the_face() -> None:
+    used = []
+    for module in CORE_MODULES:
+        if module.name == FACE:
+            continue
+        names = [
+            (found.name, found.line)
+            for found in module.imports
+            if found.module == FACE and found.name is not None
+        ]
+        names += [
+            (node.attr, node.lineno)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == FACE
+        ]
+        used += [
+            f"{module.place(line)} uses {FACE}.{name}"
+            for name, line in names
+            if name not in FROM_THE_FACE and name not in LEVEL
+        ]
+    assert used == []
+
+
+def test_packages_form_no_cycle() -> None:
+    edges: dict[str, set[str]] = {}
+    for module in CORE_MODULES:
+        own = package_of(module.name)
+        for found, package in detcore_imports(module):
+            if own is not None and package != own and not found.for_types_only:
+                edges.setdefault(own, set()).add(package)
+    assert _find_cycle(edges) == []
+
+
+def _find_cycle(edges: dict[str, set[str]]) -> list[str]:
+    done: set[str] = set()
+
+    def visit(package: str, path: list[str]) -> list[str]:
+        if package in path:
+            return [*path[path.index(package) :], package]
+        if package in done:
+            return []
+        for following in sorted(edges.get(package, ())):
+            cycle = visit(following, [*path, package])
+            if cycle:
+                return cycle
+        done.add(package)
+        return []
+
+    for start in sorted(edges):
+        cycle = visit(start, [])
+        if cycle:
+            return cycle
+    return []
+
+
+def test_the_search_for_cycles_finds_one() -> None:
+    assert _find_cycle({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}}) == ["b", "d", "b"]
+    assert _find_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_the_core_imports_no_plugin() -> None:
+    plugins = [
+        module.place(found.line)
+        for module in CORE_MODULES
+        for found in module.imports
+        if found.module.partition(".")[0].startswith("detcore_")
+    ]
+    assert plugins == []
+
+
+def test_plugins_import_only_public_names_and_no_other_plugin() -> None:
+    wrong = []
+    for module in PLUGIN_MODULES:
+        own = module.name.partition(".")[0]
+        for found in module.imports:
+            top = found.module.partition(".")[0]
+            if top.startswith("detcore_") and top != own:
+                wrong.append(f"{module.place(found.line)}: {found.module} is another plugin's")
+            if top == FACE:
+                wrong += [f"{module.place(found.line)}: {fault}" for fault in _not_public(found)]
+    assert wrong == []
+
+
+def _not_public(found: Import) -> Iterator[str]:
+    """Yield what an import of detcore names that is private, or that ``__all__`` lacks."""
+    modules = {module.name: module for module in CORE_MODULES}
+    dotted = [*found.module.split("."), *([found.name] if found.name else [])]
+    if any(is_private(part) for part in dotted):
+        yield f"{'.'.join(dotted)} is private"
+        return
+    source = modules.get(found.module)
+    if source is None or found.name is None or ".".join(dotted) in modules:
+        return  # a module, or a package that is not written yet
+    public = source.declared_all()
+    if public is not None and found.name not in public:
+        yield f"{found.module} has no public name {found.name}"
+
+
+def test_plugins_reach_for_no_private_attribute_of_detcore() -> None:
+    """Attributes of names that were imported from detcore: ``core._spool`` and the like."""
+    private = []
+    for module in PLUGIN_MODULES:
+        ours = {
+            found.name or found.module.partition(".")[0]
+            for found in module.imports
+            if found.module.partition(".")[0] == FACE
+        }
+        private += [
+            module.place(node.lineno)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Attribute) and is_private(node.attr) and _root(node) in ours
+        ]
+    assert private == []
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def test_plugin_modules_with_hooks_import_no_framework() -> None:
+    frameworks = {"tensorflow", "keras", "torch", "jax", "tf_keras"}
+    found = [
+        module.place(imported.line)
+        for module in PLUGIN_MODULES
+        if module.name.endswith(".plugin")
+        for imported in module.imports
+        if imported.module.partition(".")[0] in frameworks and not imported.for_types_only
+    ]
+    assert found == []
+    assert (ROOT / "plugins").is_dir()

@@ -1,0 +1,120 @@
+"""Rules that every module keeps, alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
+
+MIGRATIONS = "detcore.database.migrations."
+# Alembic runs the migration scripts itself, by their paths; they are no modules of ours to import.
+CORE_MODULES = [
+    module for module in modules_under(SOURCE) if not module.name.startswith(MIGRATIONS)
+]
+PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
+ALL_MODULES = CORE_MODULES + PLUGIN_MODULES
+PUBLIC_MODULES = [
+    module
+    for module in ALL_MODULES
+    if not module.is_private and not module.name.endswith("__main__")
+]
+ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def test_each_module_imports_alone_without_a_warning() -> None:
+    names = [module.name for module in CORE_MODULES if module.name != "detcore.__main__"]
+    result = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("import_each.py"))],
+        input="\n".join(names),
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # forks, so no threads before them
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert not found, "\n".join(f"{name}: {text}" for name, text in found.items())
+
+
+def test_only_one_module_reads_the_environment() -> None:
+    reads = []
+    for module in CORE_MODULES:
+        reads += [
+            module.place(node.lineno)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr in ENVIRONMENT_NAMES
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "os"
+        ]
+        reads += [
+            module.place(found.line)
+            for found in module.imports
+            if found.module == "os" and found.name in ENVIRONMENT_NAMES
+        ]
+    assert {place.partition(":")[0] for place in reads} == {"src/detcore/environment.py"}, reads
+
+
+def test_no_global_statement() -> None:
+    found = [
+        module.place(node.lineno)
+        for module in ALL_MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Global)
+    ]
+    assert found == []
+
+
+def test_no_pickle() -> None:
+    picklers = {
+        "pickle",
+        "cPickle",
+        "_pickle",
+        "cloudpickle",
+        "dill",
+        "joblib",
+        "shelve",
+        "marshal",
+    }
+    found = [
+        module.place(imported.line)
+        for module in ALL_MODULES
+        for imported in module.imports
+        if imported.module.partition(".")[0] in picklers
+    ]
+    assert found == []
+
+
+def test_all_says_what_is_public() -> None:
+    wrong = []
+    for module in PUBLIC_MODULES:
+        declared = module.declared_all()
+        if declared is None:
+            wrong.append(f"{module.place(1)} has no __all__")
+            continue
+        wrong += [
+            f"{module.place(node.lineno)} is not in __all__: {node.name}"
+            for node in module.tree.body
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and not node.name.startswith("_")
+            and node.name not in declared
+        ]
+    assert wrong == []
+
+
+def test_a_package_only_hands_names_on() -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If)
+    wrong = []
+    for module in ALL_MODULES:
+        for node in module.tree.body if module.is_package else ():
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            is_lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
+            if not (is_text or is_lazy or isinstance(node, allowed)):
+                wrong.append(module.place(node.lineno))
+    assert wrong == []
