@@ -1,0 +1,353 @@
+"""How fast a `TFKerasTrial` trains and validates, beside Keras alone.
+
+    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--markdown]
+
+Run it with the Python of an environment that has detcore-keras and TensorFlow. Each variant is a
+process of its own that waits between turns; the parent hands the turn to one after the other, in a
+new random order each round. A ratio is taken within a round, against Keras alone in that round; the
+table gives medians and quartiles over rounds. The null control is Keras alone against itself:
+differences within its spread say nothing, and then the CPU column counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CASES = ("tf.data", "arrays", "cnn", "evaluate", "evaluate arrays")
+VARIANTS = ("bare", "null", "hooks", "fast")
+UNIT = 100
+BATCHES = {"tf.data": 400, "arrays": 400, "cnn": 60, "evaluate": 400, "evaluate arrays": 400}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
+    options = parser.parse_args()
+    if options.worker:
+        _serve(*options.worker)
+        return
+    if options.markdown:
+        print("| case | variant | us/batch | cpu us/batch | times as fast [q1, q3] | cpu x |")
+        print("|---|---|---|---|---|---|")
+    for case in options.only.split(","):
+        for line in _compare(case.strip(), options.rounds):
+            print(line, flush=True)
+
+
+# -- the parent: turns and ratios ------------------------------------------------------------------
+
+
+def _compare(case: str, rounds: int) -> list[str]:
+    names = [v for v in VARIANTS if not (case.startswith("evaluate") and v == "hooks")]
+    workers = {name: _start(case, name) for name in names}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    try:
+        for _ in range(rounds):
+            for name in random.sample(names, len(names)):
+                times[name].append(_turn(workers[name]))
+    finally:
+        for worker in workers.values():
+            assert worker.stdin is not None
+            worker.stdin.close()
+            worker.wait(60)
+    return [_row(case, name, times) for name in names]
+
+
+def _start(case: str, name: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+    worker = subprocess.Popen(
+        [sys.executable, __file__, "--worker", case, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    _read(worker)  # ready, after a warm-up
+    return worker
+
+
+def _turn(worker: subprocess.Popen[str]) -> tuple[float, float]:
+    assert worker.stdin is not None
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+    wall, cpu = json.loads(_read(worker))
+    return wall, cpu
+
+
+def _read(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        if line.startswith("@"):
+            return line[1:]
+    raise SystemExit(f"a worker ended with code {worker.wait()}")
+
+
+def _row(case: str, name: str, times: dict[str, list[tuple[float, float]]]) -> str:
+    count = BATCHES[case]
+    wall = statistics.median(t[0] for t in times[name]) / count * 1e6
+    cpu = statistics.median(t[1] for t in times[name]) / count * 1e6
+    pairs = list(zip(times["bare"], times[name], strict=True))
+    speed = _quartiles([bare[0] / mine[0] for bare, mine in pairs])
+    cpus = _quartiles([mine[1] / bare[1] for bare, mine in pairs])
+    label = {"null": "Keras alone, null control", "bare": "Keras alone"}.get(
+        name, f"detcore, {name}"
+    )
+    return (
+        f"| {case} | {label} | {wall:.0f} | {cpu:.0f} | {speed[1]:.2f} [{speed[0]:.2f}, "
+        f"{speed[2]:.2f}] | {cpus[1]:.3f} [{cpus[0]:.3f}, {cpus[2]:.3f}] |"
+    )
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+
+
+# -- a worker: one variant, one turn at a time -----------------------------------------------------
+
+
+def _serve(case: str, variant: str) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    from detcore.trial import PrepareOptions
+    from detcore_keras._worker import prepare_worker
+
+    prepare_worker(PrepareOptions(seed=1))
+    run = _bare(case) if variant in ("bare", "null") else _detcore(case, variant)
+    run(BATCHES[case], lambda: _wait(first=True), _wait)
+
+
+_started: list[float] = []
+
+
+def _wait(first: bool = False) -> None:
+    """End a turn, and block until the next one; exit when the parent is done."""
+    if first:
+        print("@ready", flush=True)
+    else:
+        wall, cpu = time.perf_counter() - _started[0], time.process_time() - _started[1]
+        print("@" + json.dumps([wall, cpu]), flush=True)
+    if not sys.stdin.readline():
+        os._exit(0)
+    _started[:] = [time.perf_counter(), time.process_time()]
+
+
+def _model(case: str) -> Any:
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    if case == "cnn":
+        parts = [
+            tf.keras.Input((28, 28, 1)),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+        ]
+    else:
+        parts = [tf.keras.Input((64,)), layers.Dense(64, activation="relu")]
+    return tf.keras.Sequential([*parts, layers.Dense(10)])
+
+
+def _compile(model: Any) -> None:
+    import tensorflow as tf
+
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+
+
+def _records(case: str, *, validation: bool = False) -> tuple[Any, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    count = 32 * BATCHES[case] if validation else 1792
+    shape = (28, 28, 1) if case == "cnn" else (64,)
+    return rng.random((count, *shape), dtype="float32"), rng.integers(0, 10, count)
+
+
+def _dataset(case: str, *, validation: bool = False) -> Any:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(_records(case, validation=validation))
+    return dataset.batch(32) if validation else dataset.shuffle(1792, seed=1).batch(32)
+
+
+Run = Callable[[int, Callable[[], None], Callable[[], None]], None]
+
+
+def _bare(case: str) -> Run:
+    def run(count: int, ready: Callable[[], None], turn: Callable[[], None]) -> None:
+        import tensorflow as tf
+
+        model = _model(case)
+        _compile(model)
+        if case.startswith("evaluate"):
+            x, y = _records(case, validation=True)
+            data = (
+                {"x": x, "y": y}
+                if case.endswith("arrays")
+                else {"x": _dataset(case, validation=True)}
+            )
+
+            def again() -> None:
+                model.evaluate(**data, batch_size=32 if "y" in data else None, verbose=0)
+
+            again()
+            ready()
+            while True:
+                again()
+                turn()
+
+        # One fit, as detcore has it; the callback is of epochs only, so Keras pays nothing for it.
+        class Turns(tf.keras.callbacks.Callback):  # type: ignore[misc]
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                if epoch == 1:
+                    ready()
+                elif epoch > 1:
+                    turn()
+
+        options = {"verbose": 0, "callbacks": [Turns()], "epochs": 1 << 20}
+        if case == "arrays":
+            x, y = _records(case)
+            per_epoch = len(x) // 32
+            repeat = -(-count // per_epoch)
+            import numpy as np
+
+            # As many records as a turn has batches, so that one epoch is one turn.
+            x, y = (np.concatenate([a] * repeat)[: count * 32] for a in (x, y))
+            model.fit(x, y, batch_size=32, **options)
+        else:
+            model.fit(_dataset(case).repeat(), steps_per_epoch=count, **options)
+
+    return run
+
+
+class _TurnClock:
+    """A clock whose boundary is each unit, and whose turns are `count` batches."""
+
+    def __init__(
+        self, count: int, unit: int, ready: Callable[[], None], turn: Callable[[], None]
+    ) -> None:
+        self.steps_completed = 0
+        self.next_boundary = self._unit = unit
+        self._count, self._ready, self._turn = count, ready, turn
+        self.interrupt_requested = False
+        self.batches_per_epoch = 56
+
+    def boundary(self, steps: int, training: Any, batches: Any = None) -> bool:
+        self.next_boundary = steps + self._unit
+        if steps == 2 * self._count:
+            self._ready()
+        elif steps > self._count and steps % self._count == 0:
+            self._turn()
+        return True
+
+
+def _detcore(case: str, variant: str) -> Run:
+    def run(count: int, ready: Callable[[], None], turn: Callable[[], None]) -> None:
+        from detcore_keras._controller import KerasController
+
+        context = _context(Path(tempfile.mkdtemp(prefix="detcore-benchmark-")))
+        trial = _trial_class(case, variant)(context)
+        controller = KerasController(trial, context)
+        if case.startswith("evaluate"):
+            controller.validate()
+            ready()
+            while True:
+                controller.validate()
+                turn()
+        unit = min(UNIT, count)
+        controller.run(_TurnClock(count, unit, ready, turn))  # type: ignore[arg-type]
+
+    return run
+
+
+def _trial_class(case: str, variant: str) -> Any:
+    import tensorflow as tf
+
+    from detcore_keras import TFKerasTrial
+
+    class Hooks(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        _supports_tf_logs = True
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            pass
+
+    class Trial(TFKerasTrial):
+        def build_model(self) -> Any:
+            model = self.context.wrap_model(_model(case))
+            _compile(model)
+            return model
+
+        def build_training_data_loader(self) -> Any:
+            if case.endswith("arrays"):
+                return _records(case)
+            return self.context.wrap_dataset(_dataset(case))
+
+        def build_validation_data_loader(self) -> Any:
+            if case.endswith("arrays"):
+                return _records(case, validation=True)
+            return self.context.wrap_dataset(_dataset(case, validation=True))
+
+        def keras_callbacks(self) -> list[Any]:
+            return [Hooks()] if variant == "hooks" else []
+
+    return Trial
+
+
+def _context(folder: Path) -> Any:
+    from detcore.distributed import DistributedContext
+    from detcore.trial import TrialSetup
+    from detcore.types import TrialInfo
+    from detcore_keras import TFKerasTrialContext
+
+    hparams = {"global_batch_size": 32}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=1,
+        hparams=hparams,
+        config={},
+        model_dir=str(folder),
+        trial_dir=str(folder),
+        database_url="",
+    )
+    ranks = DistributedContext(
+        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
+    )
+    return TFKerasTrialContext(
+        TrialSetup(
+            config={},
+            hparams=hparams,
+            seed=1,
+            distributed=ranks,
+            info=info,
+            tensorboard_path=folder,
+            cache_dir=folder,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
