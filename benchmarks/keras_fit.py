@@ -1,6 +1,6 @@
 """How fast a `TFKerasTrial` trains and validates, beside Keras alone.
 
-    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--markdown]
+    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--threads 1] [--markdown]
 
 Run it with the Python of an environment that has detcore-keras and TensorFlow. Each variant is a
 process of its own that waits between turns; the parent hands the turn to one after the other, in a
@@ -34,26 +34,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
     options = parser.parse_args()
     if options.worker:
-        _serve(*options.worker)
+        _serve(*options.worker, threads=options.threads)
         return
     if options.markdown:
         print("| case | variant | us/batch | cpu us/batch | times as fast [q1, q3] | cpu x |")
         print("|---|---|---|---|---|---|")
     for case in options.only.split(","):
-        for line in _compare(case.strip(), options.rounds):
+        for line in _compare(case.strip(), options.rounds, options.threads):
             print(line, flush=True)
 
 
 # -- the parent: turns and ratios ------------------------------------------------------------------
 
 
-def _compare(case: str, rounds: int) -> list[str]:
+def _compare(case: str, rounds: int, threads: int) -> list[str]:
     names = [v for v in VARIANTS if not (case.startswith("evaluate") and v == "hooks")]
-    workers = {name: _start(case, name) for name in names}
+    workers = {name: _start(case, name, threads) for name in names}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     try:
         for _ in range(rounds):
@@ -67,7 +68,7 @@ def _compare(case: str, rounds: int) -> list[str]:
     return [_row(case, name, times) for name in names]
 
 
-def _start(case: str, name: str) -> subprocess.Popen[str]:
+def _start(case: str, name: str, threads: int) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -75,7 +76,7 @@ def _start(case: str, name: str) -> subprocess.Popen[str]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     worker = subprocess.Popen(
-        [sys.executable, __file__, "--worker", case, name],
+        [sys.executable, __file__, "--worker", case, name, "--threads", str(threads)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -124,11 +125,11 @@ def _quartiles(values: list[float]) -> list[float]:
 # -- a worker: one variant, one turn at a time -----------------------------------------------------
 
 
-def _serve(case: str, variant: str) -> None:
+def _serve(case: str, variant: str, *, threads: int) -> None:
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     from detcore.trial import PrepareOptions
     from detcore_keras._worker import prepare_worker
 
