@@ -31,6 +31,7 @@ __all__ = [
     "InvalidModelException",
     "LedgerError",
     "MetricError",
+    "MetricTypeError",
     "NotFoundError",
     "PluginConflictError",
     "PluginError",
@@ -43,7 +44,10 @@ __all__ = [
     "StorageTypeError",
     "UnsafePathError",
     "WorkerError",
+    "describe",
 ]
+
+_MAX_LENGTH = 60
 
 
 class DetcoreError(Exception):
@@ -91,6 +95,10 @@ class LedgerError(DataError):
 
 class MetricError(DetcoreError, ValueError):
     """A metric that cannot be reported or used to decide."""
+
+
+class MetricTypeError(MetricError, TypeError):
+    """A metric, a reducer or a data type of a kind that no metric can be made from."""
 
 
 class ScheduleError(DetcoreError, ValueError):
@@ -196,3 +204,21 @@ InvalidExperimentException = InvalidExperimentError
 InvalidDataTypeException = InvalidDataTypeError
 InvalidConfigurationException = ConfigError
 InvalidModelException = InvalidModelError
+
+
+def describe(value: object) -> str:
+    """Return a value and its type in one short line, for messages of errors.
+
+    Example::
+
+        >>> describe(7)
+        '7 (int)'
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001  (whatever a foreign repr raises, the message matters more)
+        text = "a value that has no repr"
+    if len(text) > _MAX_LENGTH:
+        text = text[: _MAX_LENGTH - 3] + "..."
+    kind = type(value)
+    return f"{text} ({kind.__module__}.{kind.__qualname__})".replace("(builtins.", "(")

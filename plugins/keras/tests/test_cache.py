@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _fakes import (
     FakeClock,
@@ -50,6 +51,27 @@ def test_made_once_and_kept(tmp_path: Path) -> None:
     assert source.calls == 2
     folders = sorted(p.name for p in (tmp_path / "cache" / "datasets" / "numbers").iterdir())
     assert folders == ["1_train", "1_val"]
+
+
+def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
+    names = [f"key{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4, 5, 0)]
+    source = Source(tf.data.Dataset.from_tensors({name: name for name in names}))
+    for _ in range(3):
+        cached = make_context(tmp_path).experimental.cache_train_dataset("keys", "1")(source)
+        assert list(cached().element_spec) == names
+
+
+def test_random_numbers_do_not_depend_on_the_cache(tmp_path: Path) -> None:
+    drawn = []
+    for _ in range(2):
+        np.random.seed(3)
+
+        def make() -> Any:
+            return tf.data.Dataset.from_tensor_slices(np.random.normal(size=3))
+
+        make_context(tmp_path).experimental.cache_train_dataset("random", "1")(make)()
+        drawn.append(np.random.normal())
+    assert drawn[0] == drawn[1]
 
 
 def test_shuffled_by_the_seed(tmp_path: Path) -> None:

@@ -1,5 +1,10 @@
-"""The resumable order of data, data positions, and the ledger. Pure; needs only NumPy."""
+"""The resumable order of data, data positions, the ledger, and the cache of datasets.
 
+Pure; needs only NumPy.
+"""
+
+from detcore.data._dataset_cache import CachedRecords, CacheKey, DatasetCache
+from detcore.data._key_order import key_order, with_key_order
 from detcore.data._ledger import LedgerWriter
 from detcore.data._ledger_format import IdKind
 from detcore.data._order import ShuffledOrder
@@ -7,13 +12,18 @@ from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
 
 __all__ = [
+    "CacheKey",
+    "CachedRecords",
     "DataPosition",
+    "DatasetCache",
     "EpochReport",
     "IdKind",
     "IndexSampler",
     "LedgerReport",
     "LedgerWriter",
     "ShuffledOrder",
+    "key_order",
     "shard_range",
     "verify_ledger",
+    "with_key_order",
 ]

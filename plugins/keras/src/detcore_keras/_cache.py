@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
-import os
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from detcore.errors import DataError, InvalidDataTypeError, UnsafePathError
-from detcore_keras._context import describe
+from detcore.data import CacheKey, DatasetCache, with_key_order
+from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_keras._keras import tf
+from detcore_keras._rng import preserved_rng
 
-__all__ = ["CacheKey", "CachedDataset"]
-
-_logger = logging.getLogger("detcore.keras")
-
-_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_COUNT_FILE = "detcore-records.json"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CacheKey:
-    """What names a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
-
-    dataset_id: str
-    dataset_version: str
-    part: str
-
-    @classmethod
-    def checked(cls, dataset_id: str, dataset_version: str, *, part: str) -> CacheKey:
-        """Make a key, or refuse names that do not belong in a file name.
-
-        Raises:
-            UnsafePathError: If a name is empty, or has other characters than letters, digits,
-                ``.``, ``_``, ``-``, or begins with ``.`` or ``-``.
-        """
-        for what, name in (("dataset_id", dataset_id), ("dataset_version", dataset_version)):
-            if not isinstance(name, str) or not _SAFE.fullmatch(name):
-                raise UnsafePathError(
-                    f"{what} is {name!r}, which cannot be part of a file name.\n"
-                    "A cached dataset is a folder of that name.\n"
-                    "Use letters, digits, '.', '_' and '-', not beginning with '.' or '-'."
-                )
-        return cls(dataset_id, dataset_version, part)
-
-    def folder(self, root: Path) -> Path:
-        """Return the folder below `root`."""
-        return root / "datasets" / self.dataset_id / f"{self.dataset_version}_{self.part}"
+__all__ = ["CachedDataset"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +63,15 @@ class CachedDataset:
         if self.root is None:
             dataset = self._made()
             return dataset, _count(dataset)
-        folder = self.key.folder(self.root)
-        if not (folder / _COUNT_FILE).exists():
-            self._write(folder)
-        record = json.loads((folder / _COUNT_FILE).read_text(encoding="utf-8"))
-        num_records = int(record["num_records"])
-        dataset = tf.data.Dataset.load(str(folder))
-        return dataset.apply(tf.data.experimental.assert_cardinality(num_records)), num_records
+        cached = DatasetCache(self.root).open(self.key, self._write)
+        dataset = tf.data.Dataset.load(str(cached.folder))
+        # TensorFlow's file loses the order of a record's keys, differently in each process.
+        spec = with_key_order(dataset.element_spec, cached.keys)
+        dataset = tf.data.Dataset.load(str(cached.folder), spec)
+        return (
+            dataset.apply(tf.data.experimental.assert_cardinality(cached.num_records)),
+            cached.num_records,
+        )
 
     def _made(self) -> Any:
         dataset = self.make_dataset()
@@ -123,29 +86,12 @@ class CachedDataset:
             )
         return dataset
 
-    def _write(self, folder: Path) -> None:
-        """Write beside the folder, then rename: what is there is whole."""
-        scratch = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-        shutil.rmtree(scratch, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._made().save(str(scratch))
-            num_records = _count(tf.data.Dataset.load(str(scratch)))
-            text = json.dumps({"version": 1, "num_records": num_records}) + "\n"
-            (scratch / _COUNT_FILE).write_text(text, encoding="utf-8")
-            _rename(scratch, folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        _logger.info("cached %d records of %s in %s", num_records, self.key.dataset_id, folder)
-
-
-def _rename(scratch: Path, folder: Path) -> None:
-    try:
-        scratch.rename(folder)
-    except OSError:
-        # Another trial was first; what it wrote under this name and version is as good.
-        if not (folder / _COUNT_FILE).exists():
-            raise
+    def _write(self, folder: Path) -> tuple[int, Any]:
+        # A trial that finds the dataset in the cache must go on with the same random numbers.
+        with preserved_rng():
+            dataset = self._made()
+            dataset.save(str(folder))
+        return _count(tf.data.Dataset.load(str(folder))), dataset.element_spec
 
 
 def _count(dataset: Any) -> int:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore import TrialContext
-from detcore.errors import CheckFailedError, InvalidExperimentError, InvalidModelError
+from detcore.errors import (
+    CheckFailedError,
+    InvalidExperimentError,
+    InvalidModelError,
+    describe,
+)
 
 if TYPE_CHECKING:
     from detcore.trial import TrialSetup
@@ -227,7 +232,7 @@ class TFKerasExperimentalContext:
             CheckFailedError: If it is used twice, or together with ``context.wrap_dataset``.
             UnsafePathError: If a name has characters that do not belong in a file name.
         """
-        from detcore_keras._cache import CacheKey
+        from detcore.data import CacheKey
 
         if self.is_caching_training_data:
             raise CheckFailedError(
@@ -262,7 +267,7 @@ class TFKerasExperimentalContext:
         Raises:
             UnsafePathError: If a name has characters that do not belong in a file name.
         """
-        from detcore_keras._cache import CacheKey
+        from detcore.data import CacheKey
 
         key = CacheKey.checked(dataset_id, dataset_version, part="val")
         return self._decorator(key, shuffle, reshuffle=False, train=False)
@@ -293,15 +298,6 @@ class TFKerasExperimentalContext:
             return read
 
         return decorate
-
-
-def describe(value: object) -> str:
-    """Name a value and its type, for messages."""
-    text = repr(value)
-    if len(text) > 60:
-        text = text[:57] + "..."
-    kind = type(value)
-    return f"{text} ({kind.__module__}.{kind.__qualname__})".replace("(builtins.", "(")
 
 
 def _check_fit_option(name: str, value: object) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
-from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError
+from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, describe
 from detcore_keras._adapter import SequenceAdapter
-from detcore_keras._context import FitOptions, describe
+from detcore_keras._context import FitOptions
 from detcore_keras._keras import keras, tf
 from detcore_keras._rng import preserved_rng
 

@@ -9,10 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, InvalidModelError
+from detcore.errors import (
+    CheckpointNotFoundError,
+    InvalidCheckpointError,
+    InvalidModelError,
+    describe,
+)
 from detcore.trial import import_trial_class
 from detcore_keras._code import code_imported_from
-from detcore_keras._context import TFKerasTrialContext, describe
+from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import keras
 from detcore_keras._legacy import (

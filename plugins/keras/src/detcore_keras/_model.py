@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidExperimentError, InvalidModelError
-from detcore_keras._context import describe
+from detcore.errors import InvalidExperimentError, InvalidModelError, describe
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:

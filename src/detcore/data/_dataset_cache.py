@@ -1,0 +1,177 @@
+"""A folder of datasets that are written once and read by every later trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detcore.data._key_order import key_order
+from detcore.errors import DataError, UnsafePathError, describe
+from detcore.types import JSONValue
+
+__all__ = ["CacheKey", "CachedRecords", "DatasetCache"]
+
+_logger = logging.getLogger("detcore.data")
+
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RECORD_FILE = "detcore-records.json"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheKey:
+    """What names a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
+
+    dataset_id: str
+    dataset_version: str
+    part: str
+
+    @classmethod
+    def checked(cls, dataset_id: str, dataset_version: str, *, part: str) -> CacheKey:
+        """Make a key, or refuse names that do not belong in a file name.
+
+        Raises:
+            UnsafePathError: If a name is empty, or has other characters than letters, digits,
+                ``.``, ``_``, ``-``, or begins with ``.`` or ``-``.
+        """
+        for what, name in (("dataset_id", dataset_id), ("dataset_version", dataset_version)):
+            if not isinstance(name, str) or not _SAFE.fullmatch(name):
+                raise UnsafePathError(
+                    f"{what} is {name!r}, which cannot be part of a file name.\n"
+                    "A cached dataset is a folder of that name.\n"
+                    "Use letters, digits, '.', '_' and '-', not beginning with '.' or '-'."
+                )
+        return cls(dataset_id, dataset_version, part)
+
+    def folder(self, root: Path) -> Path:
+        """Return the folder below `root`."""
+        return root / "datasets" / self.dataset_id / f"{self.dataset_version}_{self.part}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CachedRecords:
+    """A dataset that is in the cache, whole.
+
+    Attributes:
+        folder: Where its files are.
+        num_records: How many records it has; >= 1.
+        keys: The order of the keys of a record, for `with_key_order`; None if it is not known.
+    """
+
+    folder: Path
+    num_records: int
+    keys: JSONValue = None
+
+
+class DatasetCache:
+    """The cache folder. It knows nothing of how a framework writes a dataset.
+
+    Args:
+        root: Folder below which the datasets are; it need not exist.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, key: CacheKey) -> CachedRecords | None:
+        """Return what is cached under `key`, or None.
+
+        Raises:
+            DataError: If there is something that this version cannot read.
+        """
+        folder = key.folder(self._root)
+        path = folder / _RECORD_FILE
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["version"] != _VERSION:
+                raise ValueError(f"version {record['version']!r}, but this is version {_VERSION}")
+            num_records = record["num_records"]
+            if not isinstance(num_records, int) or num_records < 1:
+                raise ValueError(f"num_records is {describe(num_records)}")
+            return CachedRecords(folder=folder, num_records=num_records, keys=record.get("keys"))
+        except FileNotFoundError:
+            return None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"the cached dataset {key.dataset_id!r} cannot be read: {path}: {error}\n"
+                f"Remove the folder {folder}, and it is made again."
+            ) from error
+
+    def open(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
+        """Return what is cached under `key`; write it before, if it is not there.
+
+        It is written beside its folder, then renamed, so a dataset that is there is whole. Where
+        several processes write the same one, the first stays, and all of them read it.
+
+        Args:
+            key: Names the dataset.
+            write: Writes the dataset into a folder, which does not exist yet. Returns the number
+                of records, and the structure of one (dicts, tuples and lists of anything).
+
+        Raises:
+            DataError: If it has no records, or what is there cannot be read.
+        """
+        return self.find(key) or self._written(key, write)
+
+    def _written(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
+        folder = key.folder(self._root)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_overs(folder)
+        scratch = _scratch(folder, os.getpid())
+        try:
+            num_records, structure = write(scratch)
+            if num_records < 1:
+                raise DataError(
+                    f"the dataset {key.dataset_id!r} is empty: it has {num_records} records, so "
+                    "there is nothing to cache."
+                )
+            record = {"version": _VERSION, "num_records": num_records, "keys": key_order(structure)}
+            text = json.dumps(record) + "\n"
+            (scratch / _RECORD_FILE).write_text(text, encoding="utf-8")
+            try:
+                scratch.rename(folder)
+            except OSError:
+                # Another process was first: what it wrote under this name and version is as good.
+                if not (folder / _RECORD_FILE).exists():
+                    raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        found = self.find(key)
+        if found is None:
+            raise DataError(f"{folder} was removed while it was written; start again")
+        _logger.info("cached %d records of %s in %s", found.num_records, key.dataset_id, folder)
+        return found
+
+
+def _scratch(folder: Path, pid: int) -> Path:
+    return folder.with_name(f"{folder.name}.{socket.gethostname()}.{pid}.tmp")
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Remove what processes of this machine left when they were killed while writing."""
+    start, end = _scratch(folder, 0).name.split(".0.tmp")[0] + ".", ".tmp"
+    for path in folder.parent.iterdir():
+        pid = path.name[len(start) : -len(end)]
+        is_ours = path.name.startswith(start) and path.name.endswith(end) and pid.isdecimal()
+        if is_ours and not _is_alive(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # an earlier process with our number
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
