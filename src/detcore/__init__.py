@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore import core, errors
+    from detcore import core, errors, experimental
     from detcore.errors import DetcoreError, InvalidHP
     from detcore.hooks import hookimpl
     from detcore.trial import Trial, TrialContext
@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "core",
     "errors",
+    "experimental",
     "hookimpl",
 ]
 
@@ -34,6 +35,7 @@ _HOMES = {
     "TrialContext": "detcore.trial",
     "core": "detcore.core",
     "errors": "detcore.errors",
+    "experimental": "detcore.experimental",
     "hookimpl": "detcore.hooks",
 }
 

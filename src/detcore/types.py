@@ -116,6 +116,8 @@ class Framework:
             the trial is made (seeds, device settings), or None.
         load_checkpoint: A callable ``(path) -> model`` for checkpoints this framework wrote, or
             None.
+        native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
+            trains without a trial class, or None.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         install_hint: The command that brings what `requires` names.
     """
@@ -126,6 +128,7 @@ class Framework:
     controller: str
     prepare_worker: str | None = None
     load_checkpoint: str | None = None
+    native_init: str | None = None
     requires: tuple[str, ...] = ()
     install_hint: str = ""
 
@@ -147,6 +150,9 @@ class TrialInfo:
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
         test_mode: One batch, one validation, one checkpoint.
+        source_checkpoint: What a fresh trial starts from: UUID of another trial's checkpoint or
+            absolute path of a folder, or None. Of no meaning where `latest_checkpoint` is set.
+        source_storage: URL of the storage that `source_checkpoint` is in; None for the trial's.
     """
 
     experiment_id: int
@@ -161,3 +167,5 @@ class TrialInfo:
     latest_checkpoint: str | None = None
     steps_completed: int = 0
     test_mode: bool = False
+    source_checkpoint: str | None = None
+    source_storage: str | None = None

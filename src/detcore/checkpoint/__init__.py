@@ -16,6 +16,7 @@ from detcore.checkpoint._manifest import (
     read_manifest,
 )
 from detcore.checkpoint._recover import recover_checkpoints
+from detcore.checkpoint._source import CheckpointSource, find_source, pin_source
 from detcore.checkpoint._verify import Fault, verify_checkpoint
 
 __all__ = [
@@ -23,13 +24,16 @@ __all__ = [
     "METADATA_FILE",
     "CheckpointContext",
     "CheckpointOwner",
+    "CheckpointSource",
     "DownloadMode",
     "Fault",
     "Manifest",
     "delete_checkpoint",
     "download_checkpoint",
+    "find_source",
     "has_manifest",
     "list_committed",
+    "pin_source",
     "read_manifest",
     "recover_checkpoints",
     "verify_checkpoint",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detcore.config._derived import smoke_config, trial_seed
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import resolve_constants
 from detcore.config._loader import (
@@ -35,4 +36,6 @@ __all__ = [
     "parse_set_flags",
     "render",
     "resolve_constants",
+    "smoke_config",
+    "trial_seed",
 ]

@@ -20,6 +20,7 @@ from detcore.core._events import EventPipe
 from detcore.core._info import read_trial_info
 from detcore.core._modes import EarlyExitReason, PreemptMode, SearcherMode, TensorboardMode
 from detcore.core._preempt import PreemptContext
+from detcore.core._script import ScriptExperiment, script_file
 from detcore.core._searcher import SearcherContext, SearcherOperation
 from detcore.core._train import TrainContext
 from detcore.distributed import DistributedContext
@@ -34,6 +35,7 @@ __all__ = [
     "EventPipe",
     "PreemptContext",
     "PreemptMode",
+    "ScriptExperiment",
     "SearcherContext",
     "SearcherMode",
     "SearcherOperation",
@@ -43,4 +45,5 @@ __all__ = [
     "Unit",
     "init",
     "read_trial_info",
+    "script_file",
 ]

@@ -11,6 +11,7 @@ from detcore.core._modes import EarlyExitReason, PreemptMode, TensorboardMode
 from detcore.core._opening import Ending, Parts, Settings, open_parts
 from detcore.core._outcome import outcome_of
 from detcore.core._preempt import PreemptContext
+from detcore.core._script import ScriptExperiment
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
 from detcore.errors import ConfigError, ContextStateError
@@ -33,6 +34,7 @@ def init(
     checkpoint_storage: str | Mapping[str, object] | None = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+    script: ScriptExperiment | None = None,
 ) -> Context:
     """Make the context of this process's trial; enter it with ``with``.
 
@@ -47,6 +49,8 @@ def init(
             ``checkpoints`` in ``DETCORE_HOME``.
         preempt_mode: Who asks whether to stop early.
         tensorboard_mode: Whether reported metrics are written to event files.
+        script: What is recorded of a script by itself: configuration, hyperparameters, seed. Of no
+            meaning in a process that ``detcore run`` started.
 
     Raises:
         ConfigError: If an argument is of the wrong kind.
@@ -64,6 +68,7 @@ def init(
         checkpoint_storage=checkpoint_storage,
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
+        script=script or ScriptExperiment(),
     )
 
 
@@ -87,6 +92,7 @@ class Context:
         checkpoint_storage: str | Mapping[str, object] | None,
         preempt_mode: PreemptMode,
         tensorboard_mode: TensorboardMode,
+        script: ScriptExperiment,
     ) -> None:
         self.environment = environment
         self.distributed = distributed
@@ -97,6 +103,7 @@ class Context:
             preempt=self.preempt,
             checkpoint_storage=checkpoint_storage,
             tensorboard_mode=tensorboard_mode,
+            script=script,
         )
         self._parts: Parts | None = None
         self._stack = contextlib.ExitStack()

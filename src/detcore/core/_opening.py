@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
     from detcore.core._modes import TensorboardMode
     from detcore.core._preempt import PreemptContext
+    from detcore.core._script import ScriptExperiment
     from detcore.database import Database, Spool
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
@@ -40,6 +41,7 @@ class Settings:
     preempt: PreemptContext
     checkpoint_storage: str | Mapping[str, object] | None
     tensorboard_mode: TensorboardMode
+    script: ScriptExperiment
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
     if managed is not None:
         info = _settle(managed, database, storage)
     else:
-        info = _record_script(database, environment, plugins, storage)
+        info = _record_script(database, environment, plugins, storage, settings.script)
     events = EventPipe(environment.events_fd)
     observers = Observers(info, events, plugins)
     stack.callback(_record_end, ending, observers, database, None if managed else info)
@@ -160,12 +162,16 @@ def _settle(managed: TrialInfo, database: Database, storage: StorageBackend) -> 
 
 
 def _record_script(
-    database: Database, environment: Environment, plugins: PluginManager, storage: StorageBackend
+    database: Database,
+    environment: Environment,
+    plugins: PluginManager,
+    storage: StorageBackend,
+    script: ScriptExperiment,
 ) -> TrialInfo:
     from detcore.core import _standalone
 
     _standalone.settle_dead_scripts(database, environment, plugins)
-    return _standalone.create_records(database, environment, storage.url)
+    return _standalone.create_records(database, environment, plugins, storage, script)
 
 
 def _open_spool(info: TrialInfo, database: Database, stack: contextlib.ExitStack) -> Spool:

@@ -3,42 +3,69 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.core._script import script_file
 from detcore.errors import DetcoreError
 from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.core._script import ScriptExperiment
     from detcore.database import Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
 
 __all__ = ["create_records", "settle_dead_scripts"]
 
 
-def create_records(database: Database, environment: Environment, storage_url: str) -> TrialInfo:
-    """Record an experiment with one trial, named after the script.
+def create_records(
+    database: Database,
+    environment: Environment,
+    plugins: PluginManager,
+    storage: StorageBackend,
+    script: ScriptExperiment,
+) -> TrialInfo:
+    """Record an experiment with one trial.
 
     Args:
         database: Where to.
         environment: Its `home` holds the trial's folder.
-        storage_url: Where the checkpoints will be.
+        plugins: What opens the storage of a checkpoint to start from.
+        storage: Where the checkpoints will be.
+        script: What is recorded of it.
+
+    Raises:
+        RunError: If the configuration names a checkpoint to start from that is not there.
     """
-    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
-    name = script.name if script is not None and script.name not in ("", "-c") else "interactive"
-    model_dir = script.parent.absolute() if script is not None and script.exists() else Path.cwd()
+    from detcore.checkpoint import find_source, pin_source
+
+    source = find_source(
+        script.config.get("searcher") or {},
+        database=database,
+        storage=storage,
+        environment=environment,
+        plugins=plugins,
+    )
+    file = script_file()
+    name = script.name or (file.name if file is not None else "interactive")
+    model_dir = script.model_dir or (file.parent if file is not None else Path.cwd())
     config: dict[str, Any] = {
+        **copy.deepcopy(dict(script.config)),
         "name": name,
         "is_standalone": True,
-        "checkpoint_storage": storage_url,
+        "checkpoint_storage": storage.url,
     }
+    pin_source(config, source)
     experiment_id = database.create_experiment(
         config=config, config_text=None, model_dir=str(model_dir), name=name
     )
-    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
+    trial_id = database.create_trial(
+        experiment_id=experiment_id, hparams=script.hparams, seed=script.seed
+    )
     trial_dir = _folder(environment, experiment_id) / "trials" / str(trial_id)
     trial_dir.mkdir(parents=True, exist_ok=True)
     database.set_trial_dir(trial_id, str(trial_dir))
@@ -47,12 +74,15 @@ def create_records(database: Database, environment: Environment, storage_url: st
         experiment_id=experiment_id,
         trial_id=trial_id,
         run_id=run_id,
-        trial_seed=0,
-        hparams={},
+        trial_seed=script.seed,
+        hparams=script.hparams,
         config=config,
         model_dir=str(model_dir),
         trial_dir=str(trial_dir),
         database_url=environment.database_url,
+        test_mode=script.test_mode,
+        source_checkpoint=source.checkpoint if source else None,
+        source_storage=source.storage_url if source else None,
     )
 
 

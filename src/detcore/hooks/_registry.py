@@ -74,7 +74,7 @@ KINDS = (
         hook="detcore_register_framework",
         load_type=lambda: Framework,
         targets=("trial_class", "context_class", "controller"),
-        optional_targets=("prepare_worker", "load_checkpoint"),
+        optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
         texts=("requires",),
     ),
     Kind(

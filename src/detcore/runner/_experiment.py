@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.config import ExperimentConfig, LoadedConfig, resolve_constants
+from detcore.checkpoint import CheckpointSource, find_source, pin_source
+from detcore.config import (
+    ExperimentConfig,
+    LoadedConfig,
+    resolve_constants,
+    smoke_config,
+    trial_seed,
+)
 from detcore.database import Database, ingest_spools
 from detcore.errors import RunError
 from detcore.launch import LocalLauncher
@@ -30,8 +37,6 @@ __all__ = [
     "resume_experiment",
     "start_experiment",
 ]
-
-_SEEDS = 2**31
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +93,10 @@ def start_experiment(
         test_mode: One batch, one validation, one checkpoint.
 
     Raises:
-        RunError: If the configuration asks for what this release cannot do.
+        RunError: If the configuration asks for what this release cannot do, or for a checkpoint
+            to start from that is not there.
     """
-    config = _for_test(loaded.config) if test_mode else loaded.config
+    config = smoke_config(loaded.config) if test_mode else loaded.config
     _check_supported(config, settings.plugins)
     plain = config.model_dump(mode="json")
     with _open_storage(plain, settings) as storage:
@@ -98,6 +104,7 @@ def start_experiment(
     seed = plain["reproducibility"]["experiment_seed"]
     hparams = resolve_constants(config.hyperparameters, seed=seed)
     with Database.open(settings.environment.database_url) as database:
+        pin_source(plain, _find_source(plain, database, settings))
         experiment_id = database.create_experiment(
             config=plain,
             config_text=loaded.text,
@@ -105,7 +112,7 @@ def start_experiment(
             name=config.name,
         )
         trial_id = database.create_trial(
-            experiment_id=experiment_id, hparams=hparams, seed=_trial_seed(seed)
+            experiment_id=experiment_id, hparams=hparams, seed=trial_seed(seed)
         )
         folder = _experiment_folder(settings.environment, experiment_id)
         database.set_trial_dir(trial_id, str(folder / "trials" / str(trial_id)))
@@ -223,6 +230,7 @@ class _Run:
     def _trial_info(self, trial_id: int) -> TrialInfo:
         trial = self._database.get_trial(trial_id)
         latest = self._recover_checkpoints(trial_id)
+        source = None if latest else _find_source(self._plain, self._database, self._settings)
         return TrialInfo(
             experiment_id=self._experiment_id,
             trial_id=trial_id,
@@ -240,6 +248,8 @@ class _Run:
             latest_checkpoint=latest.uuid if latest else None,
             steps_completed=latest.steps_completed if latest else 0,
             test_mode=self._test_mode,
+            source_checkpoint=source.checkpoint if source else None,
+            source_storage=source.storage_url if source else None,
         )
 
     def _recover_checkpoints(self, trial_id: int) -> Any:
@@ -331,35 +341,21 @@ def _open_storage(plain: Mapping[str, Any], settings: RunSettings) -> Iterator[S
         yield storage
 
 
+def _find_source(
+    plain: Mapping[str, Any], database: Database, settings: RunSettings
+) -> CheckpointSource | None:
+    with _open_storage(plain, settings) as storage:
+        return find_source(
+            plain["searcher"],
+            database=database,
+            storage=storage,
+            environment=settings.environment,
+            plugins=settings.plugins,
+        )
+
+
 def _experiment_folder(environment: Environment, experiment_id: int) -> Path:
     return environment.home / "experiments" / str(experiment_id)
-
-
-def _trial_seed(experiment_seed: int) -> int:
-    import numpy as np
-
-    return int(np.random.RandomState(experiment_seed).randint(0, _SEEDS, dtype=np.int64))
-
-
-def _for_test(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the configuration of a smoke run: one batch, one validation, one checkpoint."""
-    plain = config.model_dump(mode="json")
-    searcher = plain["searcher"]
-    plain["searcher"] = {
-        "name": "single",
-        "metric": searcher["metric"],
-        "smaller_is_better": searcher["smaller_is_better"],
-        "max_length": {"batches": 1},
-    }
-    plain.update(
-        scheduling_unit=1,
-        min_validation_period={"batches": 0},
-        min_checkpoint_period={"batches": 0},
-        checkpoint_policy="none",
-        perform_initial_validation=False,
-        max_restarts=0,
-    )
-    return ExperimentConfig.model_validate(plain)
 
 
 def _check_supported(config: ExperimentConfig, plugins: PluginManager) -> None:

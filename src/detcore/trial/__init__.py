@@ -11,9 +11,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
     from detcore.trial._context import TrialContext, TrialSetup
-    from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
-    from detcore.trial._loop import Outcome, run_trial
-    from detcore.trial._resolve import find_framework, import_trial_class
+    from detcore.trial._controller import (
+        LoopingController,
+        PrepareOptions,
+        SteppingController,
+        SupportsStartFrom,
+    )
+    from detcore.trial._loop import (
+        OpenTrial,
+        Outcome,
+        open_trial,
+        prepare_process,
+        run_trial,
+    )
+    from detcore.trial._random import (
+        capture_random_state,
+        preserved_random_state,
+        restore_random_state,
+    )
+    from detcore.trial._resolve import (
+        check_requirements,
+        find_framework,
+        import_object,
+        import_trial_class,
+    )
     from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_config
     from detcore.trial._trial import Trial
 
@@ -21,18 +42,27 @@ __all__ = [
     "Clock",
     "Decision",
     "LoopingController",
+    "OpenTrial",
     "Outcome",
     "PrepareOptions",
     "Schedule",
     "SchedulePlan",
     "Step",
     "SteppingController",
+    "SupportsStartFrom",
     "Trial",
     "TrialContext",
     "TrialSetup",
+    "capture_random_state",
+    "check_requirements",
     "find_framework",
+    "import_object",
     "import_trial_class",
+    "open_trial",
     "plan_from_config",
+    "prepare_process",
+    "preserved_random_state",
+    "restore_random_state",
     "run_trial",
 ]
 
@@ -40,18 +70,27 @@ _HOMES = {
     "Clock": "_clock",
     "Decision": "_schedule",
     "LoopingController": "_controller",
+    "OpenTrial": "_loop",
     "Outcome": "_loop",
     "PrepareOptions": "_controller",
     "Schedule": "_schedule",
     "SchedulePlan": "_schedule",
     "Step": "_schedule",
     "SteppingController": "_controller",
+    "SupportsStartFrom": "_controller",
     "Trial": "_trial",
     "TrialContext": "_context",
     "TrialSetup": "_context",
+    "capture_random_state": "_random",
+    "check_requirements": "_resolve",
     "find_framework": "_resolve",
+    "import_object": "_resolve",
     "import_trial_class": "_resolve",
+    "open_trial": "_loop",
     "plan_from_config": "_schedule",
+    "prepare_process": "_loop",
+    "preserved_random_state": "_random",
+    "restore_random_state": "_random",
     "run_trial": "_loop",
 }
 

@@ -85,6 +85,11 @@ class Clock:
         self.stopped: str | None = None
 
     @property
+    def length(self) -> int:
+        """Absolute batch at which training ends, as far as the search method has asked yet."""
+        return self._schedule.plan.length
+
+    @property
     def batches_per_epoch(self) -> int:
         """Batches in one epoch, for epoch callbacks; 0 = unknown."""
         return self._settings.batches_per_epoch

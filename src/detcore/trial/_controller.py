@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
 
-__all__ = ["LoopingController", "PrepareOptions", "SteppingController"]
+__all__ = ["LoopingController", "PrepareOptions", "SteppingController", "SupportsStartFrom"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class PrepareOptions:
 class _Controller(Protocol):
     """What both shapes share.
 
-    Call order: `batches_per_epoch`, then `restore` if the trial is resumed, then training.
+    Call order: `batches_per_epoch`, then `restore` if the trial is resumed, else `start_from` if
+    it starts from another trial's checkpoint (see `SupportsStartFrom`), then training.
     `validate` and `save` may also be called after `restore` and before the first step: an initial
     validation, or one that a killed run did not get to. All calls come from one thread.
     """
@@ -88,4 +89,31 @@ class LoopingController(_Controller, Protocol):
 
         The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are done, and
         may call it earlier; it should do so soon after ``clock.interrupt_requested`` is true.
+        """
+
+
+@runtime_checkable
+class SupportsStartFrom(Protocol):
+    """A controller of either shape that can start from what another trial learned.
+
+    It is what ``searcher.source_checkpoint_uuid`` and ``searcher.source_trial_id`` need. A
+    controller without this method is an error there, and nowhere else.
+    """
+
+    def start_from(self, directory: Path) -> None:
+        """Take over what another trial's checkpoint holds of the model, as a fresh trial.
+
+        Weights, the optimizer's state and counters that are part of the model (a global step, the
+        optimizer's iterations) become what they are in the checkpoint. The clock, the position in
+        the data and the random generators stay those of a trial that starts at batch 0.
+
+        Called instead of `restore`, in every process of the trial that starts before the trial has
+        a checkpoint of its own, and must lead to the same training each time.
+
+        Args:
+            directory: The checkpoint's folder; it is only read. It may come from another system,
+                if the framework's plugin knows its checkpoints.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit the model.
         """

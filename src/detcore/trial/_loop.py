@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from detcore.trial._context import TrialContext, TrialSetup
 from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._schedule import Schedule, plan_from_config
+from detcore.trial._source import start_from_source
 from detcore.trial._stepping import drive_stepping
 from detcore.types import Length, Unit
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from detcore.trial._trial import Trial
     from detcore.types import Framework, TrialInfo
 
-__all__ = ["Outcome", "run_trial"]
+__all__ = ["OpenTrial", "Outcome", "open_trial", "prepare_process", "run_trial"]
 
 Controller = LoopingController | SteppingController
 
@@ -65,31 +66,111 @@ def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig)
         InvalidHP: If the user's code rejects the hyperparameters.
         DetcoreError: If the trial breaks a rule of its API.
     """
-    if core.info is None:
-        raise InvalidExperimentError("run_trial needs a context that belongs to a trial")
     framework = find_framework(trial_class, core.plugins.frameworks())
-    _prepare(framework, core.info, config)
-    with _open_ledger(core.info, config) as ledger:
-        context = _make_context(core, framework, config, ledger)
-        trial = trial_class(context)
-        controller: Controller = import_object(framework.controller)(trial, context)
+    with open_trial(core, framework, config) as opened:
+        return opened.train(trial_class(opened.context))
+
+
+class OpenTrial:
+    """A trial whose worker process is prepared and whose context exists; made by `open_trial`.
+
+    Attributes:
+        context: What the trial's code is given, of the framework's context class.
+    """
+
+    def __init__(
+        self,
+        core: Context,
+        framework: Framework,
+        config: ExperimentConfig,
+        context: TrialContext,
+    ) -> None:
+        self._core = core
+        self._framework = framework
+        self._config = config
+        self.context = context
+
+    def train(self, trial: Trial, *, code_files: Sequence[str] | None = None) -> Outcome:
+        """Train until the search method has no more work for the trial, or it is interrupted.
+
+        Args:
+            trial: Of the framework's trial class.
+            code_files: Files that each checkpoint gets a copy of, relative to the folder of the
+                code; None: all source and settings files there.
+
+        Returns:
+            Why training ended.
+
+        Raises:
+            DetcoreError: If the trial breaks a rule of its API.
+        """
+        info = self._core.info
+        assert info is not None  # checked by open_trial
+        controller: Controller = import_object(self._framework.controller)(trial, self.context)
         try:
-            return _drive(core, context, controller, framework, config, trial_class)
+            return _drive(
+                self._core,
+                self.context,
+                controller,
+                self._framework,
+                self._config,
+                record=_trial_record(info, self._framework, type(trial)),
+                code_files=list_code(Path(info.model_dir)) if code_files is None else code_files,
+            )
         finally:
             controller.close()
 
 
-def _prepare(framework: Framework, info: TrialInfo, config: ExperimentConfig) -> None:
+@contextlib.contextmanager
+def open_trial(
+    core: Context,
+    framework: Framework,
+    config: ExperimentConfig,
+    *,
+    context: TrialContext | None = None,
+) -> Iterator[OpenTrial]:
+    """Prepare this process for a trial and make its context, before there is a trial.
+
+    Seeds every random generator, so what the block builds is the same in every process.
+
+    Args:
+        core: An open context that knows which trial this is (``core.info``).
+        framework: What trains it.
+        config: The experiment's configuration.
+        context: A context that was made before the trial was known, in a process that
+            `prepare_process` prepared then; it learns now which trial it is of. Default: a new one.
+
+    Raises:
+        InvalidExperimentError: If the context belongs to no trial.
+    """
+    if core.info is None:
+        raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
+    if context is None:
+        prepare_process(framework, core.info.trial_seed, config)
+    with _open_ledger(core.info, config) as ledger:
+        setup = _make_setup(core, core.info, ledger)
+        if context is None:
+            context = import_object(framework.context_class)(setup)
+        else:
+            context.setup, context.distributed = setup, setup.distributed
+        yield OpenTrial(core, framework, config, context)
+
+
+def prepare_process(framework: Framework, seed: int, config: ExperimentConfig) -> None:
+    """Seed every random generator, and do what the framework's plugin does in a worker.
+
+    Args:
+        framework: What trains.
+        seed: The trial's seed, ``0 <= seed < 2**31``.
+        config: The experiment's configuration.
+    """
     import numpy as np
 
-    random.seed(info.trial_seed)
-    np.random.seed(info.trial_seed)
+    random.seed(seed)
+    np.random.seed(seed)
     if framework.prepare_worker is not None:
         import_object(framework.prepare_worker)(
-            PrepareOptions(
-                seed=info.trial_seed,
-                deterministic_ops=config.reproducibility.deterministic_ops,
-            )
+            PrepareOptions(seed=seed, deterministic_ops=config.reproducibility.deterministic_ops)
         )
 
 
@@ -107,27 +188,19 @@ def _open_ledger(info: TrialInfo, config: ExperimentConfig) -> Iterator[LedgerWr
         yield ledger
 
 
-def _make_context(
-    core: Context, framework: Framework, config: ExperimentConfig, ledger: LedgerWriter | None
-) -> TrialContext:
-    info = core.info
-    assert info is not None  # checked by run_trial
-    context_class = import_object(framework.context_class)
-    context: TrialContext = context_class(
-        TrialSetup(
-            config=info.config,
-            hparams=info.hparams,
-            seed=info.trial_seed,
-            distributed=core.distributed,
-            info=info,
-            tensorboard_path=Path(core.train.get_tensorboard_path()),
-            cache_dir=core.environment.home / "cache",
-            ledger=ledger,
-            steps_completed=info.steps_completed,
-            test_mode=info.test_mode,
-        )
+def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> TrialSetup:
+    return TrialSetup(
+        config=info.config,
+        hparams=info.hparams,
+        seed=info.trial_seed,
+        distributed=core.distributed,
+        info=info,
+        tensorboard_path=Path(core.train.get_tensorboard_path()),
+        cache_dir=core.environment.home / "cache",
+        ledger=ledger,
+        steps_completed=info.steps_completed,
+        test_mode=info.test_mode,
     )
-    return context
 
 
 def _drive(
@@ -136,11 +209,13 @@ def _drive(
     controller: Controller,
     framework: Framework,
     config: ExperimentConfig,
-    trial_class: type[Trial],
+    *,
+    record: Mapping[str, Any],
+    code_files: Sequence[str],
 ) -> Outcome:
     """Restore, make the clock, and train to the end."""
     info = core.info
-    assert info is not None  # checked by run_trial
+    assert info is not None  # checked by open_trial
     batches_per_epoch = controller.batches_per_epoch()
     global_batch_size = context.setup.hparams.get("global_batch_size")
 
@@ -159,7 +234,7 @@ def _drive(
         batches_per_epoch=batches_per_epoch,
         length=to_batches(operation),
     )
-    state = _restore(core, controller)
+    state = _restore(core, controller, framework)
     schedule = Schedule.from_state(plan, state["schedule"]) if state else Schedule(plan)
     clock = Clock(
         core=core,
@@ -172,9 +247,9 @@ def _drive(
             metric=config.searcher.metric,
             smaller_is_better=config.searcher.smaller_is_better,
             batches_per_epoch=_epoch_length(config, global_batch_size, batches_per_epoch),
-            trial_record=_trial_record(info, framework, trial_class),
+            trial_record=record,
             code_dir=Path(info.model_dir),
-            code_files=list_code(Path(info.model_dir)),
+            code_files=code_files,
             to_batches=to_batches,
         ),
         searcher_metric=state.get("searcher_metric"),
@@ -199,10 +274,14 @@ def _drive(
     return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
 
-def _restore(core: Context, controller: Controller) -> dict[str, Any]:
-    """Restore the latest checkpoint into the controller; return the clock's saved state."""
+def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
+    """Restore the latest checkpoint into the controller; return the clock's saved state.
+
+    A trial that has none yet starts from another's, where its configuration says so.
+    """
     info = core.info
     if info is None or info.latest_checkpoint is None:
+        start_from_source(core, controller, framework)
         return {}
     with core.checkpoint.restore_path(info.latest_checkpoint) as path:
         clock_file = Path(path) / CLOCK_FILE

@@ -13,7 +13,7 @@ from detcore.errors import InvalidExperimentError, PluginNotFoundError
 from detcore.trial._trial import Trial
 from detcore.types import Framework
 
-__all__ = ["find_framework", "import_object", "import_trial_class"]
+__all__ = ["check_requirements", "find_framework", "import_object", "import_trial_class"]
 
 # Packages that users import, and the distribution that brings each.
 _PLUGIN_PREFIX = "detcore_"
@@ -108,7 +108,7 @@ def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]
             continue
         target = import_object(framework.trial_class)
         if f"{target.__module__}:{target.__qualname__}" in ancestors:
-            _check_requirements(framework)
+            check_requirements(framework)
             return framework
     raise PluginNotFoundError(
         f"no installed plugin trains {trial_class.__module__}.{trial_class.__qualname__}; "
@@ -118,7 +118,8 @@ def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]
     )
 
 
-def _check_requirements(framework: Framework) -> None:
+def check_requirements(framework: Framework) -> None:
+    """Raise `PluginNotFoundError` if a module that a framework needs is not installed."""
     for module in framework.requires:
         if module in sys.modules:
             continue

@@ -87,5 +87,9 @@ class ToyController:
         self._step = state["step"]
         self._data_start = self._step if self._trial.restarts_data else 0
 
+    def start_from(self, directory: Path) -> None:
+        state = json.loads((directory / "toy.json").read_text())
+        self._weights = np.asarray(state["weights"])
+
     def close(self) -> None:
         self._trial.on_batch(-1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError, describe
 from detcore_keras import _state
 from detcore_keras._callback_list import (
     CallbackMultiplexer,
@@ -16,7 +16,6 @@ from detcore_keras._callback_list import (
     has_batch_hooks,
     read_callbacks,
 )
-from detcore_keras._context import describe
 from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
 from detcore_keras._feeds import make_feed
@@ -172,6 +171,21 @@ class KerasController:
         # Callbacks that begin, and whatever else comes before the first step, may draw numbers that
         # an uninterrupted run drew long ago.
         self._random = RandomState(model_generators(self._model))
+
+    def start_from(self, directory: Path) -> None:
+        """Take over weights, optimizer state and counters of another trial's checkpoint.
+
+        Callbacks, data and random generators begin as in any fresh trial.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit this model.
+        """
+        _read(directory / _POSITION_FILE)
+        self._build()
+        self._random = RandomState(model_generators(self._model))
+        if not self._traced:
+            self._build_by_training()
+        _state.take_over_training_state(self._model, self._optimizers(), directory)
 
     def close(self) -> None:
         """Stop the data's workers."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detcore.errors import InvalidCheckpointError
+from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras._keras import KERAS_MAJOR, tf
 
 __all__ = ["RNG_FILE", "capture_rng", "restore_rng"]
@@ -31,8 +31,7 @@ def capture_rng(directory: Path) -> None:
     """
     state = {
         "version": _VERSION,
-        "python": random.getstate(),
-        "numpy": _numpy_state(),
+        **capture_random_state(),
         "tensorflow": _eager_state(),
         "tensorflow_global_generator": _global_generator_state(),
         "keras_global_seed": _keras_seed_state(),
@@ -58,17 +57,7 @@ def restore_rng(directory: Path) -> None:
         _restore_global_generator(state["tensorflow_global_generator"])
         _restore_keras_seed(state["keras_global_seed"])
         # Last: making a generator for Keras draws from Python's.
-        version, words, gauss = state["python"]
-        random.setstate((version, tuple(words), gauss))
-        np.random.set_state(
-            (
-                state["numpy"]["kind"],
-                np.array(state["numpy"]["key"], np.uint32),
-                state["numpy"]["position"],
-                state["numpy"]["has_gauss"],
-                state["numpy"]["gauss"],
-            )
-        )
+        restore_random_state(state)
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {RNG_FILE} (looked in {directory}), so random numbers cannot "
@@ -76,17 +65,6 @@ def restore_rng(directory: Path) -> None:
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
-
-
-def _numpy_state() -> dict[str, Any]:
-    kind, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return {
-        "kind": str(kind),
-        "key": [int(word) for word in key],
-        "position": int(position),
-        "has_gauss": int(has_gauss),
-        "gauss": float(gauss),
-    }
 
 
 def _eager_context() -> Any:

@@ -24,10 +24,13 @@ __all__ = [
     "restore_rng",
     "restore_training_state",
     "restore_weights",
+    "take_over_training_state",
 ]
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1
+# What another trial learned; its random generators and half-summed metrics are its own.
+_LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
 _FILES = {
     "weights": "weights.npz",
     "extra": "weights.npz",
@@ -89,6 +92,29 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
         InvalidCheckpointError: If anything does not fit; the message lists all of it, and nothing
             was changed.
     """
+    record = _of_this_keras(directory)
+    _restore(record["variables"], training_variables(model, optimizers), directory)
+
+
+def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+    """Set weights, optimizer state and counters to what another trial saved.
+
+    Random generators and metrics stay as they are.
+
+    Args:
+        model: A model of the same structure; its variables exist.
+        optimizers: Optimizers of the same kinds, in the same order.
+        directory: Folder that `capture_training_state` wrote into.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; nothing was changed then.
+    """
+    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] in _LEARNED]
+    found = [item for item in training_variables(model, optimizers) if item.group in _LEARNED]
+    _restore(rows, found, directory)
+
+
+def _of_this_keras(directory: Path) -> dict[str, Any]:
     record = read_variables_file(directory)
     if record["keras_major"] != KERAS_MAJOR:
         raise InvalidCheckpointError(
@@ -99,7 +125,7 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
             "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
             "detcore_keras.load_model_from_checkpoint_path."
         )
-    _restore(record["variables"], training_variables(model, optimizers), directory)
+    return record
 
 
 def restore_weights(model: Any, directory: Path) -> None:

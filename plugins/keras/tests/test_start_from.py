@@ -1,0 +1,142 @@
+"""Starting from another trial's checkpoint: what is taken over, and what begins fresh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import (
+    FakeClock,
+    SmallTrial,
+    assert_same,
+    fingerprint,
+    make_context,
+    records,
+    seed_everything,
+)
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import keras, tf
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "functional": {},
+    "subclassed": {"model_kind": "subclassed"},
+    "eager": {"compile_options": {"run_eagerly": True}},
+    "dataset": {"data_kind": "tf.data"},
+}
+
+
+def controller_of(tmp_path: Path, **variant: Any) -> KerasController:
+    seed_everything()
+    context = make_context(tmp_path)
+    kind = type("Trial", (SmallTrial,), variant)
+    return KerasController(kind(context), context)
+
+
+def train(controller: KerasController, until: int, save_to: Path | None = None) -> FakeClock:
+    clock = FakeClock(controller, until=until, save_every=until, directory=save_to, unit=1)
+    if save_to is None:
+        clock.save_every = 0
+    controller.run(clock)
+    controller.close()
+    return clock
+
+
+def iterations(controller: KerasController) -> int:
+    return int(np.asarray(controller._model.optimizer.iterations))
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
+    chosen: dict[str, Any] = request.param
+    return chosen
+
+
+def test_weights_and_optimizer_are_taken_over(tmp_path: Path, variant: dict[str, Any]) -> None:
+    source = controller_of(tmp_path, **variant)
+    train(source, 9, tmp_path / "source")
+    started = controller_of(tmp_path, **variant)
+    started.start_from(tmp_path / "source" / "step-9")
+    assert_same(fingerprint(started), fingerprint(source))
+    assert iterations(started) == 9
+    train(started, 5)
+    assert iterations(started) == 14
+    with pytest.raises(AssertionError):
+        assert_same(fingerprint(started), fingerprint(source))
+
+
+def test_started_again_it_trains_the_same(tmp_path: Path, variant: dict[str, Any]) -> None:
+    train(controller_of(tmp_path, **variant), 9, tmp_path / "source")
+    folder = tmp_path / "source" / "step-9"
+    runs = []
+    for validates in (False, True):
+        controller = controller_of(tmp_path, **variant)
+        controller.start_from(folder)
+        if validates:
+            controller.validate()
+        runs.append((controller, train(controller, 10)))
+    assert_same(fingerprint(runs[0][0]), fingerprint(runs[1][0]))
+    assert runs[0][1].batches == runs[1][1].batches
+
+
+class Fixed(SmallTrial):
+    """No dropout and no shuffling in the data, so that data decides alone what is learned."""
+
+    def build_model(self) -> Any:
+        model = self.context.wrap_model(
+            keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+        )
+        model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+        return model
+
+    def build_training_data_loader(self) -> Any:
+        dataset = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(records()))
+        return dataset.shuffle(52, seed=5).batch(self.context.get_per_slot_batch_size())
+
+
+def test_the_data_begins_at_its_first_batch(tmp_path: Path) -> None:
+    """With a learning rate of 0 the losses of the batches say which batches they are."""
+
+    def losses(folder: Path | None) -> list[float]:
+        seed_everything()
+        context = make_context(tmp_path)
+        controller = KerasController(Fixed(context), context)
+        if folder is not None:
+            controller.start_from(folder)
+        clock = train(controller, 4, tmp_path / "source" if folder is None else None)
+        return [float(metrics["loss"]) for metrics in clock.batches]
+
+    first = losses(None)
+    assert losses(tmp_path / "source" / "step-4") == first
+    assert len(set(first)) == 4
+
+
+def test_random_generators_begin_fresh(tmp_path: Path) -> None:
+    """Dropout draws what it draws in a trial without a source, and not what came after 9 steps."""
+    zero = {"compile_options": {"optimizer": keras.optimizers.SGD(0.0)}}
+    first = train(source := controller_of(tmp_path, **zero), 9, tmp_path / "source")
+    del source
+    zero = {"compile_options": {"optimizer": keras.optimizers.SGD(0.0)}}
+    started = controller_of(tmp_path, **zero)
+    started.start_from(tmp_path / "source" / "step-9")
+    again = train(started, 9)
+    # The moving averages of batch normalization take no part in training.
+    assert [m["loss"] for m in again.batches] == [m["loss"] for m in first.batches]
+
+
+def test_another_model_is_refused_with_the_differences(tmp_path: Path) -> None:
+    train(controller_of(tmp_path), 3, tmp_path / "source")
+    other = controller_of(tmp_path, compile_options={"optimizer": keras.optimizers.SGD(0.1)})
+    before = fingerprint(other)
+    with pytest.raises(InvalidCheckpointError, match="does not fit this model"):
+        other.start_from(tmp_path / "source" / "step-3")
+    assert_same(fingerprint(other)[: len(before)], before)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(InvalidCheckpointError, match=r"keras-position\.json"):
+        controller_of(tmp_path).start_from(tmp_path)

@@ -1,0 +1,41 @@
+"""What a configuration becomes when it is run: the seed of its trial, and smoke runs."""
+
+from __future__ import annotations
+
+from detcore.config._experiment import ExperimentConfig
+
+__all__ = ["smoke_config", "trial_seed"]
+
+_SEEDS = 2**31
+_KEPT = ("metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid")
+
+
+def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a configuration changed to one batch, one validation and one checkpoint."""
+    plain = config.model_dump(mode="json")
+    searcher = plain["searcher"]
+    plain["searcher"] = {
+        "name": "single",
+        "max_length": {"batches": 1},
+        **{name: searcher[name] for name in _KEPT if name in searcher},
+    }
+    plain.update(
+        scheduling_unit=1,
+        min_validation_period={"batches": 0},
+        min_checkpoint_period={"batches": 0},
+        checkpoint_policy="none",
+        perform_initial_validation=False,
+        max_restarts=0,
+    )
+    return ExperimentConfig.model_validate(plain)
+
+
+def trial_seed(experiment_seed: int) -> int:
+    """Return the seed of an experiment's only or first trial, ``0 <= seed < 2**31``.
+
+    Args:
+        experiment_seed: ``reproducibility.experiment_seed``.
+    """
+    import numpy as np
+
+    return int(np.random.RandomState(experiment_seed).randint(0, _SEEDS, dtype=np.int64))

@@ -1,0 +1,217 @@
+"""Trials that start from another trial's checkpoint: what is taken over, and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.data import IndexSampler
+from detcore.database import Database
+
+
+def run(detcore: Detcore, *extra: object, **changes: Any) -> dict[str, Any]:
+    finished = detcore("run", detcore.config(**changes), MODEL_DIR, "--json", *extra)
+    assert finished.code == 0, finished.stderr
+    trial: dict[str, Any] = finished.summary["trials"][0]
+    return trial
+
+
+def first_batches(weights: list[float], count: int) -> np.ndarray:
+    """What the toy controller makes of these weights in the first batches of a fresh trial."""
+    seed = int(np.random.RandomState(7).randint(0, 2**31, dtype=np.int64))
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(96, 3))
+    y = x @ np.array([1.0, -2.0, 0.5])
+    noise = np.random.default_rng(seed)
+    sampler = IndexSampler(96, 8, shuffle=True, seed=seed)
+    found = np.asarray(weights)
+    for step in range(count):
+        index = sampler.batch(step)
+        error = x[index] @ found - y[index] + noise.normal(scale=1e-3, size=8)
+        found = found - 0.05 * x[index].T @ error / 8
+    return found
+
+
+SHORT = {"searcher__max_length": {"batches": 20}}
+
+
+@pytest.mark.parametrize("kind", ["uuid", "beginning", "trial", "folder"])
+def test_weights_are_taken_over_and_the_rest_is_fresh(detcore: Detcore, kind: str) -> None:
+    source = run(detcore)
+    uuid = source["latest_checkpoint"]
+    weights = detcore.toy_state(uuid)["weights"]
+    setting: dict[str, Any] = {"searcher__source_checkpoint_uuid": uuid}
+    if kind == "beginning":
+        setting = {"searcher__source_checkpoint_uuid": uuid[:13]}
+    elif kind == "trial":
+        setting = {"searcher__source_trial_id": source["trial_id"]}
+    elif kind == "folder":
+        copied = detcore.tmp_path / "downloaded"
+        shutil.copytree(detcore.home / "checkpoints" / uuid, copied)
+        shutil.rmtree(detcore.home / "checkpoints" / uuid)
+        setting = {"searcher__source_checkpoint_uuid": str(copied)}
+    trial = run(detcore, **setting, **SHORT)
+    assert trial["steps_completed"] == 20
+    state = detcore.toy_state(trial["latest_checkpoint"])
+    assert state["step"] == 20
+    np.testing.assert_array_equal(state["weights"], first_batches(weights, 20))
+    # The same experiment without a source leads elsewhere: the test can fail.
+    plain = detcore.toy_state(run(detcore, **SHORT)["latest_checkpoint"])
+    assert plain["weights"] != state["weights"]
+
+
+def test_a_source_in_another_storage_is_found_by_the_records(
+    detcore: Detcore, tmp_path: Path
+) -> None:
+    source = run(detcore, checkpoint_storage=str(tmp_path / "elsewhere"))
+    uuid = source["latest_checkpoint"]
+    assert (tmp_path / "elsewhere" / uuid).is_dir()
+    weights = json.loads((tmp_path / "elsewhere" / uuid / "toy.json").read_text())["weights"]
+    trial = run(detcore, searcher__source_trial_id=source["trial_id"], **SHORT)
+    state = detcore.toy_state(trial["latest_checkpoint"])
+    np.testing.assert_array_equal(state["weights"], first_batches(weights, 20))
+
+
+def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again(
+    detcore: Detcore,
+) -> None:
+    source = run(detcore, **SHORT)
+    expected = run(detcore, searcher__source_trial_id=source["trial_id"])
+    pause = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
+    config = detcore.config(
+        searcher__source_trial_id=source["trial_id"],
+        hyperparameters=pause,
+        min_checkpoint_period={"batches": 30},
+        checkpoint_policy="none",
+    )
+    before = len(detcore.committed())
+    process = detcore.start("run", config, MODEL_DIR)
+    pid = worker_pid(detcore)
+    detcore.wait_for(lambda: spool_has_metrics(detcore), 60)
+    os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert len(detcore.committed()) == before
+    for kill in range(2):
+        process = detcore.start("run", "--resume", 3)
+        pid = worker_pid(detcore)
+        if kill == 0:
+            os.kill(pid, signal.SIGKILL)  # at once: while it starts
+        else:
+            detcore.wait_for(lambda: len(detcore.committed()) > before, 60)
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    # With a checkpoint of its own the trial needs its source no more.
+    shutil.rmtree(detcore.home / "checkpoints" / source["latest_checkpoint"])
+    finished = detcore("run", "--resume", 3, "--json")
+    assert finished.code == 0, finished.stderr
+    resumed = detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"])
+    assert resumed == detcore.toy_state(expected["latest_checkpoint"])
+
+
+def worker_pid(detcore: Detcore) -> int:
+    process = detcore.started[-1]
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("experiment ") and "; process " in line:
+            return int(line.rsplit(" ", 1)[1])
+    raise AssertionError("the run ended before it told its worker's process")
+
+
+def spool_has_metrics(detcore: Detcore) -> bool:
+    spools = (detcore.home / "experiments" / "3").rglob("spool-*.jsonl")
+    return any("loss" in spool.read_text() for spool in spools)
+
+
+def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(
+    detcore: Detcore,
+) -> None:
+    source = run(detcore, **SHORT)
+    run(detcore, searcher__source_trial_id=source["trial_id"], **SHORT)
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        searcher = database.get_experiment(2).config["searcher"]
+    assert searcher["source_checkpoint_uuid"] == source["latest_checkpoint"]
+    assert searcher["source_trial_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"searcher__source_checkpoint_uuid": "no-such"}, "no checkpoint 'no-such' is recorded"),
+        ({"searcher__source_checkpoint_uuid": "/no/where"}, "There is no such folder"),
+        ({"searcher__source_checkpoint_uuid": "some/where"}, "not an absolute one"),
+        ({"searcher__source_checkpoint_uuid": ".."}, "not a checkpoint's UUID"),
+        ({"searcher__source_trial_id": 77}, "77"),
+    ],
+)
+def test_a_source_that_is_not_there_is_told_before_anything_is_recorded(
+    detcore: Detcore, setting: dict[str, Any], words: str
+) -> None:
+    finished = detcore("run", detcore.config(**setting), MODEL_DIR)
+    assert finished.code == 1
+    assert words in finished.stderr
+    assert "searcher.source_" in finished.stderr
+    assert "There are no experiments" in detcore("experiment", "list").stderr
+
+
+def test_a_trial_without_checkpoint_and_a_deleted_checkpoint(detcore: Detcore) -> None:
+    failed = detcore("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR)
+    assert failed.code == 1
+    finished = detcore("run", detcore.config(searcher__source_trial_id=1), MODEL_DIR)
+    assert "Trial 1 has no checkpoint to start from" in finished.stderr
+    uuid = run(detcore, **SHORT)["latest_checkpoint"]
+    assert detcore("checkpoint", "delete", uuid, "--yes").code == 0
+    finished = detcore("run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR)
+    assert finished.code == 1
+    assert f"Checkpoint {uuid} is recorded as DELETED" in finished.stderr
+
+
+def test_a_changed_byte_in_the_source_is_refused(detcore: Detcore) -> None:
+    uuid = run(detcore, **SHORT)["latest_checkpoint"]
+    path = detcore.home / "checkpoints" / uuid / "toy.json"
+    path.write_bytes(path.read_bytes().replace(b'"step"', b'"stop"'))
+    finished = detcore("run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR)
+    assert finished.code == 1
+    assert "toy.json" in finished.stdout
+
+
+def test_a_smoke_run_starts_from_the_source_too(detcore: Detcore) -> None:
+    source = run(detcore)
+    weights = detcore.toy_state(source["latest_checkpoint"])["weights"]
+    trial = run(detcore, "--test", searcher__source_trial_id=source["trial_id"])
+    assert trial["steps_completed"] == 1
+    state = detcore.toy_state(trial["latest_checkpoint"])
+    np.testing.assert_array_equal(state["weights"], first_batches(weights, 1))
+
+
+def test_a_checkpoint_of_another_framework_is_refused(detcore: Detcore) -> None:
+    uuid = run(detcore, **SHORT)["latest_checkpoint"]
+    copied = detcore.tmp_path / "downloaded"
+    shutil.copytree(detcore.home / "checkpoints" / uuid, copied)
+    path = copied / "trial.json"
+    path.write_text(path.read_text().replace('"framework": "toy"', '"framework": "other"'))
+    config = detcore.config(searcher__source_checkpoint_uuid=str(copied))
+    finished = detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert "a checkpoint of the framework 'other'; the trial is one of 'toy'" in finished.stdout
+
+
+def test_a_controller_that_cannot_start_from_a_checkpoint(detcore: Detcore) -> None:
+    uuid = run(detcore, **SHORT)["latest_checkpoint"]
+    model_dir = detcore.tmp_path / "model"
+    model_dir.mkdir()
+    (model_dir / "model_def.py").write_text(
+        (MODEL_DIR / "model_def.py").read_text()
+        + "\nfrom detcore_toy import ToyController\ndel ToyController.start_from\n"
+    )
+    config = detcore.config(searcher__source_checkpoint_uuid=uuid)
+    finished = detcore("run", config, model_dir)
+    assert finished.code == 1
+    assert "'toy' cannot start from another trial's checkpoint" in finished.stdout
