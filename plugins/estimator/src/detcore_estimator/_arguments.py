@@ -1,0 +1,116 @@
+"""Checks of arguments that several parts of the Estimator API share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from detcore.errors import InvalidExperimentError, InvalidModelError, describe
+from detcore_estimator._tf import tf1
+
+__all__ = [
+    "checked_count",
+    "checked_exporters",
+    "checked_hooks",
+    "checked_input_fn",
+    "checked_listeners",
+    "checked_seconds",
+    "wrong_type",
+]
+
+
+def wrong_type(what: str, value: Any, wanted: str) -> InvalidModelError:
+    """Return the error for a value of the wrong type; a ``TypeError`` and a ``ValueError``."""
+    return InvalidModelError(f"{what} must be {wanted}, but it is {describe(value)}")
+
+
+def checked_count(name: str, value: Any) -> int | None:
+    """Return a number of steps, > 0, or None.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the user passed.
+
+    Raises:
+        InvalidModelError: If it is no integer.
+        InvalidExperimentError: If it is 0 or less.
+    """
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise wrong_type(name, value, "an integer or None") from error
+    if isinstance(value, bool):
+        raise wrong_type(name, value, "an integer or None")
+    if count <= 0:
+        raise InvalidExperimentError(f"{name} must be greater than 0, but it is {count}")
+    return count
+
+
+def checked_seconds(name: str, value: Any) -> float:
+    """Return a duration in seconds, >= 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(name, value, "a number of seconds")
+    if not value >= 0:
+        raise InvalidExperimentError(f"{name} must be 0 or more seconds, but it is {value}")
+    return value
+
+
+def checked_input_fn(input_fn: Any) -> Callable[..., Any]:
+    """Return an input function."""
+    if not callable(input_fn):
+        raise wrong_type("input_fn", input_fn, "a function that returns the data")
+    function: Callable[..., Any] = input_fn
+    return function
+
+
+def checked_hooks(hooks: Any, name: str = "hooks") -> tuple[Any, ...]:
+    """Return ``SessionRunHook`` objects as a tuple.
+
+    Args:
+        hooks: An iterable of them, or None.
+        name: Name of the argument, for the error.
+    """
+    found = _as_tuple(hooks, name)
+    for hook in found:
+        if not isinstance(hook, tf1.train.SessionRunHook):
+            raise wrong_type(f"each of {name}", hook, "a SessionRunHook")
+    return found
+
+
+def checked_listeners(listeners: Any) -> tuple[Any, ...]:
+    """Return ``CheckpointSaverListener`` objects as a tuple."""
+    found = _as_tuple(listeners, "saving_listeners")
+    for listener in found:
+        if not isinstance(listener, tf1.train.CheckpointSaverListener):
+            raise wrong_type("each of saving_listeners", listener, "a CheckpointSaverListener")
+    return found
+
+
+def checked_exporters(exporters: Any) -> tuple[Any, ...]:
+    """Return exporters as a tuple; one alone is accepted, too."""
+    found = (exporters,) if _is_exporter(exporters) else _as_tuple(exporters, "exporters")
+    names = []
+    for exporter in found:
+        if not _is_exporter(exporter):
+            raise wrong_type("each of exporters", exporter, "an Exporter")
+        names.append(exporter.name)
+    if None in names or len(set(names)) != len(names):
+        raise InvalidExperimentError(
+            f"exporters have the names {names}.\n"
+            "Each writes to a folder of its name, so no two may share one and none may be None."
+        )
+    return found
+
+
+def _is_exporter(value: Any) -> bool:
+    return hasattr(value, "name") and callable(getattr(value, "export", None))
+
+
+def _as_tuple(values: Iterable[Any] | None, name: str) -> tuple[Any, ...]:
+    try:
+        return tuple(() if values is None else values)
+    except TypeError as error:
+        raise wrong_type(name, values, "a list or None") from error

@@ -1,0 +1,186 @@
+"""What an `EstimatorTrial` is given: the trial context, and the methods that wrap and reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from detcore import TrialContext
+from detcore.errors import (
+    CheckFailedError,
+    DistributedError,
+    InvalidExperimentError,
+    describe,
+)
+from detcore_estimator._experimental import EstimatorExperimentalContext
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from detcore.metrics import MetricReducer
+    from detcore.trial import TrialSetup
+    from detcore_estimator._reducer import Reducers
+
+__all__ = ["EstimatorContext", "EstimatorExperimentalContext", "EstimatorTrialContext"]
+
+
+class EstimatorContext(TrialContext):
+    """The context of whatever trains an Estimator: a trial, or a script in the native form.
+
+    Attributes:
+        distributed: The `DistributedContext` of the workers.
+        experimental: The `EstimatorExperimentalContext`.
+        session_config: The ``ConfigProto`` of this process's sessions; None until it is known.
+        wrapped_datasets: What `wrap_dataset` and the cached datasets returned.
+        wrapped_optimizers: What `wrap_optimizer` returned.
+    """
+
+    def __init__(self, setup: TrialSetup) -> None:
+        super().__init__(setup)
+        self.experimental = EstimatorExperimentalContext(self)
+        self.session_config: Any = None
+        self.wrapped_datasets: list[Any] = []
+        self.wrapped_optimizers: list[Any] = []
+        self._reducers: Reducers | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the context itself: a copy of a reducer that holds one works with the same."""
+        return self
+
+    @property
+    def reducers(self) -> Reducers:
+        """The metrics that `make_metric` made."""
+        if self._reducers is None:
+            from detcore_estimator._reducer import Reducers
+
+            self._reducers = Reducers(self.distributed)
+        return self._reducers
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Name the optimizer that is trained with. Call it right after the optimizer is created.
+
+        Args:
+            optimizer: An optimizer object. A premade Estimator's optimizer may, with one worker,
+                also be a name, or a function that makes one.
+
+        Returns:
+            The optimizer to go on with.
+
+        Raises:
+            InvalidExperimentError: If `optimizer` is no optimizer, or if the experiment asks to
+                add up gradients (``optimizations.aggregation_frequency``).
+            CheckFailedError: If it is a name, and there are several workers.
+        """
+        if not self.is_managed:
+            return optimizer
+        if not _is_optimizer(optimizer):
+            raise InvalidExperimentError(
+                f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
+                "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
+            )
+        _check_aggregation(self.setup.config)
+        size = self.distributed.get_size()
+        if size > 1:
+            if isinstance(optimizer, str):
+                raise CheckFailedError(
+                    f"context.wrap_optimizer was given the name {optimizer!r}, with {size} "
+                    "workers.\nOnly an optimizer object can exchange gradients between workers.\n"
+                    "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
+                )
+            raise DistributedError(
+                f"context.wrap_optimizer: {size} workers, but this release of detcore does not "
+                "exchange gradients between workers.\nTrain with one worker."
+            )
+        if not any(optimizer is known for known in self.wrapped_optimizers):
+            self.wrapped_optimizers.append(optimizer)
+        return optimizer
+
+    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
+        """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
+
+        Call it in the input function, right after the dataset is created, before shuffling and
+        batching: sharding then drops records before they cost anything. Every dataset needs its
+        own call.
+
+        Args:
+            dataset: The dataset; anything else is returned as it is.
+            shard_dataset: False where the trial itself gives each worker its own data.
+
+        Returns:
+            The dataset to go on with.
+
+        Raises:
+            CheckFailedError: If the trial's training dataset is a cached one.
+        """
+        if not self.is_managed:
+            return dataset
+        from detcore_estimator._tf import tf
+
+        if not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        if self.experimental.is_caching_training_data:
+            raise CheckFailedError(
+                "context.wrap_dataset and context.experimental.cache_train_dataset were both used "
+                "in this trial.\n"
+                "A cached dataset is already sharded.\n"
+                "Use one of the two; a cached validation dataset needs cache_validation_dataset."
+            )
+        size = self.distributed.get_size()
+        if shard_dataset and size > 1:
+            dataset = dataset.shard(size, self.distributed.get_rank())
+        self.wrapped_datasets.append(dataset)
+        return dataset
+
+    def make_metric(
+        self,
+        metric: Any,
+        reducer: Callable[[list[Any]], Any] | MetricReducer,
+        numpy_dtype: Any,
+    ) -> tuple[Any, Any]:
+        """Return a validation metric that Python code reduces, right on any number of workers.
+
+        Call it in ``model_fn``, and put what it returns into ``eval_metric_ops``. Several metrics
+        may be made. Each evaluation starts with a fresh reducer: a copy of `reducer` as it was
+        given, on which ``reset()`` is called if it has that method. The object that was passed is
+        not used itself, unless it cannot be copied.
+
+        Args:
+            metric: A tensor, or a list, tuple or dict of tensors; what is no tensor becomes a
+                constant. The reducer is given the same structure, of NumPy values.
+            reducer: A function, called once per evaluation with the list of all batches' values in
+                the order of the data; or a `MetricReducer`, which needs less memory. In a list,
+                the batches of several workers are in turn: the first of each, the second of each.
+            numpy_dtype: Type of the value: anything that ``np.dtype`` accepts and TensorFlow
+                knows. The value may be a scalar or an array of any shape.
+
+        Returns:
+            The tensor with the value of the metric, and the tensor that takes in a batch.
+
+        Raises:
+            MetricTypeError: If `metric` is empty or nested, `reducer` is neither a function nor a
+                reducer, or `numpy_dtype` is no type of both NumPy and TensorFlow (it is also a
+                TypeError).
+            ContextStateError: If it is called outside of a graph.
+        """
+        return self.reducers.make_metric(metric, reducer, numpy_dtype)
+
+
+class EstimatorTrialContext(EstimatorContext):
+    """The context of an `EstimatorTrial`."""
+
+
+def _is_optimizer(value: Any) -> bool:
+    is_object = any(callable(getattr(value, n, None)) for n in ("apply_gradients", "minimize"))
+    return is_object or isinstance(value, str) or callable(value)
+
+
+def _check_aggregation(config: Any) -> None:
+    optimizations = config.get("optimizations") or {}
+    frequency = int(optimizations.get("aggregation_frequency") or 1)
+    if frequency > 1:
+        raise InvalidExperimentError(
+            f"optimizations.aggregation_frequency is {frequency}, but adding up the gradients of "
+            "several batches is not supported for Estimators yet.\n"
+            "Training would go on as if it were 1, with other results.\n"
+            "Set it to 1, or raise hyperparameters.global_batch_size instead."
+        )

@@ -1,0 +1,347 @@
+"""Training an `EstimatorTrial`: one training session, one evaluation session, detcore's clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore.trial import capture_random_state, preserved_random_state, restore_random_state
+from detcore_estimator._checks import TrialParts
+from detcore_estimator._evaluation import Evaluation, scalar_metrics
+from detcore_estimator._exports import Exporters, ServingExports
+from detcore_estimator._hooks import RunHook
+from detcore_estimator._saving import ModelFiles, saver_of_uncovered
+from detcore_estimator._settings import (
+    own_run_config,
+    own_session_config,
+    size_thread_pools,
+    warn_of_unused,
+)
+from detcore_estimator._spec import ModeKeys
+from detcore_estimator._summaries import SummaryWriter
+from detcore_estimator._tf import tf1
+from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
+from detcore_estimator._transfer import own_saver
+
+if TYPE_CHECKING:
+    from detcore.trial import Clock
+    from detcore_estimator._context import EstimatorContext
+    from detcore_estimator._trial import EstimatorTrial
+
+__all__ = ["EstimatorController"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+_POSITION_FILE = "estimator-position.json"
+_RANDOM_FILE = "rng.json"
+_VERSION = 1
+
+
+class EstimatorController:
+    """A `detcore.trial.LoopingController` for Estimators.
+
+    Args:
+        trial: The user's trial.
+        context: Its context.
+
+    Raises:
+        DetcoreError: If the trial breaks a rule: a method that returned something else, data or an
+            optimizer that was not wrapped.
+    """
+
+    def __init__(self, trial: EstimatorTrial, context: EstimatorContext) -> None:
+        self._context = context
+        self._resources = contextlib.ExitStack()
+        parts = TrialParts(trial)
+        estimator = parts.estimator
+        warn_of_unused(estimator.config, parts.train_spec, parts.eval_spec)
+        config = own_run_config(
+            estimator.config, model_dir=self._model_dir(), seed=context.get_trial_seed()
+        )
+        context.session_config = own_session_config(
+            config, local_rank=context.distributed.get_local_rank()
+        )
+        size_thread_pools(context.session_config)
+        self._config = config
+        self._estimator = estimator
+        self._graph = TrainingGraph(
+            model_fn=estimator.model_fn,
+            input_fn=parts.train_spec.input_fn,
+            params=estimator.params,
+            config=config,
+            context=context,
+            mode=ModeKeys.TRAIN,
+        )
+        self._hooks = tuple(parts.train_spec.hooks or ())
+        self._run_hooks = [hook for hook in self._hooks if isinstance(hook, RunHook)]
+        self._listeners = tuple(parts.train_spec.saving_listeners or ())
+        self._evaluation = Evaluation(
+            model_fn=estimator.model_fn,
+            eval_spec=parts.eval_spec,
+            params=estimator.params,
+            config=config,
+            session_config=context.session_config,
+            context=context,
+            mode=ModeKeys.EVAL,
+        )
+        self._serving = ServingExports(estimator.model_fn, parts.serving, config)
+        self._exporters = Exporters(
+            parts.eval_spec.exporters,
+            estimator=estimator,
+            config=config,
+            eval_name=parts.eval_spec.name,
+        )
+        self._summaries = SummaryWriter(context.get_tensorboard_path(), self._graph.graph)
+        self._training: TrainingSession | None = None
+        self._files: ModelFiles | None = None
+        self._clock: Clock | None = None
+        # Hooks that begin, and whatever else comes before the first step, may draw numbers that
+        # an uninterrupted run drew long ago: set back right before it.
+        self._random_state: Mapping[str, Any] | None = None
+        self._has_warned_of_nan = False
+        self._close_later()
+
+    def batches_per_epoch(self) -> int | None:
+        """Return the batches of one pass over the training data; None if unknown."""
+        feed = self._graph.feed
+        if self._training is None:
+            # A session of its own: the trial's is opened when it is known what to restore.
+            with tf1.Session(graph=self._graph.graph, config=self._context.session_config) as probe:
+                feed.begin(probe)
+        return feed.batches_per_epoch
+
+    def run(self, clock: Clock) -> None:
+        """Train inside one session until the clock says stop."""
+        self._clock = clock
+        with self._graph.graph.as_default():
+            training = self._open()
+            with preserved_random_state():
+                self._evaluation.prepare(training)
+            if self._random_state is not None:
+                restore_random_state(self._random_state)
+                self._random_state = None
+            while self._train_unit(training, clock):
+                pass
+            training.hooked.end()
+            for listener in self._listeners:
+                listener.end(training.session, training.global_step())
+
+    def validate(self) -> dict[str, float]:
+        """Evaluate the model; metrics have the names that the ``model_fn`` gave them."""
+        with self._graph.graph.as_default(), preserved_random_state():
+            training = self._open()
+            values = self._evaluation.run(training)
+            if self._context.distributed.get_rank() == 0:
+                self._exporters.run(
+                    training,
+                    values,
+                    save=lambda folder: self._write_model(training, folder),
+                    is_final=self._is_at_end(),
+                )
+        return scalar_metrics(values)
+
+    def save(self, directory: Path) -> None:
+        """Write variables, data position, random states, exported models and the hooks' files.
+
+        RunHooks are told before the commit, so files that they add travel with the checkpoint.
+        """
+        with self._graph.graph.as_default(), preserved_random_state():
+            training = self._open()
+            random_state = capture_random_state()
+            step = training.global_step()
+            for listener in self._listeners:
+                listener.before_save(training.session, step)
+            self._write_model(training, directory)
+            position = {
+                "version": _VERSION,
+                "steps": self._graph.feed.position,
+                "data": self._graph.feed.save(training.session, directory),
+            }
+            _write(directory / _POSITION_FILE, position)
+            _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
+            self._serving.write(directory, training)
+            for hook in self._run_hooks:
+                hook.on_checkpoint_end(str(directory))
+            stops = [listener.after_save(training.session, step) for listener in self._listeners]
+        if any(stops):
+            self._context.set_stop_requested(True)
+
+    def restore(self, directory: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit this model.
+            DataError: If it does not fit this data.
+        """
+        position = _read(directory / _POSITION_FILE)
+        random_state = _read(directory / _RANDOM_FILE)
+        with self._graph.graph.as_default():
+            training = self._open_from(directory)
+            self._graph.feed.restore(training.session, directory, position["data"])
+            training.set_random_counter(position["steps"])
+        self._random_state = random_state
+        restore_random_state(random_state)
+
+    def start_from(self, directory: Path) -> None:
+        """Take over the variables of a checkpoint, of detcore or of Determined, and nothing else.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit this model.
+        """
+        with self._graph.graph.as_default():
+            self._open_from(directory)
+
+    def close(self) -> None:
+        """Tell the RunHooks, and close the sessions."""
+        self._resources.close()
+
+    def _train_unit(self, training: TrainingSession, clock: Clock) -> bool:
+        """Train up to the clock's next boundary; return whether to go on."""
+        feed, ledger = self._graph.feed, self._context.ledger
+        hooked = training.hooked
+        rows: list[Sequence[float]] = []
+
+        def is_interrupted() -> bool:
+            return hooked.should_stop or clock.interrupt_requested
+
+        while feed.position < clock.next_boundary:
+            count = feed.ready(training.session, clock.next_boundary - feed.position)
+            values = training.train(count, is_interrupted)
+            rows += values.rows
+            if ledger is not None:
+                feed.log(ledger, values.record_ids)
+            if values.is_end_of_data:
+                feed.ended(training.session)
+                # The step that found the end may or may not have counted itself.
+                training.set_random_counter(feed.position)
+            if hooked.should_stop:
+                hooked.clear_stop()
+                self._context.set_stop_requested(True)
+            if rows and clock.interrupt_requested:
+                break
+        names = self._graph.metric_names
+        self._warn_of_nan(rows)
+        self._summaries.flush()
+        return clock.boundary(
+            feed.position,
+            mean_metrics(names, rows),
+            [dict(zip(names, map(float, row), strict=True)) for row in rows],
+        )
+
+    def _open(self) -> TrainingSession:
+        """Return the training session; a new one has fresh or warm-started variables."""
+        if self._training is None:
+            self._warm_start()
+            self._start(None)
+        assert self._training is not None
+        return self._training
+
+    def _open_from(self, directory: Path) -> TrainingSession:
+        for hook in self._run_hooks:
+            hook.on_checkpoint_load(str(directory))
+        return self._start(directory)
+
+    def _start(self, directory: Path | None) -> TrainingSession:
+        """Open the training session, with fresh variables or those of a checkpoint."""
+        graph, spec = self._graph.graph, self._graph.spec
+        rest = None
+        with graph.as_default():
+            for listener in self._listeners:
+                listener.begin()
+            users_saver = own_saver(graph, spec.scaffold)
+            if users_saver is not None:
+                rest = saver_of_uncovered(graph, users_saver)
+        hooks = [*self._hooks, *(spec.training_hooks or ())]
+        if self._context.distributed.get_rank() == 0:
+            hooks += spec.training_chief_hooks or ()
+
+        def restore(session: Any, saver: Any) -> None:
+            assert directory is not None
+            ModelFiles(graph, saver, rest).read(session, directory)
+
+        training = TrainingSession(
+            self._graph,
+            hooks=hooks,
+            session_config=self._context.session_config,
+            restore=None if directory is None else restore,
+            on_summary=self._summaries.add,
+            summary_steps=self._config.save_summary_steps or 0,
+        )
+        self._resources.callback(training.hooked.close)
+        self._training = training
+        self._files = ModelFiles(graph, training.saver, rest)
+        if self._context.ledger is not None:
+            self._graph.feed.describe(training.session, self._context.ledger)
+        return training
+
+    def _warm_start(self) -> None:
+        # tf.estimator has no public name for it; ours has the same one.
+        settings = getattr(self._estimator, "_warm_start_settings", None)
+        if settings is not None:
+            with self._graph.graph.as_default():
+                tf1.train.warm_start(*settings)
+
+    def _write_model(self, training: TrainingSession, directory: Path) -> None:
+        assert self._files is not None  # made with the training session
+        self._files.write(training.session, directory, training.global_step())
+
+    def _model_dir(self) -> str:
+        """Return the folder for files of the user's code; it outlives the process in a run."""
+        info = self._context.info
+        if info is None:
+            folder = tempfile.TemporaryDirectory(prefix="detcore-")
+            return self._resources.enter_context(folder)
+        path = Path(info.trial_dir) / "estimator"
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    def _is_at_end(self) -> bool:
+        return self._clock is not None and self._graph.feed.position >= self._clock.length
+
+    def _warn_of_nan(self, rows: Sequence[Sequence[float]]) -> None:
+        if self._has_warned_of_nan:
+            return
+        first = self._graph.feed.position - len(rows) + 1
+        for offset, row in enumerate(rows):
+            if math.isnan(row[0]):
+                self._has_warned_of_nan = True
+                _logger.warning(
+                    "the loss of batch %d is NaN; training goes on, and later NaNs are not named",
+                    first + offset,
+                )
+                return
+
+    def _close_later(self) -> None:
+        for close in (self._summaries.close, self._serving.close, self._evaluation.close):
+            self._resources.callback(close)
+        # Called back in reverse order.
+        for hook in reversed(self._run_hooks):
+            self._resources.callback(hook.on_trial_close)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["version"] != _VERSION:
+            raise ValueError(f"version {value['version']!r}; this plugin reads {_VERSION}")
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {path.name}: it was not written by an EstimatorTrial of this "
+            "program, so training cannot go on exactly where it stood.\n"
+            "To start a new trial with its variables, name it as searcher.source_checkpoint_uuid "
+            "in the experiment file."
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,282 @@
+"""Validation: its graph and session are built once and used for every validation."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore.errors import DataError
+from detcore_estimator._data import check_dataset
+from detcore_estimator._inputs import call_input_fn
+from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._random_ops import make_random_ops_resumable
+from detcore_estimator._session import HookList, OpenSession
+from detcore_estimator._tf import tf, tf1
+from detcore_estimator._transfer import VariableTransfer, own_saver
+
+if TYPE_CHECKING:
+    from detcore_estimator._context import EstimatorContext
+    from detcore_estimator._training import TrainingSession
+
+__all__ = ["Evaluation", "scalar_metrics"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+# Larger arrays are no metrics that somebody reads as a curve.
+_MOST_ELEMENTS = 100
+
+
+class Evaluation:
+    """Evaluates the model as it is in the training session.
+
+    Hooks are called for each validation from ``begin`` to ``end``. If one of them adds operations
+    to the graph in ``begin``, the graph and the session are built anew for each validation, so that
+    the graph does not grow.
+
+    Args:
+        model_fn: Called as ``(features, labels, mode, config)``.
+        eval_spec: The user's ``EvalSpec``.
+        params: The estimator's hyperparameters, for the input function.
+        config: The run configuration.
+        session_config: ``ConfigProto`` of the session.
+        context: The trial's context.
+        mode: The mode key for evaluation.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_fn: Callable[..., Any],
+        eval_spec: Any,
+        params: Mapping[str, Any],
+        config: Any,
+        session_config: Any,
+        context: EstimatorContext,
+        mode: str,
+    ) -> None:
+        self._model_fn = model_fn
+        self._eval_spec = eval_spec
+        self._params = params
+        self._config = config
+        self._session_config = session_config
+        self._context = context
+        self._mode = mode
+        self._steps = 1 if context.test_mode else eval_spec.steps
+        self._graph: _EvaluationGraph | None = None
+
+    def prepare(self, training: TrainingSession) -> None:
+        """Build the graph, so that mistakes in it are found before the first step."""
+        if self._graph is None:
+            self._build(training)
+
+    def run(self, training: TrainingSession) -> dict[str, Any]:
+        """Return the value of each metric, ``loss`` and ``global_step`` among them.
+
+        Raises:
+            DataError: If there was no batch to evaluate.
+        """
+        graph = self._graph or self._build(training)
+        hooks = HookList([*(self._eval_spec.hooks or ()), *(graph.spec.evaluation_hooks or ())])
+        size = graph.version()
+        self._context.reducers.begin_evaluation()
+        try:
+            hooks.begin(graph.graph)
+            grows = graph.version() != size
+            values = graph.evaluate(training, hooks, self._steps)
+        except BaseException as error:
+            self._drop()
+            cause = self._context.reducers.take_error()
+            if cause is not None:
+                raise cause from error
+            raise
+        if grows:
+            _logger.info("an evaluation hook adds to the graph: it is built for each validation")
+            self._drop()
+        return values
+
+    def close(self) -> None:
+        """Close the session."""
+        self._drop()
+
+    def _build(self, training: TrainingSession) -> _EvaluationGraph:
+        graph = _EvaluationGraph(
+            model_fn=self._model_fn,
+            input_fn=self._eval_spec.input_fn,
+            steps=self._steps,
+            params=self._params,
+            config=self._config,
+            session_config=self._session_config,
+            context=self._context,
+            mode=self._mode,
+            training=training,
+        )
+        self._graph = graph
+        return graph
+
+    def _drop(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            graph.close()
+
+
+class _EvaluationGraph:
+    """One evaluation graph and, from the first evaluation on, its session."""
+
+    def __init__(
+        self,
+        *,
+        model_fn: Callable[..., Any],
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        params: Mapping[str, Any],
+        config: Any,
+        session_config: Any,
+        context: EstimatorContext,
+        mode: str,
+        training: TrainingSession,
+    ) -> None:
+        self.graph = tf.Graph()
+        self._session_config = session_config
+        self._opened: OpenSession | None = None
+        with self.graph.as_default(), self.graph.device(config.device_fn):
+            tf1.set_random_seed(config.tf_random_seed)
+            global_step = tf1.train.create_global_step()
+            dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
+            check_dataset(
+                dataset, context.wrapped_datasets, "validation", is_managed=context.is_managed
+            )
+            with tf.device("/cpu:0"):
+                iterator = tf1.data.make_initializable_iterator(dataset)
+                batch = iterator.get_next()
+            features, labels = batch if _is_pair(batch) else (batch, None)
+            self.spec = model_fn(features, labels, mode, config)
+            check_model_fn_spec(self.spec, mode)
+            self._begin_data = iterator.initializer
+            self._values, updates = _metric_ops(self.spec, global_step)
+            self._random = make_random_ops_resumable(self.graph, updates)
+            if self._random is not None:
+                updates = [*updates, self._random.increment]
+            self._step = tf.group(*updates)
+            self._transfer = VariableTransfer(
+                training.hooked.session.graph,
+                self.graph,
+                through_files=training.has_own_saver
+                or own_saver(self.graph, self.spec.scaffold) is not None,
+            )
+            self._scaffold = self.spec.scaffold or tf1.train.Scaffold()
+            self._has_own_local_init = self._scaffold.local_init_op is not None
+            self._reset_local = tf1.local_variables_initializer()
+
+    def version(self) -> int:
+        """Return a number that changes when operations are added."""
+        return int(self.graph.version)
+
+    def evaluate(
+        self, training: TrainingSession, hooks: HookList, steps: int | None
+    ) -> dict[str, Any]:
+        """Copy the trained values in and evaluate."""
+        opened = self._begin(training)
+        hooks.after_create_session(opened)
+        opened.session.run(self._begin_data)
+        step = (
+            (lambda: hooks.run(self._step))
+            if hooks.hooks
+            else opened.session.make_callable(self._step)
+        )
+        done = 0
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while (steps is None or done < steps) and not hooks.should_stop:
+                step()
+                done += 1
+        if done == 0:
+            raise DataError(
+                "the validation dataset gave no batch.\n"
+                "A batch size larger than the data, together with drop_remainder=True, does that."
+            )
+        values: dict[str, Any] = opened.session.run(self._values)
+        hooks.end(opened)
+        return values
+
+    def close(self) -> None:
+        """Close the session, if there is one."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _begin(self, training: TrainingSession) -> OpenSession:
+        """Return the session with the trained values in it, and all metrics reset."""
+
+        def copy(session: Any) -> None:
+            self._transfer.copy(training.session, training.saver, session, self._scaffold.saver)
+
+        if self._opened is None:
+            with self.graph.as_default():
+                _finalize(self._scaffold)
+            self._opened = OpenSession(
+                self.graph, scaffold=self._scaffold, config=self._session_config, restore=copy
+            )
+        else:
+            copy(self._opened.session)
+            reset = self._scaffold.local_init_op if self._has_own_local_init else self._reset_local
+            self._opened.session.run(reset)
+        if self._random is not None:
+            self._random.set(self._opened.session, 0)
+        return self._opened
+
+
+def _finalize(scaffold: Any) -> None:
+    """Let a scaffold make its operations, but leave the graph open: hooks may add to it later."""
+    scaffold.finalize()
+    # No public name; TensorFlow's own Saver uses it for the same purpose (2.15 to 2.21).
+    tf1.get_default_graph()._unsafe_unfinalize()
+
+
+def _metric_ops(spec: Any, global_step: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the final value of each metric, and what is to be run for each batch."""
+    metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
+    if "loss" not in metrics:
+        metrics["loss"] = tf1.metrics.mean(spec.loss)
+    values: dict[str, Any] = {}
+    updates: list[Any] = []
+    for name, metric in metrics.items():
+        if isinstance(metric, Sequence):
+            values[name], update = metric
+            updates.append(update)
+        else:
+            values[name] = metric.result()  # a Keras metric
+            updates.extend(metric.updates)
+    values["global_step"] = global_step
+    return values, updates
+
+
+def _is_pair(batch: Any) -> bool:
+    return isinstance(batch, tuple) and len(batch) == 2
+
+
+def scalar_metrics(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return what can be reported: numbers, and the elements of small arrays one by one.
+
+    Args:
+        values: Scalars and arrays by name. The element ``[0, 2]`` of an array ``m`` is ``m/0/2``.
+    """
+    numbers: dict[str, float] = {}
+    left_out: list[str] = []
+    for name, value in values.items():
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            left_out.append(f"{name} ({array.dtype})")
+        elif array.size > _MOST_ELEMENTS:
+            left_out.append(f"{name} (shape {array.shape})")
+        elif array.ndim == 0:
+            numbers[name] = float(array)
+        else:
+            for index, element in np.ndenumerate(array):
+                numbers["/".join((name, *map(str, index)))] = float(element)
+    if left_out:
+        _logger.warning(
+            "validation metrics that cannot be reported as numbers: %s", ", ".join(left_out)
+        )
+    return numbers

@@ -1,0 +1,197 @@
+"""Writing a model as a SavedModel, for serving."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from detcore.errors import (
+    ContextStateError,
+    DataError,
+    StorageError,
+    UnsafePathError,
+)
+from detcore_estimator._arguments import wrong_type
+from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._savers import built_saver
+from detcore_estimator._signatures import checked_receiver, signature_map
+from detcore_estimator._spec import ModeKeys
+from detcore_estimator._tf import tf, tf1
+
+__all__ = ["ServingGraph"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+# Collections of the graph that a SavedModel's builder fills and does not empty.
+_OF_BUILDER = (tf1.saved_model.MAIN_OP_KEY, tf1.saved_model.ASSETS_KEY)
+_MOST_NAMES = 100
+
+
+class ServingGraph:
+    """The PREDICT graph of a model behind one serving input; built once, written many times.
+
+    The session is opened at the first `write` and kept.
+
+    Args:
+        model_fn: Called as ``(features, None, "infer", config)``; returns an `EstimatorSpec`, ours
+            or ``tf.estimator``'s.
+        serving_input_receiver_fn: Returns a `ServingInputReceiver` or a
+            `TensorServingInputReceiver`, ours or ``tf.estimator``'s.
+        config: The run configuration, for its seed, its session configuration and `model_fn`.
+
+    Raises:
+        InvalidModelError: If one of the two functions returns something else, or nothing of the
+            model can be served. It is a ``ValueError``.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        serving_input_receiver_fn: Callable[[], Any],
+        *,
+        config: Any,
+    ) -> None:
+        if not callable(serving_input_receiver_fn):
+            raise wrong_type(
+                "serving_input_receiver_fn",
+                serving_input_receiver_fn,
+                "a function that returns a ServingInputReceiver",
+            )
+        self._session_config = config.session_config
+        self._session: Any = None
+        self._is_closed = False
+        self._graph = tf.Graph()
+        with self._graph.as_default(), self._graph.device(config.device_fn):
+            tf1.set_random_seed(config.tf_random_seed)
+            tf1.train.create_global_step()
+            receiver = checked_receiver(serving_input_receiver_fn())
+            spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
+            check_model_fn_spec(spec, ModeKeys.PREDICT)
+            self._signatures = signature_map(receiver, spec.export_outputs)
+            scaffold = spec.scaffold or tf1.train.Scaffold()
+            self._init_op = scaffold.local_init_op
+            if self._init_op is None:
+                self._init_op = tf1.train.Scaffold.default_local_init_op()
+            self._saver = built_saver(scaffold)
+
+    def write(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        restore: Callable[[Any, Any], None],
+        *,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+    ) -> str:
+        """Write the model with the present values of its variables.
+
+        The folder appears under its name when it is complete. An error or a crash leaves nothing
+        but, at worst, a folder whose name begins with ``temp-``, which TensorFlow Serving ignores.
+
+        Args:
+            export_dir_base: Folder for the exported models of this kind; made if missing.
+            restore: Called with the session and the model's saver; puts values into all variables.
+            assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
+            as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
+
+        Returns:
+            Path of the new folder, ``<export_dir_base>/<unix seconds>``; the number is always
+            higher than that of the exports that are there.
+
+        Raises:
+            ContextStateError: If the graph was closed.
+            UnsafePathError: If a file would be written outside ``assets.extra``.
+            DataError: If a file to add does not exist.
+        """
+        if self._is_closed:
+            raise ContextStateError("this ServingGraph is closed; make a new one to export again")
+        extra = _checked_assets(assets_extra)
+        if self._session is None:
+            self._session = tf1.Session(graph=self._graph, config=self._session_config)
+        base = os.fspath(export_dir_base)
+        folder = os.path.join(base, f"temp-{int(time.time())}-{uuid.uuid4().hex[:8]}")
+        try:
+            with self._graph.as_default():
+                restore(self._session, self._saver)
+                self._build(folder, as_text)
+            for target, source in extra.items():
+                path = os.path.join(folder, "assets.extra", target)
+                tf.io.gfile.makedirs(os.path.dirname(path))
+                tf.io.gfile.copy(source, path)
+            return _renamed(folder, base)
+        except BaseException:
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rmtree(folder)
+            raise
+
+    def close(self) -> None:
+        """Close the session; may be called again."""
+        self._is_closed = True
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _build(self, folder: str, as_text: bool) -> None:
+        for key in _OF_BUILDER:
+            self._graph.clear_collection(key)
+        builder = tf1.saved_model.Builder(folder)
+        builder.add_meta_graph_and_variables(
+            self._session,
+            tags=[tf1.saved_model.SERVING],
+            signature_def_map=self._signatures,
+            assets_collection=self._graph.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+            main_op=self._init_op,
+            saver=self._saver,
+            strip_default_attrs=True,
+        )
+        builder.save(as_text)
+
+
+def _renamed(folder: str, base: str) -> str:
+    """Name a complete folder after the present second; later than all others in any case.
+
+    The next second that is free would not do: the names of removed exports are free, too, and the
+    newest export must have the highest number.
+    """
+    names = (name.rstrip("/") for name in tf.io.gfile.listdir(base))
+    first = max([int(time.time()), *(int(name) + 1 for name in names if name.isdigit())])
+    for seconds in range(first, first + _MOST_NAMES):
+        target = os.path.join(base, str(seconds))
+        try:
+            tf.io.gfile.rename(folder, target)
+        except (tf.errors.AlreadyExistsError, tf.errors.FailedPreconditionError):
+            # Another process took the name since; a folder with files in it is never replaced.
+            continue
+        _logger.info("exported the model to %s", target)
+        return target
+    raise StorageError(
+        f"no name from {first} to {first + _MOST_NAMES} was free in {base}: other processes "
+        "export there at the same time"
+    )
+
+
+def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the files to add, after checks that need no export to have begun."""
+    if assets is None:
+        return {}
+    if not isinstance(assets, Mapping):
+        raise wrong_type("assets_extra", assets, "a dict from a path to a file's path")
+    for target, source in assets.items():
+        if not isinstance(target, str):
+            raise wrong_type("each key of assets_extra", target, "a string")
+        path = PurePosixPath(target)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise UnsafePathError(
+                f"assets_extra has the path {target!r}, which is not one below assets.extra.\n"
+                "Use a relative path without '..', with the file's name at its end."
+            )
+        if not tf.io.gfile.exists(source) or tf.io.gfile.isdir(source):
+            raise DataError(
+                f"assets_extra names the file {source!r} for {target!r}, which is no file.\n"
+                "Nothing was exported; check the path."
+            )
+    return dict(assets)

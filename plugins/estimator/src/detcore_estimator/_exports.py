@@ -1,0 +1,136 @@
+"""Exported models: one for each serving function in every checkpoint, and the user's exporters."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore_estimator._estimator import Estimator
+from detcore_estimator._event_files import EventFile, result_summary
+from detcore_estimator._export import ServingGraph
+from detcore_estimator._tf import tf_estimator
+from detcore_estimator._transfer import VariableTransfer
+
+if TYPE_CHECKING:
+    from detcore_estimator._training import TrainingSession
+
+__all__ = ["Exporters", "ServingExports"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+
+class ServingExports:
+    """Writes a SavedModel for each serving function; their graphs are built once.
+
+    Args:
+        model_fn: Called as ``(features, labels, mode, config)``.
+        functions: Serving input receiver functions by name.
+        config: The run configuration.
+    """
+
+    def __init__(
+        self, model_fn: Callable[..., Any], functions: Mapping[str, Callable[..., Any]], config: Any
+    ) -> None:
+        self._graphs = {
+            name: ServingGraph(model_fn, function, config=config)
+            for name, function in functions.items()
+        }
+        self._transfers: dict[str, VariableTransfer] = {}
+
+    def write(self, directory: Path, training: TrainingSession) -> None:
+        """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function."""
+        for name, graph in self._graphs.items():
+
+            def restore(session: Any, saver: Any, name: str = name) -> None:
+                transfer = self._transfers.get(name)
+                if transfer is None:
+                    transfer = VariableTransfer(
+                        training.session.graph, session.graph, through_files=True
+                    )
+                    self._transfers[name] = transfer
+                transfer.copy(training.session, training.saver, session, saver)
+
+            graph.write(str(directory / name), restore)
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for graph in self._graphs.values():
+            graph.close()
+
+
+class Exporters:
+    """Runs the exporters of an ``EvalSpec`` after each validation.
+
+    They are given an estimator with a checkpoint of this moment. What they write goes to
+    ``<model_dir>/export/<exporter's name>``; the folder outlives the process, so exporters that
+    look back at earlier results (``BestExporter``) go on where a resumed trial left them.
+
+    Args:
+        exporters: The exporters; may be empty.
+        estimator: The user's estimator.
+        config: The run configuration.
+        eval_name: ``EvalSpec.name``.
+    """
+
+    def __init__(
+        self, exporters: Any, *, estimator: Any, config: Any, eval_name: str | None
+    ) -> None:
+        if exporters is None:
+            exporters = ()
+        self._exporters = tuple(exporters) if isinstance(exporters, list | tuple) else (exporters,)
+        self._estimator = estimator
+        self._config = config
+        self._model_dir = Path(config.model_dir)
+        self._eval_dir = self._model_dir / (f"eval_{eval_name}" if eval_name else "eval")
+
+    def run(
+        self,
+        training: TrainingSession,
+        values: Mapping[str, Any],
+        *,
+        save: Callable[[Path], None],
+        is_final: bool,
+    ) -> None:
+        """Call each exporter.
+
+        Args:
+            training: The training session.
+            values: Results of the validation.
+            save: Writes the training graph's checkpoint into a folder.
+            is_final: Whether this is the last validation of the training as planned.
+        """
+        if not self._exporters:
+            return
+        step = training.global_step()
+        # BestExporter reads the results of other processes of this trial from event files.
+        events = EventFile(str(self._eval_dir))
+        events.write_summary(step, result_summary(values))
+        events.close()
+        with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
+            save(Path(folder))
+            for exporter in self._exporters:
+                path = exporter.export(
+                    estimator=self._own_estimator(),
+                    export_path=str(self._model_dir / "export" / exporter.name),
+                    checkpoint_path=str(Path(folder) / f"model.ckpt-{step}"),
+                    eval_result=dict(values),
+                    is_the_final_export=is_final,
+                )
+                if path is not None:
+                    written = path.decode() if isinstance(path, bytes) else path
+                    _logger.info("the exporter %r wrote %s", exporter.name, written)
+
+    def _own_estimator(self) -> Any:
+        """Return an estimator with the user's model and the trial's folder."""
+        user = self._estimator
+
+        def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+            return user.model_fn(features, labels, mode, config)
+
+        module = tf_estimator()
+        if module is not None and not isinstance(user, Estimator):
+            return module.Estimator(model_fn=model_fn, config=self._config)
+        return Estimator(model_fn, config=self._config)

@@ -1,0 +1,124 @@
+"""Calling model functions with the arguments that they take."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from detcore.errors import InvalidModelError
+from detcore_estimator._spec import check_model_fn_spec
+
+__all__ = ["call_model_fn", "check_model_fn", "check_model_fn_spec", "parameter_names"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+_ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")
+
+
+def parameter_names(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the arguments that a caller may pass by name.
+
+    Arguments that a ``functools.partial`` has set already are left out, and so are ``*args`` and
+    ``**kwargs``.
+
+    Args:
+        function: A function, method, partial or object with ``__call__``.
+
+    Raises:
+        InvalidModelError: If Python cannot tell its arguments.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError) as error:
+        raise InvalidModelError(
+            f"the arguments of {function!r} cannot be told: {error}.\n"
+            "Wrap it in a function of your own that names them."
+        ) from error
+    names = {
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    while isinstance(function, functools.partial):
+        names -= set(function.keywords)
+        function = function.func
+    return names
+
+
+def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> None:
+    """Check that a model function can be called.
+
+    Args:
+        model_fn: The user's function.
+        params: The hyperparameters, or None where the user passed none.
+
+    Raises:
+        InvalidModelError: If it is not callable, lacks ``features``, wants an argument that is
+            not known, or takes no ``params`` though there are some. It is a ``ValueError``.
+    """
+    if not callable(model_fn):
+        raise InvalidModelError(
+            f"model_fn must be a function (features, labels, mode, ...), but it is {model_fn!r}"
+        )
+    names = parameter_names(model_fn)
+    unknown = sorted(names - set(_ALLOWED))
+    if "features" not in names or unknown:
+        wrong = f"takes {', '.join(unknown)}" if unknown else "does not take features"
+        raise InvalidModelError(
+            f"model_fn {_name(model_fn)} {wrong}.\n"
+            f"Its arguments are passed by name and are some of {', '.join(_ALLOWED)}; features "
+            "is one of them.\n"
+            "Rename them, or set others beforehand with functools.partial."
+        )
+    if params is not None and "params" not in names:
+        raise InvalidModelError(
+            f"the Estimator was given params ({dict(params)}), but model_fn {_name(model_fn)} "
+            "takes no argument params.\n"
+            "Add params to its arguments, or leave params out."
+        )
+    if params is None and "params" in names:
+        _logger.info("model_fn %s takes params, which are empty: none given", _name(model_fn))
+
+
+def call_model_fn(
+    model_fn: Callable[..., Any],
+    features: Any,
+    labels: Any,
+    mode: str,
+    *,
+    params: Mapping[str, Any],
+    config: Any,
+    model_dir: str,
+) -> Any:
+    """Call a model function with those of the arguments that it takes.
+
+    Returns:
+        Its `EstimatorSpec`, checked.
+
+    Raises:
+        InvalidModelError: If it takes no labels and there are some, or it does not return a spec.
+    """
+    names = parameter_names(model_fn)
+    if labels is not None and "labels" not in names:
+        raise InvalidModelError(
+            f"input_fn returns labels, but model_fn {_name(model_fn)} takes no argument labels.\n"
+            "Add labels to its arguments, or return features only."
+        )
+    arguments = {
+        "features": features,
+        "labels": labels,
+        "mode": mode,
+        "params": params,
+        "config": config,
+        "model_dir": model_dir,
+    }
+    spec = model_fn(**{name: value for name, value in arguments.items() if name in names})
+    check_model_fn_spec(spec, mode)
+    return spec
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))

@@ -1,0 +1,222 @@
+"""Reads a dataset epoch by epoch, and goes on in the middle of one."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import DataError
+from detcore_estimator._iterator import DatasetHolder, GraphIterator, count_shuffles
+from detcore_estimator._pipeline import Pipeline
+from detcore_estimator._tf import tf
+
+__all__ = ["EpochReader"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+_STATE_FILE = "data-iterator"
+
+
+class EpochReader:
+    """One iterator for each epoch of a dataset, with a position that can be saved.
+
+    A restored iterator is not all: each shuffle of the dataset counts how often it was begun, and
+    draws the seeds of the next epoch by that count. An iterator's state has the counts of those
+    shuffles that still have records to give when it is taken. It is complete if that is all of
+    them; else the counts are brought back by beginning as many epochs as there were.
+
+    Args:
+        holder: The dataset.
+        pipeline: What is known of it.
+
+    Attributes:
+        element: Tensors of the next batch.
+        is_begun: Whether there is an iterator with batches left.
+    """
+
+    def __init__(self, holder: DatasetHolder, pipeline: Pipeline) -> None:
+        self._holder = holder
+        self._pipeline = pipeline
+        self._main = GraphIterator(holder)
+        self._spare = GraphIterator(holder)
+        self._must_replay = pipeline.calls_python or pipeline.has_random_functions
+        self._has_warned = False
+        self._is_at_end = False
+        self.element = self._main.element
+        self.is_begun = False
+
+    def open(self, session: Any) -> None:
+        """Make the dataset, as if it had never been read."""
+        session.run(self._holder.make)
+        self.is_begun = False
+        self._is_at_end = False
+
+    def begin_epoch(self, session: Any) -> None:
+        """Begin the next epoch.
+
+        Raises:
+            DataError: If the last one was longer than `end_epoch` said.
+        """
+        if self._is_at_end:
+            # A cache is complete, and a generator is over, only once the end was read.
+            self._is_at_end = False
+            left = self._main.finish(session)
+            if left:
+                raise DataError(
+                    f"the training data has {left} batches more than TensorFlow says it has.\n"
+                    "Give the right number to tf.data.experimental.assert_cardinality."
+                )
+        self._main.begin(session)
+        self.is_begun = True
+
+    def end_epoch(self) -> None:
+        """Note that all batches of the epoch were read, though not its end."""
+        self.is_begun = False
+        self._is_at_end = True
+
+    def save(self, session: Any, directory: Path, cursor: int) -> dict[str, Any]:
+        """Write the iterator's state into a folder, where that is possible and enough.
+
+        Args:
+            session: The session.
+            directory: Folder of the checkpoint.
+            cursor: Batches of the current epoch that were read.
+
+        Returns:
+            What `restore` needs; can be written as JSON.
+        """
+        pipeline = self._pipeline
+        if pipeline.calls_python:
+            # TensorFlow only notices while the part that calls Python is being read.
+            self._warn_of_replay("its functions call Python")
+        elif pipeline.has_random_functions:
+            self._warn_of_replay("its functions draw random numbers")
+        by_state = not (self._must_replay or pipeline.has_cache)
+        is_complete = False
+        if by_state:
+            if not self.is_begun:
+                # As the next step would. The state of a new iterator is short.
+                self.begin_epoch(session)
+            by_state, is_complete = self._save_iterator(session, directory / _STATE_FILE, cursor)
+        return {"iterator": by_state, "complete": is_complete, "replay": self._must_replay}
+
+    def restore(
+        self, session: Any, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int
+    ) -> bool:
+        """Go to a position; the dataset has just been opened.
+
+        Args:
+            session: The session.
+            directory: Where `save` wrote.
+            state: What `save` returned.
+            epoch: Epochs that are over.
+            cursor: Batches of the current epoch that were read.
+
+        Returns:
+            Whether batches had to be read again.
+
+        Raises:
+            DataError: If the dataset has fewer batches.
+        """
+        self._must_replay = self._must_replay or state["replay"]
+        prefix = directory / _STATE_FILE
+        if state["complete"]:
+            self._main.begin(session)
+            self._main.restore(session, prefix)
+            self.is_begun = True
+        elif not state["iterator"] or not self._restore_incomplete(session, prefix, epoch):
+            self._replay(session, epoch, cursor)
+            return True
+        return False
+
+    def _save_iterator(self, session: Any, prefix: Path, cursor: int) -> tuple[bool, bool]:
+        """Return whether the state was written and is of use, and whether it is complete."""
+        try:
+            self._main.save(session, prefix)
+        except tf.errors.FailedPreconditionError as error:
+            self._must_replay = True
+            self._warn_of_replay(_reason(error))
+            return _without_files(prefix), False
+        if self._is_complete(prefix):
+            return True, True
+        drawn = self._pipeline.seeds_drawn
+        if drawn == "at once" or (drawn == "at first read" and cursor):
+            return True, False
+        return _without_files(prefix), False
+
+    def _is_complete(self, prefix: Path) -> bool:
+        if self._pipeline.has_shuffling_functions:
+            return False  # Theirs and the pipeline's own cannot be told apart.
+        return count_shuffles(prefix) >= self._pipeline.num_shuffles
+
+    def _restore_incomplete(self, session: Any, prefix: Path, epoch: int) -> bool:
+        """Restore the iterator of the current epoch, and the seeds of the epochs to come.
+
+        Restoring draws seeds of its own, and puts them right only for those shuffles that still
+        had records to give. The state of an iterator that has just begun names the right ones for
+        all of them, so it is taken before and put back, into an iterator that nobody reads, after.
+
+        Returns:
+            Whether that was possible: with very little data, all may have been read ahead.
+        """
+        self._draw_seeds(session, epoch + 1)
+        with tempfile.TemporaryDirectory() as scratch:
+            begun = Path(scratch) / "begun"
+            self._spare.save(session, begun)
+            if self._pipeline.seeds_drawn != "at once" and not self._is_complete(begun):
+                self.open(session)
+                return False
+            self._main.begin(session)
+            self._main.restore(session, prefix)
+            self._spare.begin(session)
+            self._spare.restore(session, begun)
+        self._spare.clear(session)
+        self.is_begun = True
+        return True
+
+    def _draw_seeds(self, session: Any, num_epochs: int) -> None:
+        for _ in range(num_epochs):
+            self._spare.begin(session)
+            if self._pipeline.seeds_drawn == "at first read":
+                self._spare.skip(session, 1)
+
+    def _replay(self, session: Any, epoch: int, cursor: int) -> None:
+        """Read again what has to be read again, and no more.
+
+        All of it where parts of the pipeline remember what they gave; the first epoch where a cache
+        is filled by it; else only what the current epoch gave.
+        """
+        every = self._must_replay or self._pipeline.seeds_drawn == "later"
+        whole = epoch if every else min(epoch, int(self._pipeline.has_cache))
+        for _ in range(whole):
+            self._main.begin(session)
+            self._main.finish(session)
+        self._draw_seeds(session, epoch - whole)
+        if cursor:
+            self._main.begin(session)
+            self._main.skip(session, cursor)
+            self.is_begun = True
+
+    def _warn_of_replay(self, reason: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        _logger.warning(
+            "the state of the training data's tf.data pipeline cannot be saved (%s); a "
+            "resumed run will read it again from the start, up to its position",
+            reason,
+        )
+
+
+def _reason(error: Any) -> str:
+    lines: list[str] = [line for line in error.message.splitlines() if "stateful" in line]
+    return lines[0].strip() if lines else str(error.message).strip()
+
+
+def _without_files(prefix: Path) -> bool:
+    for left_over in prefix.parent.glob(f"{prefix.name}*"):
+        left_over.unlink()
+    return False

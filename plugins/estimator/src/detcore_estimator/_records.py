@@ -1,0 +1,65 @@
+"""Hashes that tell the records of a dataset apart, for the data ledger."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore_estimator._iterator import DatasetHolder, GraphIterator
+from detcore_estimator._tf import tf
+
+__all__ = ["Census", "content_hashes"]
+
+
+class Census:
+    """Reads a dataset once, beside the training.
+
+    Args:
+        holder: A dataset of its own: reading it must not disturb the seeds of the training's.
+    """
+
+    def __init__(self, holder: DatasetHolder) -> None:
+        self._holder = holder
+        self._iterator = GraphIterator(holder)
+        self._ids = content_hashes(self._iterator.element)
+
+    def read(self, session: Any) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the hashes of each batch, ``(batch,), int64``.
+
+        Python's and NumPy's random numbers are afterwards where they were.
+        """
+        with _preserved_random_numbers():
+            session.run(self._holder.make)
+            self._iterator.begin(session)
+            read = session.make_callable(self._ids)
+            while True:
+                try:
+                    ids = read()
+                except tf.errors.OutOfRangeError:
+                    break
+                yield ids
+            self._iterator.clear(session)
+
+
+def content_hashes(batch: Any) -> Any:
+    """Return a 64-bit hash of each record, ``(batch,), int64``; None without dense tensors."""
+    parts = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    if not parts:
+        return None
+    hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
+    return tf.bitcast(tf.fingerprint(hashes), tf.int64)
+
+
+@contextmanager
+def _preserved_random_numbers() -> Iterator[None]:
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -1,0 +1,102 @@
+"""The TensorFlow files of a checkpoint: variables, graph, and what the user's saver leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
+from detcore_estimator._tf import tf1
+
+__all__ = ["ModelFiles", "saver_of_uncovered"]
+
+_REST = "detcore-uncovered.ckpt"
+_ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
+
+
+class ModelFiles:
+    """Writes and reads ``model.ckpt-N``, ``checkpoint`` and ``graph.pbtxt``.
+
+    Args:
+        graph: The training graph, finalized.
+        saver: The saver that its scaffold has.
+        rest: A saver of the variables that `saver` leaves out, or None.
+    """
+
+    def __init__(self, graph: Any, saver: Any, rest: Any) -> None:
+        self._saver = saver
+        self._rest = rest
+        self._graph = graph
+        # The graph does not change any more: described once, written into every checkpoint.
+        self._meta_graph: bytes | None = None
+        self._graph_text: str | None = None
+
+    def write(self, session: Any, directory: Path, global_step: int) -> None:
+        """Write all files into a folder."""
+        prefix = directory / f"model.ckpt-{global_step}"
+        # TensorFlow's own state file would make it delete the files of earlier checkpoints.
+        self._saver.save(session, str(prefix), write_meta_graph=False, write_state=False)
+        if self._rest is not None:
+            self._rest.save(
+                session, str(directory / _REST), write_meta_graph=False, write_state=False
+            )
+        if self._meta_graph is None:
+            with self._graph.as_default():
+                self._meta_graph = tf1.train.export_meta_graph(
+                    saver_def=self._saver.as_saver_def(), clear_devices=False
+                ).SerializeToString()
+            self._graph_text = str(self._graph.as_graph_def())
+        prefix.with_name(f"{prefix.name}.meta").write_bytes(self._meta_graph)
+        (directory / "graph.pbtxt").write_text(self._graph_text or "", encoding="utf-8")
+        write_state_file(directory, prefix.name)
+
+    def read(self, session: Any, directory: Path) -> None:
+        """Put the saved values into the variables.
+
+        Raises:
+            InvalidCheckpointError: If they do not fit the graph.
+        """
+        restore_variables(self._saver, session, find_tensorflow_checkpoint(directory))
+        if self._rest is not None and (directory / f"{_REST}.index").exists():
+            restore_variables(self._rest, session, directory / _REST)
+
+
+def write_state_file(directory: Path, name: str) -> None:
+    """Write TensorFlow's ``checkpoint`` file, with a path relative to the folder."""
+    text = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
+    (directory / "checkpoint").write_text(text, encoding="utf-8")
+
+
+def saver_of_uncovered(graph: Any, saver: Any) -> Any:
+    """Return a saver of the global variables that the user's saver does not save, or None.
+
+    A user's saver may name some variables only; an exact resume needs all of them.
+
+    Args:
+        graph: The training graph, before it is finalized.
+        saver: The user's ``tf.compat.v1.train.Saver``.
+    """
+    with graph.as_default():
+        if not saver.saver_def:
+            saver.build()
+        covered = set(_assigned(graph, saver.saver_def.restore_op_name))
+        variables = [
+            variable
+            for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+            if variable.op.name not in covered
+        ]
+        return tf1.train.Saver(variables, name="detcore_uncovered") if variables else None
+
+
+def _assigned(graph: Any, restore_op_name: str) -> Iterator[str]:
+    """Yield the names of the variables that a restore operation assigns."""
+    pending, seen = [graph.get_operation_by_name(restore_op_name)], set()
+    while pending:
+        op = pending.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        pending += op.control_inputs
+        if op.type in _ASSIGNMENTS:
+            yield op.inputs[0].op.name

@@ -1,0 +1,46 @@
+"""The user's summaries, in event files that TensorBoard reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from detcore_estimator._tf import tf1
+
+__all__ = ["SummaryWriter"]
+
+
+class SummaryWriter:
+    """Writes serialized summaries and the graph; the file is made with the first of them.
+
+    Args:
+        directory: Folder of the event file.
+        graph: The training graph, written beside the first summary.
+    """
+
+    def __init__(self, directory: Path, graph: Any) -> None:
+        self._directory = directory
+        self._graph = graph
+        self._writer: Any = None
+
+    def add(self, step: int, summary: bytes) -> None:
+        """Write one serialized ``Summary``.
+
+        Args:
+            step: The global step.
+            summary: What ``tf.compat.v1.summary.merge_all`` gave.
+        """
+        if self._writer is None:
+            with self._graph.as_default():
+                self._writer = tf1.summary.FileWriter(str(self._directory), graph=self._graph)
+        self._writer.add_summary(summary, step)
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._writer is not None:
+            self._writer.close()

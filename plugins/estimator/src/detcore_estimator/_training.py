@@ -1,0 +1,225 @@
+"""The training graph of a trial and the session that runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError
+from detcore_estimator._data import GraphFeed, check_dataset
+from detcore_estimator._inputs import call_input_fn
+from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
+from detcore_estimator._session import HookedSession
+from detcore_estimator._tf import tf, tf1
+from detcore_estimator._transfer import own_saver
+
+if TYPE_CHECKING:
+    from detcore_estimator._context import EstimatorContext
+
+__all__ = ["StepValues", "TrainingGraph", "TrainingSession", "mean_metrics"]
+
+ModelFn = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepValues:
+    """What some training steps gave.
+
+    Attributes:
+        rows: For each step the loss, then the scalar summaries in the order of
+            `TrainingGraph.metric_names`.
+        record_ids: For each step the ids of its records; empty without a data ledger.
+        is_end_of_data: Whether a step found that the dataset had ended.
+    """
+
+    rows: Sequence[Sequence[float]]
+    record_ids: Sequence[Any]
+    is_end_of_data: bool
+
+
+class TrainingGraph:
+    """The graph of data, model and training step, built once for the life of the process.
+
+    Args:
+        model_fn: Called as ``(features, labels, mode, config)``.
+        input_fn: The training input function.
+        params: The estimator's hyperparameters, for `input_fn`.
+        config: The run configuration.
+        context: The trial's context.
+        mode: The mode key for training.
+
+    Raises:
+        DetcoreError: If the input function or the model function breaks a rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_fn: ModelFn,
+        input_fn: Callable[..., Any],
+        params: Mapping[str, Any],
+        config: Any,
+        context: EstimatorContext,
+        mode: str,
+    ) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default(), self.graph.device(config.device_fn):
+            tf1.set_random_seed(config.tf_random_seed)
+            self.global_step = tf1.train.create_global_step()
+            dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
+            check_dataset(
+                dataset, context.wrapped_datasets, "training", is_managed=context.is_managed
+            )
+            self.feed = GraphFeed(dataset, with_ledger=context.ledger is not None)
+            self.spec = model_fn(self.feed.features, self.feed.labels, mode, config)
+            check_model_fn_spec(self.spec, mode)
+            _check_optimizer(context)
+            self._scalars = _scalar_summaries(self.graph)
+            self.metric_names = ("loss", *self._scalars)
+            self.random_ops: RandomOps | None = make_random_ops_resumable(
+                self.graph, [self.spec.loss, self.spec.train_op, *self._scalars.values()]
+            )
+            step = [self.spec.train_op]
+            if self.random_ops is not None:
+                step.append(self.random_ops.increment)
+            self.fetches = {
+                "step": tf.group(*step),
+                "row": [self.spec.loss, *self._scalars.values()],
+            }
+            if self.feed.record_ids is not None:
+                self.fetches["ids"] = self.feed.record_ids
+            if not any(s.op.name == "loss" for s in self._summaries()):
+                tf1.summary.scalar("loss", self.spec.loss)
+            self.summary = tf1.summary.merge_all()
+
+    def _summaries(self) -> list[Any]:
+        return list(self.graph.get_collection(tf1.GraphKeys.SUMMARIES))
+
+
+class TrainingSession:
+    """The session of a `TrainingGraph`.
+
+    Args:
+        training: The graph.
+        hooks: Session hooks, in the order in which they are called.
+        session_config: ``ConfigProto``.
+        restore: Called with the session and the graph's saver instead of initializing variables.
+        on_summary: Called with the global step and the serialized summaries, every
+            `summary_steps` steps.
+        summary_steps: How often; 0 = never.
+    """
+
+    def __init__(
+        self,
+        training: TrainingGraph,
+        *,
+        hooks: Sequence[Any],
+        session_config: Any,
+        restore: Callable[[Any, Any], None] | None = None,
+        on_summary: Callable[[int, bytes], None] | None = None,
+        summary_steps: int = 0,
+    ) -> None:
+        self._training = training
+        self._on_summary = on_summary
+        self._summary_steps = summary_steps if on_summary is not None else 0
+        scaffold = training.spec.scaffold or tf1.train.Scaffold()
+        self.has_own_saver = own_saver(training.graph, scaffold) is not None
+        self.hooked = HookedSession(
+            training.graph,
+            scaffold=scaffold,
+            hooks=hooks,
+            config=session_config,
+            restore=None if restore is None else lambda session: restore(session, scaffold.saver),
+        )
+        self.session = self.hooked.session
+        self.saver = scaffold.saver
+        training.feed.begin(self.session)
+        self.set_random_counter(0)
+        self._fetches = training.fetches
+        self._summary_fetches = {**training.fetches, "summary": training.summary}
+        self._get_step = self.session.make_callable(training.global_step)
+        self._step: Callable[[], dict[str, Any]]
+        if self.hooked.has_hooks:
+            self._step = functools.partial(self.hooked.run, self._fetches)
+        else:
+            self._step = self.session.make_callable(self._fetches)
+
+    def set_random_counter(self, steps: int) -> None:
+        """Make random operations go on as after so many steps."""
+        if self._training.random_ops is not None:
+            self._training.random_ops.set(self.session, steps)
+
+    def global_step(self) -> int:
+        """Return the value of the graph's global step."""
+        return int(self._get_step())
+
+    def train(self, count: int, is_interrupted: Callable[[], bool]) -> StepValues:
+        """Run training steps.
+
+        Args:
+            count: How many at most.
+            is_interrupted: Asked after each step whether to stop early.
+        """
+        rows: list[Sequence[float]] = []
+        ids: list[Any] = []
+        feed, step, period = self._training.feed, self._step, self._summary_steps
+        first = feed.position + 1
+        is_end = False
+        try:
+            for number in range(first, first + count):
+                values = step() if not period or number % period else self._step_with_summary()
+                rows.append(values["row"])
+                if "ids" in values:
+                    ids.append(values["ids"])
+                if is_interrupted():
+                    break
+        except tf.errors.OutOfRangeError:
+            is_end = True
+        feed.advance(len(rows))
+        return StepValues(rows=rows, record_ids=ids, is_end_of_data=is_end)
+
+    def _step_with_summary(self) -> dict[str, Any]:
+        values: dict[str, Any] = self.hooked.run(self._summary_fetches)
+        if self._on_summary is not None:
+            self._on_summary(self.global_step(), values["summary"])
+        return values
+
+
+def mean_metrics(names: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the mean of each metric over the steps."""
+    count = len(rows)
+    return {
+        name: math.fsum(float(row[index]) for row in rows) / count
+        for index, name in enumerate(names)
+    }
+
+
+def _check_optimizer(context: EstimatorContext) -> None:
+    if context.is_managed and not context.wrapped_optimizers:
+        raise InvalidExperimentError(
+            "the model was built for training, but no optimizer was wrapped.\n"
+            "Wrapped optimizers average their gradients over the workers of a trial; without it, "
+            "each worker would train a model of its own.\n"
+            "Wrap it right after it is made: optimizer = self.context.wrap_optimizer(optimizer)"
+        )
+
+
+def _scalar_summaries(graph: Any) -> dict[str, Any]:
+    """Return the tensors behind the scalar summaries that the user's code made, by tag."""
+    found: dict[str, Any] = {}
+    for summary in graph.get_collection(tf1.GraphKeys.SUMMARIES):
+        if summary.op.type != "ScalarSummary":
+            continue
+        tags, values = summary.op.inputs
+        tag = tf.get_static_value(tags)
+        if tag is None or tag.ndim or values.shape.rank not in (None, 0):
+            continue
+        name = tag.item().decode()
+        # The loss is reported anyway, under this name.
+        if name != "loss":
+            found[name] = values
+    return found

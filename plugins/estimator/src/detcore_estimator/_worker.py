@@ -1,0 +1,55 @@
+"""What a worker process does before the trial is made: behaviour, seeds, order of operations."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from detcore_estimator._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore.trial import PrepareOptions
+
+__all__ = ["prepare_worker"]
+
+_logger = logging.getLogger("detcore.estimator")
+
+
+def prepare_worker(options: PrepareOptions) -> None:
+    """Switch TensorFlow to V1 behaviour, seed it, and fix the order of operations.
+
+    Variables stay resource variables: what a step reads then does not depend on timing. No session
+    is opened and no device touched, because the first one fixes TensorFlow's thread pools, and the
+    user's session configuration is not known yet.
+
+    Operations are made deterministic where the configuration asks for it, and by default where
+    there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
+
+    Args:
+        options: The trial's seed, and what the configuration says about determinism.
+    """
+    _disable_v2_behavior()
+    deterministic = options.deterministic_ops
+    if deterministic is None:
+        has_gpu = bool(tf.config.list_physical_devices("GPU"))
+        deterministic = not has_gpu
+        if has_gpu:
+            _logger.info(
+                "operations are not deterministic on a GPU, so a resumed run may differ in the "
+                "last bits; reproducibility.deterministic_ops: true fixes their order"
+            )
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf1.set_random_seed(options.seed)
+
+
+def _disable_v2_behavior() -> None:
+    tensorflow_logger = logging.getLogger("tensorflow")
+    level = tensorflow_logger.level
+    # It warns of resource variables that it switches off, which are on again right after.
+    tensorflow_logger.setLevel(logging.ERROR)
+    try:
+        tf1.disable_v2_behavior()
+        tf1.enable_resource_variables()
+    finally:
+        tensorflow_logger.setLevel(level)

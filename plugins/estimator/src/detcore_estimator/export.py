@@ -1,0 +1,23 @@
+"""What a served model takes in and gives out; the names of ``tf.estimator.export``."""
+
+from __future__ import annotations
+
+from detcore_estimator._serving import (
+    ClassificationOutput,
+    PredictOutput,
+    RegressionOutput,
+    ServingInputReceiver,
+    TensorServingInputReceiver,
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+)
+
+__all__ = [
+    "ClassificationOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "ServingInputReceiver",
+    "TensorServingInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+]

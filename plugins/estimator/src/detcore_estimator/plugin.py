@@ -1,0 +1,24 @@
+"""What this plugin registers. Imports no framework."""
+
+from __future__ import annotations
+
+from detcore import hookimpl
+from detcore.types import Framework
+
+__all__ = ["detcore_register_framework"]
+
+
+@hookimpl
+def detcore_register_framework() -> Framework:
+    """Register ``EstimatorTrial``."""
+    return Framework(
+        name="estimator",
+        trial_class="detcore_estimator._trial:EstimatorTrial",
+        context_class="detcore_estimator._context:EstimatorTrialContext",
+        controller="detcore_estimator._controller:EstimatorController",
+        prepare_worker="detcore_estimator._worker:prepare_worker",
+        load_checkpoint="detcore_estimator._load:load_estimator_from_checkpoint_path",
+        native_init="detcore_estimator._native:init",
+        requires=("tensorflow",),
+        install_hint='pip install "tensorflow>=2.15"',
+    )

@@ -1,0 +1,212 @@
+"""Pipelines of many kinds, and a reading of them that can be saved and restored.
+
+Run as a program, it saves or restores in a process of its own; see ``main``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore_estimator._data import GraphFeed
+from detcore_estimator._tf import tf, tf1
+
+SEED = 11
+_X = np.arange(20, dtype=np.float32).reshape(10, 2)
+_PAIRS = ({"x": _X, "name": np.array([f"r{i}" for i in range(10)])}, _X[:, 1])
+
+
+def _range(*bounds: int) -> Any:
+    return tf.data.Dataset.range(*bounds)
+
+
+def _numbers() -> Any:
+    yield from range(7)
+
+
+class _Remembering:
+    """A generator function that gives other records each time it is called."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def __call__(self) -> Any:
+        self._calls += 1
+        yield from range(10 * self._calls, 10 * self._calls + 5)
+
+
+def _from_generator(generator: Any) -> Any:
+    return tf.data.Dataset.from_generator(generator, output_signature=tf.TensorSpec([], tf.int64))
+
+
+def _with_table(dataset: Any) -> Any:
+    keys = tf.constant([0, 1, 2, 3], tf.int64)
+    content = tf.lookup.KeyValueTensorInitializer(keys, keys + 10)
+    return dataset.map(tf.lookup.StaticHashTable(content, -1).lookup)
+
+
+def _noisy(dataset: Any) -> Any:
+    return dataset.map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([], seed=5))
+
+
+def _files(dataset: Any) -> Any:
+    return dataset.interleave(
+        lambda x: _range(x * 10, x * 10 + 3), cycle_length=2, num_parallel_calls=2
+    )
+
+
+# Name: the pipeline, and how many batches to compare.
+PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
+    "shuffle": (lambda: _range(10).shuffle(10).batch(4), 11),
+    "pairs": (lambda: tf.data.Dataset.from_tensor_slices(_PAIRS).shuffle(10).batch(4), 8),
+    "small buffer": (lambda: _range(10).shuffle(3).batch(3).prefetch(1), 11),
+    "drop remainder": (lambda: _range(10).shuffle(10).batch(4, drop_remainder=True), 9),
+    "shuffle repeat batch": (lambda: _range(10).shuffle(10).repeat().batch(4), 11),
+    "shuffle batch repeat": (lambda: _range(10).shuffle(10).batch(4).repeat(), 11),
+    "shuffle batch repeat prefetch": (
+        lambda: _range(10).shuffle(10).batch(4).repeat().prefetch(1),
+        11,
+    ),
+    "repeat(3)": (lambda: _range(5).shuffle(5).repeat(3).batch(4), 11),
+    "shuffled twice": (lambda: _range(8).shuffle(3).shuffle(8).batch(3), 10),
+    "shuffled twice, repeated": (lambda: _range(8).shuffle(3).shuffle(4).repeat().batch(3), 9),
+    "many shuffled twice": (lambda: _range(200).shuffle(200).shuffle(20).batch(5).prefetch(1), 90),
+    "concatenated": (
+        lambda: _range(4).shuffle(4).concatenate(_range(10, 14).shuffle(4)).batch(3),
+        9,
+    ),
+    "cache, shuffle": (lambda: _range(10).cache().shuffle(10).batch(4), 11),
+    "shuffle, cache": (lambda: _range(8).shuffle(8).cache().batch(4), 8),
+    "random map": (lambda: _noisy(_range(6).shuffle(6)).batch(4), 9),
+    "random map, cache": (lambda: _noisy(_range(6)).cache().shuffle(6).batch(4), 9),
+    "generator": (lambda: _from_generator(_numbers).shuffle(7).batch(3), 10),
+    "remembering generator": (lambda: _from_generator(_Remembering()).shuffle(7).batch(3), 9),
+    "filter": (
+        lambda: _range(12).shuffle(12).filter(lambda x: tf.not_equal(x % 3, 0)).batch(3),
+        11,
+    ),
+    "table": (lambda: _with_table(_range(6).shuffle(6)).batch(4), 7),
+    "parallel map": (
+        lambda: _range(10).shuffle(10).map(lambda x: x * 2, num_parallel_calls=2).batch(4),
+        9,
+    ),
+    "files": (lambda: _files(_range(4).shuffle(4)).shuffle(5).batch(5), 9),
+    "shuffled in a function": (
+        lambda: (
+            _range(3).shuffle(3).flat_map(lambda x: _range(x * 10, x * 10 + 4).shuffle(4)).batch(5)
+        ),
+        8,
+    ),
+    "numpy function": (
+        lambda: (
+            _range(6).shuffle(6).map(lambda x: tf.numpy_function(np.negative, [x], tf.int64))
+        ).batch(4),
+        7,
+    ),
+    "strings": (
+        lambda: tf.data.Dataset.from_tensor_slices(["a", "bb", "c"]).shuffle(3).batch(2),
+        7,
+    ),
+    "sparse": (
+        lambda: (
+            tf.data.Dataset.from_tensor_slices(
+                tf.SparseTensor([[0, 0], [1, 1], [2, 0]], [1, 2, 3], [3, 2])
+            )
+            .shuffle(3)
+            .batch(2)
+        ),
+        7,
+    ),
+}
+
+
+class Reading:
+    """A fresh graph and session that read a pipeline through a `GraphFeed`."""
+
+    def __init__(self, make: Callable[[], Any], *, with_ledger: bool = False) -> None:
+        with tf.Graph().as_default() as graph:
+            tf1.set_random_seed(SEED)
+            self.feed = GraphFeed(make(), with_ledger=with_ledger)
+            element = (self.feed.features, self.feed.labels)
+            flat = tf.nest.flatten(element, expand_composites=True)
+            self.batch = [part for part in flat if part is not None]
+            tables = tf1.tables_initializer()
+        self.session = tf1.Session(graph=graph)
+        self.session.run(tables)
+
+    def begin(self) -> Reading:
+        self.feed.begin(self.session)
+        return self
+
+    def read(self, count: int) -> list[Any]:
+        batches: list[Any] = []
+        while len(batches) < count:
+            assert self.feed.ready(self.session, 1) == 1
+            try:
+                values = self.session.run(self.batch)
+            except tf.errors.OutOfRangeError:
+                self.feed.ended(self.session)
+                continue
+            self.feed.advance(1)
+            batches.append([as_plain(value) for value in values])
+        return batches
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        directory.mkdir(parents=True)
+        state: dict[str, Any] = json.loads(json.dumps(self.feed.save(self.session, directory)))
+        return state
+
+    def restore(self, directory: Path, state: dict[str, Any]) -> Reading:
+        self.feed.restore(self.session, directory, state)
+        return self
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+
+def as_plain(value: Any) -> Any:
+    """Return an array as what JSON knows."""
+    if value.dtype.kind in "OS":
+        return [text.decode() for text in value.ravel()]
+    return value.tolist()
+
+
+def main(action: str, folder: str, *names: str) -> None:
+    """Save at several positions, or restore and read on; in V1 behaviour.
+
+    Args:
+        action: "save" or "restore".
+        folder: Where the checkpoints and what was read are written.
+        names: Which pipelines.
+    """
+    tf1.disable_v2_behavior()
+    tf1.enable_resource_variables()
+    batches = {}
+    for name in names:
+        make, count = PIPELINES[name]
+        for position in (1, 2, 3, 5):
+            place = Path(folder) / f"{name} {position}"
+            if action == "save":
+                with Reading(make).begin() as reading:
+                    reading.read(position)
+                    (Path(folder) / f"{place.name}.json").write_text(
+                        json.dumps(reading.save(place))
+                    )
+                    batches[place.name] = reading.read(count)
+            else:
+                state = json.loads((Path(folder) / f"{place.name}.json").read_text())
+                with Reading(make).restore(place, state) as reading:
+                    batches[place.name] = reading.read(count)
+    (Path(folder) / f"{action}.json").write_text(json.dumps(batches))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,202 @@
+"""A clock, a context and a trial for tests of the controller alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import detcore_estimator
+from detcore.core import DistributedContext
+from detcore.trial import TrialSetup
+from detcore.types import TrialInfo
+from detcore_estimator._context import EstimatorTrialContext
+from detcore_estimator._controller import EstimatorController
+from detcore_estimator._tf import tf, tf1
+
+SEED = 11
+FEATURES = np.random.RandomState(0).normal(size=(50, 4)).astype(np.float32)
+LABELS = (FEATURES.sum(axis=1) > 0).astype(np.int64)
+
+
+class FakeClock:
+    """A clock of fixed periods that records what it was told.
+
+    Args:
+        until: Batch at which training ends.
+        unit: Batches between reports.
+        validate_every, save_every: Batches; 0 = never.
+        directory: Where checkpoints go, each in a folder named after its batch.
+        start: Batch to go on from.
+        stop_at: Batch at which the clock stops before `until`; 0 = it does not.
+    """
+
+    def __init__(
+        self,
+        controller: EstimatorController,
+        *,
+        until: int,
+        unit: int = 5,
+        validate_every: int = 0,
+        save_every: int = 0,
+        directory: Path | None = None,
+        start: int = 0,
+        stop_at: int = 0,
+        context: EstimatorTrialContext | None = None,
+    ) -> None:
+        self.controller = controller
+        self.context = context
+        self.length = until
+        self.unit = unit
+        self.validate_every, self.save_every = validate_every, save_every
+        self.directory = directory
+        self.steps_completed = start
+        self.batches_per_epoch = 0
+        self.stop_at = stop_at or until
+        self.training: list[tuple[int, dict[str, float]]] = []
+        self.batches: list[Mapping[str, float]] = []
+        self.validations: list[tuple[int, dict[str, float]]] = []
+        self.next_boundary = self._next(start)
+
+    @property
+    def interrupt_requested(self) -> bool:
+        return self.context is not None and self.context.get_stop_requested()
+
+    def boundary(
+        self,
+        steps_completed: int,
+        training_metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+    ) -> bool:
+        now = self.steps_completed = steps_completed
+        assert now <= self.next_boundary
+        self.training.append((now, dict(training_metrics)))
+        self.batches.extend(batch_metrics or ())
+        is_end = now >= self.stop_at or self.interrupt_requested
+        if self.directory is not None and (is_end or _is_due(now, self.save_every)):
+            folder = self.directory / str(now)
+            folder.mkdir(parents=True)
+            self.controller.save(folder)
+        if _is_due(now, self.validate_every):
+            self.validations.append((now, self.controller.validate()))
+        self.next_boundary = self._next(now)
+        return not is_end
+
+    def _next(self, now: int) -> int:
+        return min(self.stop_at, (now // self.unit + 1) * self.unit)
+
+
+def make_context(
+    tmp_path: Path, *, ledger: Any = None, test_mode: bool = False, **hparams: Any
+) -> EstimatorTrialContext:
+    """Make the context of a trial in a run."""
+    hparams = {"global_batch_size": 10, **hparams}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=2,
+        run_id=1,
+        trial_seed=SEED,
+        hparams=hparams,
+        config={},
+        model_dir=str(tmp_path),
+        trial_dir=str(tmp_path / "trial"),
+        database_url="",
+    )
+    return EstimatorTrialContext(
+        TrialSetup(
+            config={},
+            hparams=hparams,
+            seed=SEED,
+            distributed=DistributedContext(
+                rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
+            ),
+            info=info,
+            tensorboard_path=tmp_path / "tensorboard",
+            cache_dir=tmp_path / "cache",
+            ledger=ledger,
+            test_mode=test_mode,
+        )
+    )
+
+
+class Classifier(detcore_estimator.EstimatorTrial):
+    """Tells two classes apart: dropout, Adam, a moving average, shuffled data."""
+
+    hooks: Sequence[Any] = ()
+    listeners: Sequence[Any] = ()
+    eval_hooks: Sequence[Any] = ()
+    exporters: Any = None
+    eval_steps: int | None = None
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        hidden = tf.nn.relu(dense(features, 8, "hidden"))
+        if mode == "train":
+            hidden = tf.nn.dropout(hidden, rate=0.3)
+        logits = dense(hidden, 2, "logits")
+        predictions = {"class": tf.argmax(logits, axis=1), "logits": logits}
+        if mode == "infer":
+            return detcore_estimator.EstimatorSpec(mode, predictions=predictions)
+        loss = tf1.losses.sparse_softmax_cross_entropy(labels, logits)
+        if mode == "eval":
+            accuracy = tf1.metrics.accuracy(labels, predictions["class"])
+            return detcore_estimator.EstimatorSpec(
+                mode, loss=loss, eval_metric_ops={"accuracy": accuracy, **self.more_metrics(logits)}
+            )
+        optimizer = self.context.wrap_optimizer(tf1.train.AdamOptimizer(0.01))
+        train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+        return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def more_metrics(self, logits: Any) -> dict[str, Any]:
+        return {}
+
+    def train_data(self) -> Any:
+        dataset = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        return self.context.wrap_dataset(dataset).shuffle(50, seed=3).batch(8)
+
+    def validation_data(self) -> Any:
+        dataset = tf.data.Dataset.from_tensor_slices((FEATURES[:20], LABELS[:20]))
+        return self.context.wrap_dataset(dataset).batch(8)
+
+    def build_estimator(self) -> Any:
+        return detcore_estimator.Estimator(self.model_fn)
+
+    def build_train_spec(self) -> Any:
+        return detcore_estimator.TrainSpec(
+            self.train_data, hooks=self.hooks, saving_listeners=self.listeners
+        )
+
+    def build_validation_spec(self) -> Any:
+        return detcore_estimator.EvalSpec(
+            self.validation_data,
+            steps=self.eval_steps,
+            hooks=self.eval_hooks,
+            exporters=self.exporters,
+        )
+
+
+def raw_input() -> Any:
+    """A serving input receiver function of raw features."""
+    placeholder = tf1.placeholder(tf.float32, [None, 4])
+    return detcore_estimator.export.TensorServingInputReceiver(placeholder, placeholder)
+
+
+def dense(inputs: Any, units: int, name: str) -> Any:
+    """A fully connected layer of TensorFlow 1, without Keras."""
+    with tf1.variable_scope(name):
+        kernel = tf1.get_variable("kernel", [inputs.shape[-1], units])
+        bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
+    return tf.matmul(inputs, kernel) + bias
+
+
+def variables_in(folder: Path) -> dict[str, np.ndarray]:
+    """Every variable in a checkpoint, by name."""
+    state = (folder / "checkpoint").read_text(encoding="utf-8")
+    name = state.split('"')[1]
+    reader = tf.train.load_checkpoint(str(folder / name))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+
+
+def _is_due(batch: int, period: int) -> bool:
+    return period > 0 and batch % period == 0

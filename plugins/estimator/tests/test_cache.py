@@ -1,0 +1,303 @@
+"""Cached datasets: made once in a session of their own, in the order of the trial's seed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from estimator_fakes import FEATURES, LABELS, Classifier, FakeClock, make_context, variables_in
+from test_context import Worker, elements, with_setup
+
+from detcore.errors import (
+    CheckFailedError,
+    ContextStateError,
+    DataError,
+    InvalidDataTypeError,
+    UnsafePathError,
+)
+from detcore_estimator._context import EstimatorTrialContext
+from detcore_estimator._controller import EstimatorController
+from detcore_estimator._tf import tf, tf1
+
+
+class Source:
+    """Makes a dataset, and counts how often."""
+
+    def __init__(self, make: Callable[[], Any] = lambda: tf.data.Dataset.range(20)) -> None:
+        self.calls = 0
+        self.make = make
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        return self.make()
+
+
+def ready(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
+    """Return a context whose session configuration is known."""
+    context = with_setup(make_context(tmp_path), **changes)
+    context.session_config = tf1.ConfigProto(inter_op_parallelism_threads=1)
+    return context
+
+
+def read(dataset_fn: Callable[[], Any]) -> list[int]:
+    return [int(value) for value in elements(dataset_fn)]
+
+
+def test_made_once_and_kept(tmp_path: Path) -> None:
+    source = Source()
+    for _ in range(2):
+        context = ready(tmp_path)
+        cached = context.experimental.cache_train_dataset("numbers", "1")(source)
+        assert read(cached) == list(range(20))
+        assert context.wrapped_datasets
+    assert source.calls == 1
+    context = ready(tmp_path)
+    assert read(context.experimental.cache_validation_dataset("numbers", "1")(source))
+    assert source.calls == 2
+    folders = sorted(p.name for p in (tmp_path / "cache" / "datasets" / "numbers").iterdir())
+    assert folders == ["1_train", "1_val"]
+
+
+def test_no_session_before_its_configuration_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[Any] = []
+    real = tf1.Session
+
+    def spy(*args: Any, config: Any = None, **kwargs: Any) -> Any:
+        configs.append(config)
+        return real(*args, config=config, **kwargs)
+
+    source = Source()
+    early = make_context(tmp_path)
+    cached = early.experimental.cache_train_dataset("numbers", "1")(source)
+    monkeypatch.setattr(tf1, "Session", spy)
+    with tf.Graph().as_default(), pytest.raises(ContextStateError, match="inside of input_fn"):
+        cached()
+    assert (configs, source.calls) == ([], 0)
+    early.session_config = tf1.ConfigProto(inter_op_parallelism_threads=1)
+    with tf.Graph().as_default():
+        cached()
+    assert configs == [early.session_config]
+    # What is there is read without any session.
+    later = make_context(tmp_path)
+    with tf.Graph().as_default():
+        later.experimental.cache_train_dataset("numbers", "1")(source)()
+    assert len(configs) == 1
+
+
+def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
+    names = [f"key{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4, 5, 0)]
+    make = Source(lambda: tf.data.Dataset.from_tensors(({name: name for name in names}, 1)))
+    for _ in range(3):
+        cached = ready(tmp_path).experimental.cache_train_dataset("keys", "1")(make)
+        with tf.Graph().as_default():
+            features, label = cached().element_spec
+        assert list(features) == names
+        assert label.dtype == tf.int32
+        assert elements(cached)[0][0]["key9"] == b"key9"
+
+
+def test_what_a_dataset_may_use(tmp_path: Path) -> None:
+    def make() -> Any:
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=0
+        )
+        words = tf.data.Dataset.from_generator(
+            lambda: iter("abcab"), output_signature=tf.TensorSpec((), tf.string)
+        )
+        return words.map(table.lookup).filter(lambda number: number > 0)
+
+    cached = ready(tmp_path).experimental.cache_train_dataset("words", "1")(make)
+    assert read(cached) == [1, 2, 1, 2]
+
+
+def test_shuffled_by_the_seed(tmp_path: Path) -> None:
+    orders = []
+    for skip in (False, False, True):
+        decorate = ready(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
+        cached = decorate(Source())
+        order = read(lambda cached=cached: cached().repeat(2))
+        orders.append((order[:20], order[20:]))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != list(range(20))
+    assert sorted(orders[0][0]) == sorted(orders[0][1]) == list(range(20))
+    assert orders[0][0] != orders[0][1]
+    assert orders[2][0] == orders[2][1]
+    other = ready(tmp_path, seed=12).experimental.cache_validation_dataset("numbers", "1", True)
+    assert read(lambda: other(Source())()) != orders[0][0]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_shards(tmp_path: Path, is_kept: bool) -> None:
+    changes = {} if is_kept else {"cache_dir": None}
+    train, validation = [], []
+    for rank in range(3):
+        context = ready(tmp_path, distributed=Worker(rank, 3), **changes)
+        train.append(read(context.experimental.cache_train_dataset("n", "1")(Source())))
+        validation.append(read(context.experimental.cache_validation_dataset("n", "1")(Source())))
+    assert train == [list(range(18))[rank::3] for rank in range(3)]  # all have as many
+    assert validation == [list(range(20))[rank::3] for rank in range(3)]
+
+
+def test_without_a_cache_folder_no_session_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = EstimatorTrialContext.from_config({})
+    cached = context.experimental.cache_train_dataset("numbers", "1", shuffle=True)(Source())
+    order = read(cached)
+    assert order != list(range(20))
+    assert sorted(order) == list(range(20))
+    monkeypatch.setattr(tf1, "Session", None)
+    with tf.Graph().as_default():
+        cached()
+
+
+@pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")  # as is meant
+def test_random_numbers_do_not_depend_on_the_cache(tmp_path: Path) -> None:
+    def make() -> Any:
+        values = [random.random(), np.random.normal()]
+        return tf.data.Dataset.from_tensor_slices(np.array(values)).map(
+            lambda value: value + tf.random.uniform((), dtype=tf.float64)
+        )
+
+    drawn, records = [], []
+    for folder in ("a", "a", "b"):  # made, found, made again elsewhere
+        random.seed(3)
+        np.random.seed(3)
+        context = ready(tmp_path, cache_dir=tmp_path / folder)
+        cached = context.experimental.cache_train_dataset("random", "1")(make)
+        records.append(elements(cached))
+        drawn.append((random.random(), np.random.normal()))
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert records[0] == records[1] == records[2]
+
+
+def test_errors(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    for name in ("../up", "", ".hidden", "a/b", "a b"):
+        with pytest.raises(UnsafePathError, match="dataset_id is"):
+            context.experimental.cache_train_dataset(name, "1")
+    with pytest.raises(UnsafePathError, match="dataset_version is"):
+        context.experimental.cache_validation_dataset(dataset_id="a", dataset_version="1/2")
+    wrong: list[tuple[Callable[[], Any], Any, str]] = [
+        (lambda: tf.data.Dataset.range(3).repeat(), DataError, "has no end"),
+        (lambda: tf.data.Dataset.range(0), DataError, "is empty: it has 0 records"),
+        (lambda: tf.data.Dataset.range(3).filter(lambda n: n > 3), DataError, "is empty"),
+        (lambda: 3, InvalidDataTypeError, r"returned 3 \(int\)"),
+        (lambda: (FEATURES, LABELS), InvalidDataTypeError, "returned .*tuple"),
+    ]
+    for make, error, match in wrong:
+        cached = context.experimental.cache_validation_dataset("wrong", "1")(make)
+        with tf.Graph().as_default(), pytest.raises(error, match=match):
+            cached()
+    assert list((tmp_path / "cache" / "datasets" / "wrong").iterdir()) == []
+    context.experimental.cache_train_dataset("numbers", "1")
+    context.experimental.cache_train_dataset("numbers", "1")  # an input_fn that ran again
+    with pytest.raises(CheckFailedError, match="used twice"):
+        context.experimental.cache_train_dataset("numbers", "2")
+    with pytest.raises(CheckFailedError, match="both used"):
+        context.wrap_dataset(tf.data.Dataset.range(3))
+    context = ready(tmp_path)
+    context.wrap_dataset(tf.data.Dataset.range(3))
+    with pytest.raises(CheckFailedError, match=r"after context\.wrap_dataset"):
+        context.experimental.cache_train_dataset("numbers", "1")
+
+
+class CachedTrial(Classifier):
+    """Trains and validates on cached data; one metric of its own."""
+
+    calls = 0
+
+    def train_data(self) -> Any:
+        @self.context.experimental.cache_train_dataset("classes", "1", shuffle=True)
+        def make() -> Any:
+            type(self).calls += 1
+            return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+
+        return make().batch(8)
+
+    def validation_data(self) -> Any:
+        @self.context.experimental.cache_validation_dataset("classes", "1")
+        def make() -> Any:
+            return tf.data.Dataset.from_tensor_slices((FEATURES[:20], LABELS[:20]))
+
+        return make().batch(8)
+
+    def more_metrics(self, logits: Any) -> dict[str, Any]:
+        shape = self.context.make_metric(logits, lambda b: np.vstack(b).shape, np.int64)
+        return {"shape": shape, "batches": self.context.make_metric(logits, len, np.int32)}
+
+
+def test_a_trial_resumes_exactly(tmp_path: Path) -> None:
+    ends = []
+    for resume in (False, True):
+        context = make_context(tmp_path)
+        controller = EstimatorController(CachedTrial(context), context)
+        directory = tmp_path / ("resumed" if resume else "whole")
+        if resume:
+            controller.restore(tmp_path / "whole" / "9")
+        clock = FakeClock(
+            controller,
+            until=20,
+            validate_every=10,
+            unit=1,
+            save_every=0 if resume else 9,
+            directory=directory,
+            start=9 if resume else 0,
+            context=context,
+        )
+        controller.run(clock)
+        controller.close()
+        ends.append((variables_in(directory / "20"), clock.validations))
+    assert CachedTrial.calls == 1
+    (whole, validations), (resumed, again) = ends
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        assert value.tobytes() == resumed[name].tobytes(), name
+    for (step, metrics), (step_again, metrics_again) in zip(validations, again, strict=True):
+        assert step == step_again
+        assert metrics == metrics_again
+        assert [metrics["shape/0"], metrics["shape/1"], metrics["batches"]] == [20, 2, 3]
+
+
+V1_SCRIPT = """
+import sys
+from pathlib import Path
+from detcore_estimator._tf import tf, tf1
+tf1.disable_v2_behavior()
+tf1.enable_resource_variables()
+sys.path.insert(0, sys.argv[1])
+from test_cache import ready, read, Source
+import numpy as np
+for _ in range(2):
+    context = ready(Path(sys.argv[2]))
+    cached = context.experimental.cache_train_dataset("numbers", "1", shuffle=True)(Source())
+    assert sorted(read(cached)) == list(range(20))
+    assert context.wrapped_datasets
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.data.make_one_shot_iterator(cached().batch(8)).get_next()
+        total = lambda batches: sum(batch["a"].sum() for batch in batches)
+        value, update = context.make_metric({"a": step}, total, int)
+        session.run(tf1.local_variables_initializer())
+        for _ in range(3):
+            session.run(update)
+        assert session.run(value) == 190
+print("fine")
+"""
+
+
+def test_where_v2_behaviour_is_off(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", V1_SCRIPT, str(Path(__file__).parent), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.strip() == "fine", result.stderr

@@ -1,0 +1,183 @@
+"""Finding model.ckpt-N: newest complete one, never what the state file says, never outside."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
+from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
+from detcore_estimator._tf import tf, tf1
+
+
+def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
+    """Save one variable as ``model.ckpt-step``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tf1.Graph().as_default():
+        tf1.get_variable("w", initializer=tf.constant([value] * size))
+        tf1.get_variable("label", initializer=tf.constant("abc"))
+        saver = tf1.train.Saver()
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            saver.save(session, str(folder / "model.ckpt"), global_step=step)
+
+
+def value_of(prefix: Path) -> float:
+    return float(tf.train.load_checkpoint(str(prefix)).get_tensor("w")[0])
+
+
+def test_newest_step_counts_as_a_number(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        write(tmp_path, step, float(step))
+    prefix = find_tensorflow_checkpoint(tmp_path)
+    assert prefix == tmp_path / "model.ckpt-100"
+    assert value_of(prefix) == 100.0
+
+
+def test_state_file_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    write(other, 500, 5.0)
+    write(tmp_path / "here", 7, 7.0)
+    (tmp_path / "here" / "checkpoint").write_text(
+        f'model_checkpoint_path: "{other}/model.ckpt-500"\n'
+    )
+    assert find_tensorflow_checkpoint(tmp_path / "here").name == "model.ckpt-7"
+    (tmp_path / "here" / "checkpoint").unlink()
+    assert find_tensorflow_checkpoint(tmp_path / "here").name == "model.ckpt-7"
+
+
+def data_file(folder: Path, step: int) -> Path:
+    return folder / f"model.ckpt-{step}.data-00000-of-00001"
+
+
+def cut_data(folder: Path) -> None:
+    path = data_file(folder, 2)
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def cut_index(folder: Path) -> None:
+    path = folder / "model.ckpt-2.index"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def empty_index(folder: Path) -> None:
+    (folder / "model.ckpt-2.index").write_bytes(b"")
+
+
+def no_data(folder: Path) -> None:
+    data_file(folder, 2).unlink()
+
+
+def half_of_the_shards(folder: Path) -> None:
+    data_file(folder, 2).rename(folder / "model.ckpt-2.data-00001-of-00002")
+
+
+def temporary_data_only(folder: Path) -> None:
+    data_file(folder, 2).rename(folder / "model.ckpt-2.data-00000-of-00001.tempstate123")
+
+
+FAULTS = [cut_data, cut_index, empty_index, no_data, half_of_the_shards, temporary_data_only]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_incomplete_one_is_passed_over_with_a_warning(
+    fault: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1, 1.0)
+    write(tmp_path, 2, 2.0, size=100)
+    with caplog.at_level(logging.WARNING, "detcore.estimator"):
+        assert find_tensorflow_checkpoint(tmp_path).name == "model.ckpt-2"
+        assert not caplog.records
+        fault(tmp_path)
+        assert find_tensorflow_checkpoint(tmp_path).name == "model.ckpt-1"
+    assert "model.ckpt-2" in caplog.text
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_incomplete_alone_is_refused(fault: Any, tmp_path: Path) -> None:
+    write(tmp_path, 2, 2.0, size=100)
+    fault(tmp_path)
+    with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-2: .*\n.*download"):
+        find_tensorflow_checkpoint(tmp_path)
+
+
+def test_folder_without_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(InvalidCheckpointError, match=r"no model\.ckpt-N\.index(.|\n)*metadata"):
+        find_tensorflow_checkpoint(tmp_path)
+    with pytest.raises(CheckpointNotFoundError, match="no folder"):
+        find_tensorflow_checkpoint(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
+def test_link_out_of_the_folder_is_refused(suffix: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write(folder, 2)
+    moved = tmp_path / f"secret{suffix}"
+    shutil.move(folder / f"model.ckpt-2{suffix}", moved)
+    (folder / f"model.ckpt-2{suffix}").symlink_to(moved)
+    with pytest.raises(UnsafePathError, match="outside of the checkpoint"):
+        find_tensorflow_checkpoint(folder)
+
+
+def test_folder_may_itself_be_a_link_and_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "run [1] *?"
+    write(tmp_path / "plain", 3, 3.0)
+    (tmp_path / "plain").rename(folder)
+    (tmp_path / "link").symlink_to(folder)
+    prefixes = [find_tensorflow_checkpoint(tmp_path / "link"), find_tensorflow_checkpoint(folder)]
+    for prefix in prefixes:
+        with tf1.Graph().as_default():
+            variable = tf1.get_variable("w", shape=(3,))
+            saver = tf1.train.Saver()
+            with tf1.Session() as session:
+                restore_variables(saver, session, prefix)
+                assert session.run(variable).tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("v", (3,)), ("w", (4,))])
+def test_variables_that_do_not_fit(name: str, shape: tuple[int], tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    with tf1.Graph().as_default():
+        tf1.get_variable(name, shape=shape)
+        saver = tf1.train.Saver()
+        with (
+            tf1.Session() as session,
+            pytest.raises(InvalidCheckpointError, match="the same variables"),
+        ):
+            restore_variables(saver, session, find_tensorflow_checkpoint(tmp_path))
+
+
+def test_variables_under_other_names_and_in_parts(tmp_path: Path) -> None:
+    with tf1.Graph().as_default():
+        parts = tf1.get_variable(
+            "p", initializer=tf.range(8.0), partitioner=tf1.fixed_size_partitioner(2)
+        )
+        other = tf1.get_variable("other", initializer=tf.ones((3, 1)))
+        swapped = tf1.get_variable("swapped", initializer=tf.zeros((2,)))
+        reference = tf1.get_variable("ref", initializer=tf.ones((2,)), use_resource=False)
+        saver = tf1.train.Saver({"p": parts, "swapped": other, "other": swapped, "ref": reference})
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            saver.save(session, str(tmp_path / "model.ckpt"), global_step=1)
+        with tf1.Session() as session:
+            restore_variables(saver, session, find_tensorflow_checkpoint(tmp_path))
+            assert session.run(parts.as_tensor()).tolist() == list(range(8))
+            assert session.run(other).tolist() == [[1.0]] * 3
+
+
+def test_damaged_bytes_are_found_when_read(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    path = data_file(tmp_path, 3)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 255
+    path.write_bytes(content)
+    with tf1.Graph().as_default():
+        tf1.get_variable("w", shape=(3,))
+        saver = tf1.train.Saver()
+        with tf1.Session() as session, pytest.raises(InvalidCheckpointError):
+            restore_variables(saver, session, find_tensorflow_checkpoint(tmp_path))

@@ -1,0 +1,168 @@
+"""The context's members: what is wrapped, what is refused, and what outside of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from estimator_fakes import make_context
+
+import detcore_estimator
+from detcore import TrialContext
+from detcore.errors import CheckFailedError, DistributedError, InvalidExperimentError
+from detcore_estimator._context import EstimatorContext, EstimatorTrialContext
+from detcore_estimator._tf import tf, tf1
+
+
+@dataclasses.dataclass
+class Worker:
+    """One of several ranks, with no way to reach the others."""
+
+    rank: int
+    size: int
+
+    def get_rank(self) -> int:
+        return self.rank
+
+    def get_size(self) -> int:
+        return self.size
+
+
+def with_setup(context: EstimatorTrialContext, **changes: Any) -> EstimatorTrialContext:
+    return EstimatorTrialContext(dataclasses.replace(context.setup, **changes))
+
+
+def elements(make: Any) -> list[Any]:
+    """Return the elements of a dataset that is made in a graph."""
+    with tf.Graph().as_default():
+        iterator = tf1.data.make_initializable_iterator(make())
+        following = iterator.get_next()
+        found = []
+        with tf1.Session() as session:
+            session.run(iterator.initializer)
+            while True:
+                try:
+                    found.append(session.run(following))
+                except tf.errors.OutOfRangeError:
+                    return found
+
+
+def test_documented_names() -> None:
+    assert issubclass(detcore_estimator.EstimatorTrialContext, detcore_estimator.EstimatorContext)
+    assert issubclass(detcore_estimator.EstimatorContext, TrialContext)
+    documented = {
+        "distributed", "experimental", "from_config", "get_data_config", "get_experiment_config",
+        "get_experiment_id", "get_global_batch_size", "get_hparam", "get_hparams",
+        "get_initial_batch", "get_per_slot_batch_size", "get_stop_requested",
+        "get_tensorboard_path", "get_trial_id", "get_trial_seed", "make_metric",
+        "set_stop_requested", "wrap_dataset", "wrap_optimizer",
+    }  # fmt: skip
+    context = EstimatorTrialContext.from_config({"hyperparameters": {"global_batch_size": 8}})
+    assert documented <= set(dir(context))
+    experimental = {"cache_train_dataset", "cache_validation_dataset", "make_metric"}
+    assert experimental <= set(dir(context.experimental))
+    assert isinstance(context.experimental, detcore_estimator.EstimatorExperimentalContext)
+
+
+def test_optimizers(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    optimizer = tf1.train.AdamOptimizer(0.1)
+    assert context.wrap_optimizer(optimizer) is optimizer
+    assert context.wrap_optimizer(optimizer) is optimizer
+    assert context.wrapped_optimizers == [optimizer]
+    # A premade Estimator takes these, too.
+    assert context.wrap_optimizer("Adagrad") == "Adagrad"
+    assert callable(context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1)))
+    keras_optimizer = tf.keras.optimizers.SGD(0.1)
+    assert context.wrap_optimizer(keras_optimizer) is keras_optimizer
+    assert len(context.wrapped_optimizers) == 4
+
+
+@pytest.mark.parametrize("value", [None, 3, 0.1, {"learning_rate": 0.1}])
+def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
+    context = make_context(tmp_path)
+    with pytest.raises(InvalidExperimentError, match=r"was given .*, not an optimizer"):
+        context.wrap_optimizer(value)
+    assert context.wrapped_optimizers == []
+
+
+def test_gradients_are_not_added_up_in_silence(tmp_path: Path) -> None:
+    config = {"optimizations": {"aggregation_frequency": 4}}
+    context = with_setup(make_context(tmp_path), config=config)
+    with pytest.raises(InvalidExperimentError, match="aggregation_frequency is 4"):
+        context.wrap_optimizer(tf1.train.AdamOptimizer())
+    for optimizations in ({"aggregation_frequency": 1}, {}, None):
+        context = with_setup(make_context(tmp_path), config={"optimizations": optimizations})
+        context.wrap_optimizer(tf1.train.AdamOptimizer())
+
+
+def test_optimizers_of_several_workers(tmp_path: Path) -> None:
+    context = with_setup(make_context(tmp_path), distributed=Worker(1, 2))
+    with pytest.raises(CheckFailedError, match="the name 'Adam', with 2 workers"):
+        context.wrap_optimizer("Adam")
+    with pytest.raises(DistributedError, match="2 workers"):
+        context.wrap_optimizer(tf1.train.AdamOptimizer())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_shards_are_disjoint_and_cover_the_data(tmp_path: Path, size: int) -> None:
+    shards = []
+    for rank in range(size):
+        context = with_setup(make_context(tmp_path), distributed=Worker(rank, size))
+
+        def make(context: Any = context) -> Any:
+            return context.wrap_dataset(tf.data.Dataset.range(7))
+
+        shards.append([int(value) for value in elements(make)])
+        assert len(context.wrapped_datasets) == 1
+    assert shards == [list(range(7))[rank::size] for rank in range(size)]
+    context = with_setup(make_context(tmp_path), distributed=Worker(1, 2))
+    whole = elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), shard_dataset=False))
+    assert [int(value) for value in whole] == list(range(7))
+
+
+def test_what_is_no_dataset_is_returned(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    pair = (np.zeros(3), np.ones(3))
+    assert context.wrap_dataset(pair) is pair
+    assert context.wrapped_datasets == []
+
+
+def test_unmanaged_contexts_return_what_they_are_given() -> None:
+    context = EstimatorTrialContext.from_config({"hyperparameters": {"global_batch_size": 8}})
+    dataset = tf.data.Dataset.range(3)
+    assert context.wrap_dataset(dataset) is dataset
+    assert context.wrap_dataset(3) == 3
+    assert context.wrap_optimizer("adam") == "adam"
+    assert context.wrap_optimizer(None) is None
+    assert (context.wrapped_datasets, context.wrapped_optimizers) == ([], [])
+
+
+def test_make_metric_is_reached_in_both_ways(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        pairs = [
+            context.make_metric(metric=tf.constant(2.0), reducer=len, numpy_dtype=np.int32),
+            context.experimental.make_metric(tf.constant(2.0), sum, "float32"),
+        ]
+        session.run(tf1.local_variables_initializer())
+        session.run([update for _, update in pairs])
+        assert session.run([value for value, _ in pairs]) == [1, 2.0]
+    assert context.reducers is context.reducers
+
+
+def test_the_context_imports_no_tensorflow() -> None:
+    code = (
+        "import sys\n"
+        "from detcore_estimator import EstimatorTrialContext, MetricReducer\n"
+        "context = EstimatorTrialContext.from_config({})\n"
+        "context.wrap_dataset(3)\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    assert EstimatorContext.__module__ == "detcore_estimator._context"

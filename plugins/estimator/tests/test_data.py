@@ -1,0 +1,343 @@
+"""The training dataset's position: what is read after a restore is what would have been read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_pipelines import PIPELINES, SEED, Reading, as_plain
+
+from detcore.data import LedgerWriter, verify_ledger
+from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, LedgerError
+from detcore_estimator._data import GraphFeed, check_dataset
+from detcore_estimator._tf import tf, tf1
+
+pytestmark = pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")
+
+
+def _repeated(name: str) -> list[Any]:
+    """Read what ``dataset.repeat()`` gives, without detcore."""
+    make, count = PIPELINES[name]
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(SEED)
+        iterator = tf1.data.make_initializable_iterator(make().repeat())
+        batch = tf.nest.flatten(iterator.get_next(), expand_composites=True)
+        tables = tf1.tables_initializer()
+    with tf1.Session(graph=graph) as session:
+        session.run([tables, iterator.initializer])
+        return [[as_plain(part) for part in session.run(batch)] for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_is_repeat(name: str) -> None:
+    make, count = PIPELINES[name]
+    with Reading(make).begin() as reading:
+        assert reading.read(count) == _repeated(name)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    # Saved in the middle of an epoch, at its end, and after a partial batch, and restored from a
+    # restored one, too; saving disturbs nothing.
+    make, count = PIPELINES[name]
+    with Reading(make).begin() as reading:
+        expected = reading.read(count)
+    positions = [0, 1, 2, 3, 4, 6] if count < 50 else [1, 38, 40, 45]
+    with Reading(make).begin() as reading:
+        done = 0
+        for position in positions:
+            assert reading.read(position - done) == expected[done:position]
+            done = position
+            place = tmp_path / str(position)
+            state = reading.save(place)
+            with Reading(make).restore(place, state) as restored:
+                assert restored.feed.position == position
+                assert restored.read(1) == expected[position : position + 1]
+                again = restored.save(tmp_path / f"{position} again")
+                if position == positions[-1]:
+                    assert restored.read(count - position - 1) == expected[position + 1 :]
+            with Reading(make).restore(tmp_path / f"{position} again", again) as restored:
+                assert restored.read(count - position - 1) == expected[position + 1 :]
+        assert reading.read(count - done) == expected[done:]
+
+
+def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
+    names = [
+        "shuffle",
+        "pairs",
+        "shuffle repeat batch",
+        "shuffle batch repeat",
+        "shuffled twice",
+        "cache, shuffle",
+        "random map",
+        "generator",
+        "filter",
+        "table",
+        "shuffled in a function",
+        "sparse",
+    ]
+    for action in ("save", "restore"):
+        subprocess.run(
+            [sys.executable, Path(__file__).parent / "data_pipelines.py", action, tmp_path, *names],
+            check=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+    saved, restored = (
+        json.loads((tmp_path / f"{action}.json").read_text()) for action in ("save", "restore")
+    )
+    assert len(saved) == 4 * len(names)
+    for name, batches in saved.items():
+        assert restored[name] == batches, name
+
+
+def test_the_state_is_used_where_it_can_be(tmp_path: Path) -> None:
+    for name in ("shuffle", "shuffle repeat batch", "many shuffled twice", "table", "filter"):
+        with Reading(PIPELINES[name][0]).begin() as reading:
+            reading.read(2)
+            place = tmp_path / name
+            assert reading.save(place)["iterator"], name
+            assert any(place.iterdir())
+
+
+def test_replays_are_told_and_leave_no_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, _ = PIPELINES["generator"]
+    with Reading(make).begin() as reading:
+        reading.read(2)
+        with caplog.at_level(logging.WARNING, "detcore.estimator"):
+            state = reading.save(tmp_path / "a")
+            reading.save(tmp_path / "b")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the state of the training data's tf.data pipeline cannot be saved (its functions call "
+        "Python); a resumed run will read it again from the start, up to its position"
+    ]
+    assert not list((tmp_path / "a").iterdir())
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "detcore.estimator"), Reading(make) as reading:
+        reading.restore(tmp_path / "a", state)
+    assert "to go on at batch 2" in caplog.text
+
+
+def test_state_that_only_tensorflow_sees(tmp_path: Path) -> None:
+    # A stateful operation that is neither random nor Python; TensorFlow refuses to save it.
+    def make() -> Any:
+        dataset = tf.data.Dataset.range(9).shuffle(3)
+        return dataset.map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).batch(2)
+
+    with Reading(make).begin() as reading:
+        expected = reading.read(14)
+    with Reading(make).begin() as reading:
+        reading.read(6)
+        state = reading.save(tmp_path / "a")
+    with Reading(make).restore(tmp_path / "a", state) as reading:
+        assert reading.read(8) == expected[6:]
+
+
+def test_numpy_random_numbers_of_a_generator(tmp_path: Path) -> None:
+    def shuffled() -> Any:
+        for number in np.random.permutation(7):
+            yield number + np.random.randint(0, 1000) * 10
+
+    def make() -> Any:
+        signature = tf.TensorSpec([], tf.int64)
+        return tf.data.Dataset.from_generator(shuffled, output_signature=signature).batch(3)
+
+    np.random.seed(3)
+    with Reading(make).begin() as reading:
+        expected = reading.read(12)
+    np.random.seed(3)
+    with Reading(make).begin() as reading:
+        reading.read(4)
+        state, numbers = reading.save(tmp_path / "a"), np.random.get_state()
+    np.random.seed(3)
+    with Reading(make).restore(tmp_path / "a", state) as reading:
+        np.random.set_state(numbers)
+        assert reading.read(8) == expected[4:]
+
+
+def test_length_of_an_epoch() -> None:
+    with Reading(PIPELINES["shuffle"][0]) as reading:
+        assert reading.feed.batches_per_epoch is None
+        reading.begin()
+        assert reading.feed.batches_per_epoch == 3
+        assert reading.feed.ready(reading.session, 100) == 3
+        reading.read(2)
+        assert reading.feed.ready(reading.session, 100) == 1
+    with Reading(PIPELINES["shuffle batch repeat"][0]).begin() as reading:
+        assert reading.feed.batches_per_epoch is None
+        assert reading.feed.ready(reading.session, 100) == 100
+    with Reading(PIPELINES["filter"][0]).begin() as reading:
+        reading.read(2)
+        assert reading.feed.batches_per_epoch is None
+        reading.read(2)
+        assert reading.feed.batches_per_epoch == 3
+
+
+def test_epochs_of_changing_length(tmp_path: Path) -> None:
+    # How many full batches there are depends on the order.
+    def make() -> Any:
+        records = tf.data.Dataset.range(12).shuffle(12)
+        return records.group_by_window(
+            lambda x: x % 3, lambda _, group: group.batch(3, drop_remainder=True), window_size=3
+        ).filter(lambda group: group[0] < group[1])
+
+    with Reading(make).begin() as reading:
+        expected = reading.read(16)
+    with Reading(make).begin() as reading:
+        reading.read(7)
+        state = reading.save(tmp_path / "a")
+    with Reading(make).restore(tmp_path / "a", state) as reading:
+        assert reading.read(9) == expected[7:]
+
+
+def test_restore_in_the_same_session(tmp_path: Path) -> None:
+    for name in ("shuffle", "shuffle repeat batch", "random map", "cache, shuffle"):
+        with Reading(PIPELINES[name][0]).begin() as reading:
+            reading.read(4)
+            state = reading.save(tmp_path / name)
+            expected = reading.read(6)
+            assert reading.restore(tmp_path / name, state).read(6) == expected
+
+
+def test_empty_data() -> None:
+    with (
+        Reading(lambda: tf.data.Dataset.range(3).batch(5, drop_remainder=True)) as reading,
+        pytest.raises(DataError, match="has 0 batches"),
+    ):
+        reading.begin()
+    with Reading(lambda: tf.data.Dataset.range(3).filter(lambda x: x > 5).batch(2)) as reading:
+        reading.begin()
+        with pytest.raises(DataError, match="has 0 batches"):
+            reading.read(1)
+
+
+def test_other_data(tmp_path: Path) -> None:
+    with Reading(lambda: tf.data.Dataset.range(10).batch(2)).begin() as reading:
+        reading.read(3)
+        state = reading.save(tmp_path / "a")
+    with (
+        Reading(lambda: tf.data.Dataset.range(8).batch(2)) as reading,
+        pytest.raises(DataError, match="with 5 batches, but the trial now has tf.data with 4"),
+    ):
+        reading.restore(tmp_path / "a", state)
+
+
+def test_less_data_of_unknown_length(tmp_path: Path) -> None:
+    def first(count: int) -> Any:
+        def numbers() -> Any:
+            yield from range(count)
+
+        signature = tf.TensorSpec([], tf.int64)
+        return tf.data.Dataset.from_generator(numbers, output_signature=signature).batch(2)
+
+    with Reading(lambda: first(10)).begin() as reading:
+        reading.read(4)
+        state = reading.save(tmp_path / "a")
+    with (
+        Reading(lambda: first(6)) as reading,
+        pytest.raises(DataError, match="ended after 3 batches"),
+    ):
+        reading.restore(tmp_path / "a", state)
+
+
+def test_structures() -> None:
+    with tf.Graph().as_default():
+        alone = GraphFeed(tf.data.Dataset.from_tensors({"a": [1.0], "b": [2]}), with_ledger=False)
+        assert set(alone.features) == {"a", "b"}
+        assert alone.labels is None
+        pair = GraphFeed(tf.data.Dataset.from_tensors(([1.0], [2])), with_ledger=False)
+        assert pair.features.dtype == tf.float32
+        assert pair.labels.dtype == tf.int32
+        assert pair.record_ids is None
+
+
+def test_a_ledger_changes_no_seed() -> None:
+    def seeds(with_ledger: bool) -> list[Any]:
+        with tf.Graph().as_default():
+            tf1.set_random_seed(SEED)
+            GraphFeed(PIPELINES["shuffle"][0](), with_ledger=with_ledger)
+            return [tf.random.uniform([]).op.get_attr("seed2") for _ in range(2)]
+
+    assert seeds(False) == seeds(True)
+
+
+def test_nothing_is_added_to_the_collections_of_a_model() -> None:
+    with tf.Graph().as_default() as graph:
+        GraphFeed(PIPELINES["shuffle"][0](), with_ledger=True)
+        assert not graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        assert not graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "pairs", "filter", "strings"])
+def test_ledger_proves_a_resumed_run(name: str, tmp_path: Path) -> None:
+    make, _ = PIPELINES[name]
+
+    def run(run_id: int, start: int, count: int, reading: Reading) -> None:
+        path = tmp_path / f"ledger-{run_id}.bin"
+        ledger = LedgerWriter(path, run_id=run_id, start_step=start)
+        reading.feed.describe(reading.session, ledger)
+        for _ in range(count):
+            reading.feed.ready(reading.session, 1)
+            try:
+                ids = reading.session.run(reading.feed.record_ids)
+            except tf.errors.OutOfRangeError:
+                reading.feed.ended(reading.session)
+                ids = reading.session.run(reading.feed.record_ids)
+            reading.feed.advance(1)
+            reading.feed.log(ledger, [ids])
+        ledger.close()
+
+    with Reading(make, with_ledger=True).begin() as reading:
+        run(1, 0, 4, reading)
+        state = reading.save(tmp_path / "a")
+        following = reading.read(5)
+    with Reading(make, with_ledger=True).restore(tmp_path / "a", state) as reading:
+        run(2, 4, 5, reading)
+    with Reading(make, with_ledger=True).restore(tmp_path / "a", state) as reading:
+        assert reading.read(5) == following
+    report = verify_ledger(tmp_path)
+    assert report.is_proved, report.sentence()
+    assert report.last_step == 9
+
+
+def test_ledger_of_a_batch_without_dense_tensors() -> None:
+    with tf.Graph().as_default(), pytest.raises(LedgerError, match="no dense tensors"):
+        GraphFeed(PIPELINES["sparse"][0](), with_ledger=True)
+
+
+def test_chance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> Any:
+        noisy = lambda x: tf.cast(x, tf.float32) + tf.random.uniform([])  # noqa: E731
+        return tf.data.Dataset.range(4).map(noisy, num_parallel_calls=2).batch(2)
+
+    with caplog.at_level(logging.WARNING, "detcore.estimator"), Reading(make).begin():
+        assert "a matter of chance" in caplog.text
+
+
+def test_check_dataset() -> None:
+    with tf.Graph().as_default():
+        known = tf.data.Dataset.range(4)
+        other = tf.data.Dataset.range(4)
+        check_dataset(known.shuffle(4).batch(2), [known], "training", is_managed=True)
+        check_dataset(
+            tf.data.Dataset.zip((other, known)).batch(2), [known], "training", is_managed=True
+        )
+        check_dataset(other, [], "training", is_managed=False)
+        with pytest.raises(InvalidExperimentError, match="training input_fn .* was not wrapped"):
+            check_dataset(other.batch(2), [known], "training", is_managed=True)
+        with pytest.raises(InvalidDataTypeError, match=r"the tensors \(features, labels\)"):
+            pair = (tf.zeros([2]), tf.zeros([2]))
+            check_dataset(pair, [], "validation", is_managed=True)
+        with pytest.raises(InvalidDataTypeError, match="returned NoneType, not a"):
+            check_dataset(None, [], "validation", is_managed=True)
+        with pytest.raises(InvalidDataTypeError, match="tuples of 3 parts"):
+            triple = tf.data.Dataset.zip((known, known, known))
+            check_dataset(triple, [known], "training", is_managed=True)

@@ -1,0 +1,446 @@
+"""Evaluation and prediction with the stand-alone Estimator, and reading its variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from estimator_models import (
+    BATCH,
+    FEATURES,
+    LABELS,
+    RECORDS,
+    eval_input,
+    make,
+    model_fn,
+    train_input,
+)
+
+import detcore_estimator as de
+from detcore.errors import DataError, InvalidCheckpointError, InvalidModelError
+from detcore_estimator._tf import tf, tf1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
+    return make(tmp_path_factory.mktemp("model"), save_checkpoints_steps=2).train(
+        train_input, steps=4
+    )
+
+
+def expected(estimator: de.Estimator, step: int = 4) -> np.ndarray:
+    reader = tf.train.load_checkpoint(f"{estimator.model_dir}/model.ckpt-{step}")
+    hidden = np.maximum(FEATURES @ reader.get_tensor("first"), 0)
+    value: np.ndarray = hidden @ reader.get_tensor("second")
+    return value
+
+
+class Runs(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.count, self.ended, self.stop_at = 0, 0, stop_at
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.count += 1
+        if self.count == self.stop_at:
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        self.ended += 1
+
+
+# -- evaluate -------------------------------------------------------------------------------------
+
+
+def test_metrics_are_those_of_the_data(trained: de.Estimator) -> None:
+    results = trained.evaluate(eval_input)
+    value = expected(trained)
+    assert list(results) == ["error", "loss", "global_step"]
+    assert results["loss"] == pytest.approx(np.mean((value - LABELS) ** 2), rel=1e-5)
+    assert results["error"] == pytest.approx(np.mean(np.abs(value - LABELS)), rel=1e-5)
+    assert results["global_step"] == 4
+
+
+def test_steps_limit_the_batches(trained: de.Estimator) -> None:
+    results = trained.evaluate(eval_input, steps=2)
+    first = slice(0, 2 * BATCH)
+    error = np.mean((expected(trained)[first] - LABELS[first]) ** 2)
+    assert results["loss"] == pytest.approx(error, rel=1e-5)
+
+
+@pytest.mark.parametrize("path", ["model.ckpt-2", "model.ckpt-2.index"])
+def test_an_older_checkpoint(trained: de.Estimator, path: str) -> None:
+    results = trained.evaluate(eval_input, checkpoint_path=f"{trained.model_dir}/{path}")
+    assert results["global_step"] == 2
+    error = np.mean((expected(trained, 2) - LABELS) ** 2)
+    assert results["loss"] == pytest.approx(error, rel=1e-5)
+
+
+def test_evaluation_writes_event_files_only(trained: de.Estimator) -> None:
+    folder = Path(trained.model_dir)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
+    for _ in range(2):
+        results = trained.evaluate(eval_input, name="twice")
+    assert {p: p.stat().st_mtime_ns for p in folder.iterdir() if p.is_file()} == before
+    files = list((folder / "eval_twice").iterdir())
+    # Two evaluations in one second must not write over each other.
+    assert len(files) == 2
+    for path in files:
+        summaries = [e.summary for e in tf1.train.summary_iterator(str(path)) if e.summary.value]
+        values = {value.tag: value.simple_value for value in summaries[0].value}
+        assert values["loss"] == pytest.approx(results["loss"])
+        assert "checkpoint_path" in values
+
+
+def test_no_data_is_an_error_and_not_a_loss_of_zero(trained: de.Estimator) -> None:
+    with pytest.raises(DataError, match="nothing to evaluate"):
+        trained.evaluate(lambda: eval_input().take(0))
+
+
+def test_an_untrained_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    results = make(tmp_path).evaluate(eval_input)
+    assert results["global_step"] == 0
+    assert "has no checkpoint" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
+
+
+def test_hooks_of_an_evaluation(trained: de.Estimator) -> None:
+    given, own = Runs(), Runs()
+
+    def with_hooks(features: Any, labels: Any, mode: str) -> Any:
+        return model_fn(features, labels, mode, {})._replace(evaluation_hooks=[own])
+
+    estimator = make(trained.model_dir, with_hooks)
+    without = trained.evaluate(eval_input)
+    assert estimator.evaluate(eval_input, hooks=[given]) == without
+    assert (given.count, given.ended, own.count, own.ended) == (6, 1, 6, 1)
+    estimator.evaluate(eval_input, hooks=[stopping := Runs(stop_at=2)])
+    assert (stopping.count, stopping.ended) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_names_that_are_taken(trained: de.Estimator, name: str) -> None:
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        return spec._replace(eval_metric_ops={name: tf1.metrics.mean(spec.loss)})
+
+    with pytest.raises(ValueError, match=f"a metric '{name}'"):
+        make(trained.model_dir, function).evaluate(eval_input)
+
+
+def test_metrics_of_many_kinds(trained: de.Estimator) -> None:
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        rows = tf.constant([1, 2])
+        return spec._replace(
+            eval_metric_ops={
+                "array": (tf.identity(rows), tf.no_op()),
+                "text": (tf.constant("a"), tf.no_op()),
+                "flag": (tf.constant(True), tf.no_op()),
+                "count": (tf.constant(7, tf.int64), tf.no_op()),
+            }
+        )
+
+    results = make(trained.model_dir, function).evaluate(eval_input, name="kinds")
+    assert results["array"].tolist() == [1, 2]
+    assert (results["text"], results["flag"], results["count"]) == (b"a", True, 7)
+    [path] = (Path(trained.model_dir) / "eval_kinds").iterdir()
+    events = list(tf1.train.summary_iterator(str(path)))
+    tags = {value.tag for event in events for value in event.summary.value}
+    assert tags == {"array", "flag", "count", "loss", "checkpoint_path"}
+
+
+def test_a_local_init_op_of_the_user(trained: de.Estimator) -> None:
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        mine = tf1.get_local_variable("mine", initializer=3.0)
+        scaffold = tf1.train.Scaffold(local_init_op=mine.initializer)
+        metrics = {"mine": (mine.read_value(), tf.no_op())}
+        return spec._replace(scaffold=scaffold, eval_metric_ops=metrics)
+
+    results = make(trained.model_dir, function).evaluate(eval_input)
+    assert results["mine"] == 3
+    assert results["loss"] > 0
+
+
+def test_a_saver_of_the_user(trained: de.Estimator) -> None:
+    def averaged(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        [first] = [v for v in tf1.trainable_variables() if v.op.name == "first"]
+        [second] = [v for v in tf1.trainable_variables() if v.op.name == "second"]
+        # Reads the value of one moment of Adam as the weight.
+        saver = tf1.train.Saver({"first": first, "second/Adam_1": second})
+        return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
+
+    results = make(trained.model_dir, averaged).evaluate(eval_input)
+    hidden = np.maximum(FEATURES @ trained.get_variable_value("first"), 0)
+    value = hidden @ trained.get_variable_value("second/Adam_1")
+    assert results["loss"] == pytest.approx(np.mean((value - LABELS) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_steps_below_one(trained: de.Estimator, steps: int) -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        trained.evaluate(eval_input, steps=steps)
+
+
+def test_metrics_that_are_no_dict(trained: de.Estimator) -> None:
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        return spec._replace(eval_metric_ops=[tf1.metrics.mean(spec.loss)])
+
+    with pytest.raises(ValueError, match="eval_metric_ops must be a dict"):
+        make(trained.model_dir, function).evaluate(eval_input)
+
+
+# -- predict --------------------------------------------------------------------------------------
+
+
+def test_predictions_are_in_the_order_of_the_data(trained: de.Estimator) -> None:
+    rows = list(trained.predict(eval_input))
+    assert len(rows) == RECORDS
+    value = np.stack([row["value"] for row in rows])
+    np.testing.assert_allclose(value, expected(trained), rtol=1e-5)
+    np.testing.assert_allclose(np.stack([row["twice"] for row in rows]), 2 * value, rtol=1e-6)
+
+
+def test_whole_batches(trained: de.Estimator) -> None:
+    batches = list(trained.predict(eval_input, yield_single_examples=False))
+    assert [batch["value"].shape for batch in batches] == [(BATCH, 1)] * (RECORDS // BATCH)
+
+
+@pytest.mark.parametrize("keys", [["twice"], "twice", ("twice",)])
+def test_predict_keys(trained: de.Estimator, keys: Any) -> None:
+    assert next(trained.predict(eval_input, predict_keys=keys)).keys() == {"twice"}
+
+
+def test_predict_keys_that_do_not_fit(trained: de.Estimator) -> None:
+    with pytest.raises(ValueError, match="'missing', but the model predicts 'value', 'twice'"):
+        next(trained.predict(eval_input, predict_keys=["value", "missing"]))
+
+    def single(features: Any, mode: str) -> Any:
+        return de.EstimatorSpec(mode, predictions=features["x"])
+
+    estimator = make(trained.model_dir, single)
+    with pytest.raises(ValueError, match="have no keys"):
+        next(estimator.predict(eval_input, predict_keys=["value"]))
+    np.testing.assert_array_equal(np.stack(list(estimator.predict(eval_input))), FEATURES)
+
+
+def test_predictions_of_different_lengths(trained: de.Estimator) -> None:
+    def uneven(features: Any, mode: str) -> Any:
+        x = features["x"]
+        return de.EstimatorSpec(mode, predictions={"all": x, "half": x[:4], "one": tf.size(x)})
+
+    estimator = make(trained.model_dir, uneven)
+    with pytest.raises(ValueError, match=r"\{'all': 8, 'half': 4\}"):
+        next(estimator.predict(eval_input, predict_keys=["all", "half"]))
+    with pytest.raises(ValueError, match=r"'one'.* is one value"):
+        next(estimator.predict(eval_input, predict_keys=["all", "one"]))
+    batch = next(estimator.predict(eval_input, yield_single_examples=False))
+    assert batch["one"] == BATCH * 4
+
+
+def test_predict_without_a_trained_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="could not find a trained model in model_dir"):
+        make(tmp_path).predict(eval_input)
+
+
+def test_a_checkpoint_that_is_not_there(trained: de.Estimator) -> None:
+    for call in (trained.predict, trained.evaluate):
+        with pytest.raises(InvalidCheckpointError, match=r"no checkpoint .*model\.ckpt-99"):
+            call(eval_input, checkpoint_path=f"{trained.model_dir}/model.ckpt-99")
+
+
+def test_generators_take_turns_and_leave_nothing_behind(trained: de.Estimator) -> None:
+    is_eager = tf.executing_eagerly()
+    graph = tf1.get_default_graph()
+    first, second = trained.predict(eval_input), trained.predict(eval_input, hooks=[Runs()])
+    pairs = [(next(first), next(second)) for _ in range(BATCH + 1)]
+    assert all(np.array_equal(a["value"], b["value"]) for a, b in pairs)
+    # Between two predictions the caller's own world is as it was.
+    assert tf.executing_eagerly() == is_eager
+    assert tf1.get_default_graph() is graph
+    first.close()
+    assert len(list(second)) == RECORDS - BATCH - 1
+    assert trained.evaluate(eval_input)["global_step"] == 4
+
+
+def test_hooks_of_a_prediction(trained: de.Estimator) -> None:
+    hook = Runs(stop_at=2)
+    assert len(list(trained.predict(eval_input, hooks=[hook]))) == 2 * BATCH
+    assert (hook.count, hook.ended) == (2, 1)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_of_a_tuple_the_first_part_is_used(trained: de.Estimator, parts: int) -> None:
+    def input_fn() -> Any:
+        return eval_input().map(lambda x, y: (x, y, y)[:parts])
+
+    assert len(list(trained.predict(input_fn))) == RECORDS
+
+
+def test_plain_tensors_never_end(trained: de.Estimator, caplog: pytest.LogCaptureFixture) -> None:
+    generator = trained.predict(lambda: {"x": tf.constant(FEATURES[:2])})
+    assert len([next(generator) for _ in range(5)]) == 5
+    generator.close()
+    assert "never end" in caplog.text
+
+
+def test_strings_come_as_bytes(trained: de.Estimator) -> None:
+    def names(features: Any, mode: str) -> Any:
+        return de.EstimatorSpec(mode, predictions={"name": tf.as_string(features["x"][:, 0])})
+
+    row = next(make(trained.model_dir, names).predict(eval_input))
+    assert isinstance(row["name"], bytes)
+
+
+# -- variables ------------------------------------------------------------------------------------
+
+
+def test_variables(trained: de.Estimator) -> None:
+    names = trained.get_variable_names()
+    assert {"first", "second", "first/Adam", "global_step"} <= set(names)
+    assert names == sorted(names)
+    assert trained.get_variable_value("first").shape == (4, 16)
+    np.testing.assert_array_equal(
+        trained.get_variable_value("first:0"), trained.get_variable_value("first")
+    )
+    with pytest.raises(ValueError, match=r"no variable 'third'; it has .*second"):
+        trained.get_variable_value("third")
+
+
+def test_variables_of_nothing(tmp_path: Path) -> None:
+    estimator = make(tmp_path)
+    assert estimator.latest_checkpoint() is None
+    for call in (estimator.get_variable_names, lambda: estimator.get_variable_value("a")):
+        with pytest.raises(ValueError, match="could not find a trained model"):
+            call()
+
+
+# -- specs ----------------------------------------------------------------------------------------
+
+
+def spec_in_graph(**fields: Any) -> Any:
+    return de.EstimatorSpec(**fields)
+
+
+def test_what_a_mode_needs() -> None:
+    with tf.Graph().as_default():
+        one = tf.constant(1.0)
+        for fields, missing in (
+            ({"mode": "train", "train_op": one}, "loss"),
+            ({"mode": "train", "loss": one}, "train_op"),
+            ({"mode": "eval"}, "loss"),
+            ({"mode": "infer"}, "predictions"),
+        ):
+            with pytest.raises(ValueError, match=f"has no {missing}"):
+                de.EstimatorSpec(**fields)
+        with pytest.raises(ValueError, match="mode='test'"):
+            de.EstimatorSpec("test", loss=one)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"loss": 1.0},
+        {"train_op": "op"},
+        {"predictions": [1]},
+        {"predictions": {"a": 1}},
+        {"eval_metric_ops": {"a": 3}},
+        {"eval_metric_ops": {"a": (1, 2)}},
+        {"training_hooks": [1]},
+        {"evaluation_hooks": 1},
+        {"scaffold": 1},
+    ],
+)
+def test_wrong_types_in_a_spec(fields: dict[str, Any]) -> None:
+    with tf.Graph().as_default():
+        good = {"loss": tf.constant(1.0), "train_op": tf.no_op()}
+        with pytest.raises(TypeError, match=f"{next(iter(fields))}.* must be"):
+            de.EstimatorSpec("train", **{**good, **fields})
+
+
+def test_a_tensor_of_another_graph() -> None:
+    with tf.Graph().as_default():
+        other = tf.constant(1.0)
+    with tf.Graph().as_default():
+        own = tf.constant(1.0)
+        for fields in (
+            {"loss": other},
+            {"loss": own, "predictions": {"a": other}},
+            {"loss": own, "eval_metric_ops": {"a": (own, other)}},
+        ):
+            with pytest.raises(ValueError, match="not part of the graph"):
+                de.EstimatorSpec("eval", **fields)
+
+
+def test_shapes_of_the_loss() -> None:
+    with tf.Graph().as_default():
+        assert de.EstimatorSpec("eval", loss=tf.constant([1.0])).loss.shape.rank == 0
+        with pytest.raises(ValueError, match=r"shape \(2,\)"):
+            de.EstimatorSpec("eval", loss=tf.constant([1.0, 2.0]))
+
+
+def test_replace_checks_again() -> None:
+    with tf.Graph().as_default():
+        spec = de.EstimatorSpec("eval", loss=tf.constant(1.0))
+        changed = spec._replace(loss=tf.constant(2.0))
+        assert isinstance(changed, de.EstimatorSpec)
+        for changes, message in (
+            ({"loss": None}, "has no loss"),
+            ({"mode": "train"}, "cannot be changed"),
+            ({"lost": 1}, "no field lost"),
+        ):
+            with pytest.raises(InvalidModelError, match=message):
+                spec._replace(**changes)
+
+
+def test_a_metric_of_keras(trained: de.Estimator) -> None:
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        metric = tf.keras.metrics.MeanAbsoluteError()
+        spec = model_fn(features, labels, mode, {})
+        metric.update_state(labels, tf.zeros_like(labels))
+        return spec._replace(eval_metric_ops={"keras": metric})
+
+    estimator = make(trained.model_dir, function)
+    if tf.__version__.startswith("2.15."):
+        results = estimator.evaluate(eval_input)
+        assert results["keras"] == pytest.approx(np.mean(np.abs(LABELS)), rel=1e-5)
+    else:
+        with pytest.raises(InvalidModelError, match="of Keras 3"):
+            estimator.evaluate(eval_input)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "greater than 0"),
+        ({"name": 3}, "name must be a string"),
+        ({"throttle_secs": -1}, "throttle_secs must be 0 or more"),
+        ({"start_delay_secs": "a"}, "start_delay_secs must be a number"),
+        ({"hooks": [1]}, "SessionRunHook"),
+        ({"exporters": [1]}, "an Exporter"),
+        ({"exporters": 1}, "list or None"),
+    ],
+)
+def test_wrong_eval_specs(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        de.EvalSpec(eval_input, **arguments)
+
+
+def test_specs_have_the_documented_defaults() -> None:
+    spec = de.EvalSpec(eval_input)
+    assert (spec.steps, spec.name, spec.start_delay_secs, spec.throttle_secs) == (
+        100,
+        None,
+        120,
+        600,
+    )
+    train = de.TrainSpec(eval_input, 10)
+    assert (train.max_steps, train.hooks, train.saving_listeners) == (10, (), ())
+    with pytest.raises(ValueError, match="max_steps must be greater than 0"):
+        de.TrainSpec(eval_input, max_steps=0)
+    with pytest.raises(TypeError, match="input_fn must be a function"):
+        de.TrainSpec(eval_input())

@@ -1,0 +1,473 @@
+"""SavedModels: signatures, files, names, failures, and the exporters of an EvalSpec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from estimator_models import FEATURES, eval_input, make, model_fn, serving_input, train_input
+
+import detcore_estimator as de
+from detcore.errors import ContextStateError, DataError, InvalidModelError, UnsafePathError
+from detcore_estimator import export
+from detcore_estimator._export import ServingGraph
+from detcore_estimator._tf import tf, tf1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
+    return make(tmp_path_factory.mktemp("model")).train(train_input, steps=3)
+
+
+def serve(path: str, signature: str = "serving_default", **inputs: Any) -> dict[str, Any]:
+    """Run a signature in a TensorFlow 1 session, as a server would."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        loaded = tf1.saved_model.load(session, ["serve"], path)
+        definition = loaded.signature_def[signature]
+        feeds = {definition.inputs[name].name: value for name, value in inputs.items()}
+        fetches = {name: info.name for name, info in definition.outputs.items()}
+        values: dict[str, Any] = session.run(fetches, feeds)
+        return values
+
+
+def signatures_of(path: str) -> set[str]:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        return set(tf1.saved_model.load(session, ["serve"], path).signature_def)
+
+
+def exported(trained: de.Estimator, tmp_path: Path, outputs: Any, receiver: Any) -> str:
+    """Export a model without variables of its own."""
+
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        made = outputs(spec.predictions["value"])
+        return spec._replace(export_outputs=made)
+
+    return make(trained.model_dir, function).export_saved_model(tmp_path, receiver)
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["export_savedmodel", "export_saved_model"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_an_exported_model_predicts_the_same(
+    trained: de.Estimator, tmp_path: Path, method: str, as_text: bool
+) -> None:
+    path = getattr(trained, method)(str(tmp_path), serving_input, as_text=as_text)
+    assert isinstance(path, str)
+    assert Path(path).parent == tmp_path
+    assert Path(path).name.isdigit()
+    assert (Path(path) / f"saved_model.{'pbtxt' if as_text else 'pb'}").is_file()
+    expected = np.stack([row["value"] for row in trained.predict(eval_input)])
+    served = serve(path, x=FEATURES)
+    assert served.keys() == {"value", "twice"}
+    np.testing.assert_allclose(served["value"], expected, rtol=1e-5)
+    loaded = tf.saved_model.load(path).signatures["serving_default"]
+    np.testing.assert_allclose(loaded(x=tf.constant(FEATURES))["value"], expected, rtol=1e-5)
+
+
+def test_exports_of_one_second_get_names_that_rise(trained: de.Estimator, tmp_path: Path) -> None:
+    paths = [trained.export_saved_model(tmp_path, serving_input) for _ in range(3)]
+    numbers = [int(Path(path).name) for path in paths]
+    assert numbers == sorted(set(numbers))
+    assert {path.name for path in tmp_path.iterdir()} == set(map(str, numbers))
+
+
+def test_a_checkpoint_path(trained: de.Estimator, tmp_path: Path) -> None:
+    first = f"{trained.model_dir}/model.ckpt-0"
+    path = trained.export_saved_model(tmp_path, serving_input, checkpoint_path=first)
+    reader = tf.train.load_checkpoint(f"{path}/variables/variables")
+    np.testing.assert_array_equal(
+        reader.get_tensor("first"), tf.train.load_checkpoint(first).get_tensor("first")
+    )
+
+
+def test_extra_assets_and_vocabularies(trained: de.Estimator, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("a\nb\n")
+
+    def function(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.TextFileInitializer(
+                str(words),
+                tf.string,
+                tf.lookup.TextFileIndex.WHOLE_LINE,
+                tf.int64,
+                tf.lookup.TextFileIndex.LINE_NUMBER,
+            ),
+            -1,
+        )
+        return spec._replace(
+            predictions={"id": table.lookup(features["word"])}, export_outputs=None
+        )
+
+    def receiver() -> Any:
+        word = tf1.placeholder(tf.string, [None])
+        given = serving_input()
+        features = {"word": word, **given.features}
+        return export.ServingInputReceiver(features, features)
+
+    path = make(trained.model_dir, function).export_saved_model(
+        tmp_path / "out", receiver, assets_extra={"a/b.txt": str(words)}
+    )
+    assert (Path(path) / "assets.extra/a/b.txt").read_text() == "a\nb\n"
+    words.unlink()
+    moved = Path(path).rename(tmp_path / "moved")
+    served = serve(str(moved), word=["b", "c"], x=FEATURES[:2])
+    assert served["id"].tolist() == [1, -1]
+
+
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_what_an_export_needs(trained: de.Estimator, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="serving_input_receiver_fn must be a function"):
+        trained.export_savedmodel(tmp_path, None)
+    with pytest.raises(ValueError, match="could not find a trained model"):
+        make(tmp_path / "new").export_savedmodel(tmp_path, serving_input)
+    with pytest.raises(ValueError, match="must be a ServingInputReceiver"):
+        trained.export_savedmodel(tmp_path, lambda: {"x": 1})
+    with pytest.raises(ValueError, match="has no export_outputs"):
+        exported(trained, tmp_path, lambda value: {}, serving_input)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("assets", "error"),
+    [
+        ({"../a": "words"}, UnsafePathError),
+        ({"/a": "words"}, UnsafePathError),
+        ({"": "words"}, UnsafePathError),
+        ({"a": "missing"}, DataError),
+        (["words"], InvalidModelError),
+    ],
+)
+def test_wrong_assets_leave_nothing(
+    trained: de.Estimator, tmp_path: Path, assets: Any, error: type[Exception]
+) -> None:
+    (tmp_path / "words").write_text("a")
+    if isinstance(assets, dict):
+        assets = {target: str(tmp_path / source) for target, source in assets.items()}
+    with pytest.raises(error, match="assets_extra"):
+        trained.export_saved_model(tmp_path / "out", serving_input, assets_extra=assets)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_while_writing_leaves_nothing(
+    trained: de.Estimator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tf1.saved_model.Builder, "save", fails)
+    with pytest.raises(OSError, match="disk is full"):
+        trained.export_saved_model(tmp_path, serving_input)
+    assert not list(tmp_path.iterdir())
+
+
+# -- signatures -----------------------------------------------------------------------------------
+
+
+def parsing_receiver() -> Any:
+    return export.build_parsing_serving_input_receiver_fn(
+        {"x": tf.io.FixedLenFeature([4], tf.float32)}
+    )()
+
+
+def examples(rows: Any) -> list[bytes]:
+    return [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={"x": tf.train.Feature(float_list=tf.train.FloatList(value=row))}
+            )
+        ).SerializeToString()
+        for row in rows
+    ]
+
+
+def test_signatures_of_all_kinds(trained: de.Estimator, tmp_path: Path) -> None:
+    path = exported(
+        trained,
+        tmp_path,
+        lambda value: {
+            "serving_default": export.RegressionOutput(value),
+            "classes": export.ClassificationOutput(value, tf.as_string(value)),
+            "scores": export.ClassificationOutput(scores=value),
+            "plain": export.PredictOutput(value),
+            "named": export.PredictOutput({("head", "value"): value}),
+        },
+        parsing_receiver,
+    )
+    given = {"inputs": examples(FEATURES[:3])}
+    served = serve(path, **given)
+    assert served.keys() == {"outputs"}
+    np.testing.assert_allclose(serve(path, "scores", **given)["scores"], served["outputs"])
+    assert serve(path, "classes", **given).keys() == {"classes", "scores"}
+    assert serve(path, "plain", examples=given["inputs"]).keys() == {"output"}
+    assert serve(path, "named", examples=given["inputs"]).keys() == {"head/value"}
+
+
+def test_the_only_output_is_the_default_one(trained: de.Estimator, tmp_path: Path) -> None:
+    path = exported(trained, tmp_path, lambda v: {"mine": export.PredictOutput(v)}, serving_input)
+    assert signatures_of(path) == {"mine", "serving_default"}
+
+
+def test_several_outputs_without_a_default_one(trained: de.Estimator, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="none of them is the default"):
+        exported(
+            trained,
+            tmp_path,
+            lambda v: {"a": export.PredictOutput(v), "b": export.PredictOutput(v)},
+            serving_input,
+        )
+
+
+def test_outputs_that_do_not_fit_the_input_are_left_out(
+    trained: de.Estimator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = exported(
+        trained,
+        tmp_path,
+        lambda v: {"serving_default": export.RegressionOutput(v), "p": export.PredictOutput(v)},
+        serving_input,
+    )
+    assert signatures_of(path) == {"p"}
+    assert "no default signature, only p" in caplog.text
+    with pytest.raises(ValueError, match="a regression signature takes one tensor"):
+        exported(trained, tmp_path, lambda v: {"r": export.RegressionOutput(v)}, serving_input)
+
+
+def test_other_inputs_make_further_signatures(trained: de.Estimator, tmp_path: Path) -> None:
+    def receiver() -> Any:
+        given = parsing_receiver()
+        return export.ServingInputReceiver(
+            given.features, given.receiver_tensors, {"raw": given.features, "half": given.features}
+        )
+
+    path = exported(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
+    assert signatures_of(path) == {
+        name + output for name in ("", "raw:", "half:") for output in ("p", "serving_default")
+    }
+    np.testing.assert_allclose(
+        serve(path, "raw:p", x=FEATURES)["output"],
+        serve(path, "p", examples=examples(FEATURES))["output"],
+    )
+
+
+def test_an_input_that_is_not_enough(trained: de.Estimator, tmp_path: Path) -> None:
+    def receiver() -> Any:
+        given = serving_input()
+        return export.ServingInputReceiver(
+            given.features, {"other": tf1.placeholder(tf.float32, [None], name="other")}
+        )
+
+    with pytest.raises(ValueError, match=r"need the placeholder 'x'.*none of its inputs"):
+        exported(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
+
+
+# -- receivers ------------------------------------------------------------------------------------
+
+
+def test_receivers_name_single_tensors() -> None:
+    with tf.Graph().as_default():
+        one = tf1.placeholder(tf.float32, [None, 2])
+        receiver = export.ServingInputReceiver(one, one, {"more": one})
+        assert receiver.features == {"feature": one}
+        assert receiver.receiver_tensors == {"input": one}
+        assert receiver.receiver_tensors_alternatives == {"more": {"input": one}}
+        bare = export.TensorServingInputReceiver(one, {"a": one})
+        assert bare.features is one
+        assert bare.receiver_tensors == {"a": one}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, "one"),
+        ({3.5: "one"}, "one"),
+        ({"a": 1}, "one"),
+        ("one", None),
+        ("one", {3: "one"}),
+        ("one", "one", ["one"]),
+        ("one", {}),
+    ],
+)
+def test_wrong_receivers(arguments: Any) -> None:
+    with tf.Graph().as_default():
+        one = tf1.placeholder(tf.float32, [None])
+
+        def put(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: put(each) for key, each in value.items()}
+            return one if value == "one" else value
+
+        with pytest.raises(ValueError, match=r"must be|is empty"):
+            export.ServingInputReceiver(*map(put, arguments))
+
+
+def test_raw_receivers_take_dtype_and_shape_only() -> None:
+    with tf.Graph().as_default():
+        other = tf1.placeholder(tf.int64, [5, None, 3])
+    function = export.build_raw_serving_input_receiver_fn(
+        {"a b": other, "unknown": tf.TensorSpec(None, tf.string)}, default_batch_size=2
+    )
+    for _ in range(2):
+        with tf.Graph().as_default():
+            tensors = function().features
+            assert tensors["a b"].dtype == tf.int64
+            assert tensors["a b"].shape.as_list() == [2, None, 3]
+            assert tensors["unknown"].shape.rank is None
+
+
+@pytest.mark.parametrize(
+    ("make_output", "message"),
+    [
+        (lambda one: export.PredictOutput({"a": 1}), "the output 'a' must be a tensor"),
+        (lambda one: export.PredictOutput({1: one}), "each key of the outputs"),
+        (lambda one: export.ClassificationOutput(), "needs scores, classes or both"),
+        (lambda one: export.ClassificationOutput(scores=tf.constant([1])), "floating-point"),
+        (lambda one: export.ClassificationOutput(classes=one), "tensor of strings"),
+        (lambda one: export.RegressionOutput(tf.constant(["a"])), "floating-point"),
+    ],
+)
+def test_wrong_outputs(make_output: Any, message: str) -> None:
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        make_output(tf.constant([1.0]))
+
+
+# -- ServingGraph ---------------------------------------------------------------------------------
+
+
+def test_a_serving_graph_is_built_once_and_written_many_times(
+    trained: de.Estimator, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+    operations: list[int] = []
+
+    def counted(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        calls.append(mode)
+        return trained.model_fn(features, labels, mode, config)
+
+    def fill(value: float) -> Any:
+        def restore(session: Any, saver: Any) -> None:
+            operations.append(len(session.graph.get_operations()))
+            saver.restore(session, f"{trained.model_dir}/model.ckpt-3")
+            [second] = [v for v in tf1.global_variables() if v.op.name == "second"]
+            second.load(np.full([16, 1], value, np.float32), session)
+
+        return restore
+
+    graph = ServingGraph(counted, serving_input, config=trained.config)
+    paths = [graph.write(tmp_path, fill(value)) for value in (0.0, 0.0, 1.0)]
+    graph.close()
+    graph.close()
+    hidden = np.maximum(FEATURES @ trained.get_variable_value("first"), 0)
+    for path, value in zip(paths, (0.0, 0.0, 1.0), strict=True):
+        np.testing.assert_allclose(
+            serve(path, x=FEATURES)["value"][:, 0], value * hidden.sum(1), rtol=1e-4, atol=1e-6
+        )
+    assert calls == ["infer"]
+    assert len(set(operations)) == 1
+    with pytest.raises(ContextStateError, match="is closed"):
+        graph.write(tmp_path, fill(0.0))
+
+
+# -- exporters ------------------------------------------------------------------------------------
+
+
+def numbers_in(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
+
+
+def run(
+    exporter: Any, estimator: de.Estimator, folder: Path, loss: float, final: bool = False
+) -> Any:
+    return exporter.export(
+        estimator,
+        str(folder),
+        f"{estimator.model_dir}/model.ckpt-3",
+        {"loss": np.float32(loss)},
+        final,
+    )
+
+
+def test_the_final_exporter(trained: de.Estimator, tmp_path: Path) -> None:
+    exporter = de.FinalExporter("final", serving_input)
+    assert exporter.name == "final"
+    assert run(exporter, trained, tmp_path, 1.0) is None
+    assert Path(run(exporter, trained, tmp_path, 1.0, final=True)).is_dir()
+
+
+def test_the_latest_exporter_keeps_some(trained: de.Estimator, tmp_path: Path) -> None:
+    exporter = de.LatestExporter("latest", serving_input, exports_to_keep=2)
+    paths = [run(exporter, trained, tmp_path, 1.0) for _ in range(4)]
+    assert numbers_in(tmp_path) == [int(Path(path).name) for path in paths[2:]]
+
+
+def test_the_best_exporter_exports_improvements_only(trained: de.Estimator, tmp_path: Path) -> None:
+    exporter = de.BestExporter(
+        serving_input_receiver_fn=serving_input, event_file_pattern=None, exports_to_keep=None
+    )
+    written = [run(exporter, trained, tmp_path, loss) is not None for loss in (3, 4, 2, 2, 1)]
+    assert written == [True, False, True, False, True]
+
+
+def test_the_best_exporter_remembers_across_processes(tmp_path: Path) -> None:
+    estimator = make(tmp_path / "model").train(train_input, steps=3)
+    out = tmp_path / "out"
+    results = estimator.evaluate(eval_input)
+    first = de.BestExporter(serving_input_receiver_fn=serving_input)
+    path = f"{estimator.model_dir}/model.ckpt-3"
+    assert first.export(estimator, str(out), path, results, False)
+    # A new process: its first result is the worse one, then a better one.
+    second = de.BestExporter(serving_input_receiver_fn=serving_input)
+    worse = estimator.evaluate(eval_input, checkpoint_path=path.replace("-3", "-0"))
+    assert worse["loss"] > results["loss"]
+    assert second.export(estimator, str(out), path, worse, False) is None
+    assert second.export(estimator, str(out), path, results, False) is None
+    better = {**results, "loss": results["loss"] / 2}
+    assert second.export(estimator, str(out), path, better, False)
+
+
+def test_a_compare_function_of_the_user(trained: de.Estimator, tmp_path: Path) -> None:
+    def is_higher(best_eval_result: Any, current_eval_result: Any) -> bool:
+        return bool(current_eval_result["loss"] > best_eval_result["loss"])
+
+    exporter = de.BestExporter("up", serving_input, event_file_pattern=None, compare_fn=is_higher)
+    assert [run(exporter, trained, tmp_path, loss) is not None for loss in (1, 2, 0)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: de.FinalExporter("", serving_input), "name must be a string"),
+        (lambda: de.FinalExporter("a", None), "must be a function"),
+        (lambda: de.LatestExporter("a", serving_input, exports_to_keep=0), "greater than 0"),
+        (lambda: de.BestExporter("a", serving_input, compare_fn=None), "compare_fn must be"),
+        (lambda: de.BestExporter("a", serving_input, compare_fn=max), "cannot be told"),
+        (
+            lambda: de.BestExporter("a", serving_input, compare_fn=lambda best, current: True),
+            "compare_fn takes best, current",
+        ),
+        (
+            lambda: de.EvalSpec(eval_input, exporters=[de.FinalExporter("a", serving_input)] * 2),
+            "the names",
+        ),
+    ],
+)
+def test_wrong_exporters(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_an_exporter_alone_is_accepted() -> None:
+    exporter = de.FinalExporter("a", serving_input)
+    assert de.EvalSpec(eval_input, exporters=exporter).exporters == (exporter,)

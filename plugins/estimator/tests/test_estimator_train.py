@@ -1,0 +1,752 @@
+"""Training with the stand-alone Estimator: steps, checkpoints, hooks, and what goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from estimator_models import FEATURES, LABELS, eval_input, make, model_fn, train_input
+
+import detcore_estimator as de
+from detcore.errors import (
+    ConfigError,
+    DataError,
+    InvalidCheckpointError,
+    InvalidExperimentError,
+    InvalidModelError,
+)
+from detcore_estimator._tf import tf, tf1
+
+
+class Recorder(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
+    def __init__(self, log: list[str], name: str = "hook", *, stop_at: int | None = None) -> None:
+        self.log, self.name, self.stop_at, self.runs = log, name, stop_at, 0
+
+    def begin(self) -> None:
+        self.log.append(f"{self.name} begin")
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.log.append(f"{self.name} created")
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf1.train.SessionRunArgs(tf1.train.get_global_step())
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.runs += 1
+        if self.runs == self.stop_at:
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        self.log.append(f"{self.name} end {int(session.run(tf1.train.get_global_step()))}")
+
+
+class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
+    def __init__(self, log: list[str], *, stop_at: int | None = None) -> None:
+        self.log, self.stop_at = log, stop_at
+
+    def begin(self) -> None:
+        self.log.append("begin")
+
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        self.log.append(f"before {global_step_value}")
+
+    def after_save(self, session: Any, global_step_value: int) -> bool:
+        self.log.append(f"after {global_step_value}")
+        return global_step_value == self.stop_at
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        self.log.append(f"end {global_step_value}")
+
+
+def steps_saved(folder: Path) -> list[int]:
+    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def step_of(estimator: de.Estimator) -> int:
+    return int(estimator.get_variable_value("global_step"))
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+def test_steps_add_up_and_max_steps_do_not(tmp_path: Path) -> None:
+    estimator = make(tmp_path)
+    assert estimator.train(train_input, steps=3) is estimator
+    estimator.train(train_input, steps=3)
+    assert step_of(estimator) == 6
+    estimator.train(train_input, max_steps=8)
+    assert step_of(estimator) == 8
+
+
+def test_max_steps_that_are_reached_build_nothing(tmp_path: Path) -> None:
+    estimator = make(tmp_path).train(train_input, steps=4)
+
+    def never() -> Any:
+        raise AssertionError("input_fn was called")
+
+    estimator.train(never, max_steps=4)
+    estimator.train(never, max_steps=2)
+    assert step_of(estimator) == 4
+
+
+def test_the_third_argument_is_hooks_as_documented(tmp_path: Path) -> None:
+    log: list[str] = []
+    make(tmp_path).train(train_input, 2, [Recorder(log)], None)
+    assert log == ["hook begin", "hook created", "hook end 2"]
+    with pytest.raises(TypeError, match="hooks come third"):
+        make(tmp_path).train(train_input, [Recorder(log)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 2, "max_steps": 3}, "cannot both be given"),
+        ({"steps": 0}, "greater than 0, but it is 0"),
+        ({"max_steps": -1}, "greater than 0, but it is -1"),
+        ({"steps": 1.5}, "integer or None"),
+        ({"steps": True}, "integer or None"),
+        ({"hooks": ["a"]}, "SessionRunHook"),
+        ({"hooks": 3}, "list or None"),
+        ({"saving_listeners": ["a"]}, "CheckpointSaverListener"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path).train(train_input, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_input_fn(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="input_fn must be a function"):
+        make(tmp_path).train(steps=1)
+
+
+def test_training_ends_with_the_data(tmp_path: Path) -> None:
+    estimator = make(tmp_path).train(eval_input)
+    assert step_of(estimator) == 6
+    assert steps_saved(tmp_path) == [0, 6]
+
+
+def test_no_data_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make(tmp_path).train(lambda: eval_input().take(0))
+    assert "training made no step" in caplog.text
+
+
+def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
+    make(tmp_path / "a").train(train_input, steps=5)
+    second = make(tmp_path / "a")
+    before = second.get_variable_value("first")
+
+    class Look(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            self.seen = session.run(session.graph.get_tensor_by_name("first:0"))
+            self.step = session.run(tf1.train.get_global_step())
+
+    if tf1.resource_variables_enabled():
+        Look.after_create_session = lambda self, session, coord: (  # type: ignore[method-assign]
+            setattr(self, "seen", session.run(tf1.global_variables("first")[0])),
+            setattr(self, "step", session.run(tf1.train.get_global_step())),
+        )
+    look = Look()
+    second.train(train_input, steps=1, hooks=[look])
+    np.testing.assert_array_equal(look.seen, before)
+    assert look.step == 5
+
+
+def test_the_seed_makes_runs_equal_and_different_seeds_do_not(tmp_path: Path) -> None:
+    values = [
+        make(tmp_path / name, tf_random_seed=seed)
+        .train(train_input, steps=7)
+        .get_variable_value("second")
+        for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    ]
+    np.testing.assert_array_equal(values[0], values[1])
+    assert not np.array_equal(values[0], values[2])
+
+
+def test_hooks_do_not_change_what_is_learnt(tmp_path: Path) -> None:
+    plain = make(tmp_path / "a", save_summary_steps=0, log_step_count_steps=None)
+    hooked = make(tmp_path / "b", save_summary_steps=2, log_step_count_steps=1)
+    plain.train(train_input, steps=6)
+    hooked.train(train_input, steps=6, hooks=[Recorder([])])
+    np.testing.assert_array_equal(
+        plain.get_variable_value("second/Adam_1"), hooked.get_variable_value("second/Adam_1")
+    )
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_checkpoints_come_at_the_start_every_so_often_and_at_the_end(tmp_path: Path) -> None:
+    make(tmp_path, save_checkpoints_steps=3).train(train_input, steps=8)
+    assert steps_saved(tmp_path) == [0, 3, 6, 8]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"checkpoint", "graph.pbtxt", "model.ckpt-8.meta"} <= names
+    assert 'model_checkpoint_path: "model.ckpt-8"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
+    estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
+    estimator.train(train_input, steps=3)
+    assert steps_saved(tmp_path) == [2, 3]
+    # The next call knows of the files of the one before.
+    estimator.train(train_input, steps=2)
+    assert steps_saved(tmp_path) == [4, 5]
+
+
+def test_a_checkpoint_that_training_goes_on_from_is_not_written_again(tmp_path: Path) -> None:
+    estimator = make(tmp_path).train(train_input, steps=2)
+    index = tmp_path / "model.ckpt-2.index"
+    os.utime(index, ns=(1, 1))
+    estimator.train(train_input, steps=2)
+    assert index.stat().st_mtime_ns == 1
+
+
+def test_no_checkpoints_when_both_periods_are_none(tmp_path: Path) -> None:
+    estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=None)
+    estimator.train(train_input, steps=2)
+    assert steps_saved(tmp_path) == []
+    with pytest.raises(ValueError, match="no checkpoint is saved"):
+        estimator.train(train_input, steps=1, saving_listeners=[Listener([])])
+
+
+def test_a_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr(
+        "detcore_estimator._checkpoint_writer.time.monotonic", lambda: float(next(clock))
+    )
+    estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=10)
+    estimator.train(train_input, steps=8)
+    # The clock moves by 4 s at each look: one at a save, one after each step.
+    assert steps_saved(tmp_path) == [0, 3, 6, 8]
+
+
+def test_a_save_that_fails_costs_no_earlier_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator = make(tmp_path, keep_checkpoint_max=1).train(train_input, steps=2)
+    good = estimator.get_variable_value("first")
+
+    class Broken(tf1.train.Saver):  # type: ignore[misc]
+        def save(self, sess: Any, save_path: str, global_step: int, **kwargs: Any) -> str:
+            # As far as a crash may get: the files are there, and not what they should be.
+            Path(f"{save_path}-{global_step}.index").write_bytes(b"cut off")
+            raise OSError("the disk is gone")
+
+    monkeypatch.setattr(tf1.train, "Saver", Broken)
+    with pytest.raises(OSError, match="disk is gone"):
+        estimator.train(train_input, steps=3)
+    monkeypatch.undo()
+    again = make(tmp_path, keep_checkpoint_max=1)
+    assert again.latest_checkpoint() == str(tmp_path / "model.ckpt-2")
+    np.testing.assert_array_equal(again.get_variable_value("first"), good)
+    again.train(train_input, steps=3)
+    assert step_of(again) == 5
+
+
+def test_killed_while_it_saves_all_the_time(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import sys
+        from estimator_models import make, train_input
+        make(sys.argv[1], save_checkpoints_steps=1, keep_checkpoint_max=1).train(train_input)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not any(step > 4 for step in steps_saved(tmp_path)):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1)
+    step = step_of(estimator)
+    assert step >= 4
+    estimator.train(train_input, steps=2)
+    assert step_of(estimator) == step + 2
+
+
+def test_a_state_file_that_names_a_lost_checkpoint_stops_everything(tmp_path: Path) -> None:
+    estimator = make(tmp_path).train(train_input, steps=2)
+    (tmp_path / "model.ckpt-2.index").unlink()
+    for call in (
+        lambda: estimator.train(train_input, steps=1),
+        lambda: estimator.evaluate(eval_input),
+        estimator.latest_checkpoint,
+    ):
+        with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-2 as the latest"):
+            call()
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    make(tmp_path).train(train_input, steps=1)
+
+    def wider(features: Any, labels: Any, mode: str) -> Any:
+        weights = tf1.get_variable("first", [4, 1])
+        loss = tf.reduce_mean(tf.square(features["x"] @ weights - labels))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        return de.EstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss, tf1.train.get_global_step())
+        )
+
+    before = sorted(path.name for path in tmp_path.glob("model*"))
+    with pytest.raises(InvalidCheckpointError, match=r"first is \(4, 1\) in the model"):
+        make(tmp_path, wider).train(train_input, steps=1)
+    assert sorted(path.name for path in tmp_path.glob("model*")) == before
+
+
+def test_folders_with_pattern_characters(tmp_path: Path) -> None:
+    estimator = make(tmp_path / "lr[0.1]*").train(train_input, steps=2)
+    estimator.train(train_input, steps=1)
+    assert step_of(estimator) == 3
+    assert estimator.evaluate(eval_input)["global_step"] == 3
+    assert "second" in estimator.get_variable_names()
+
+
+# -- hooks and listeners --------------------------------------------------------------------------
+
+
+def test_hooks_of_the_user_and_of_the_model(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    def with_hooks(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        return spec._replace(
+            training_hooks=[Recorder(log, "model")], training_chief_hooks=[Recorder(log, "chief")]
+        )
+
+    hook = Recorder(log)
+    make(tmp_path, with_hooks).train(train_input, steps=3, hooks=[hook])
+    names = ("chief", "hook", "model")
+    assert log == [
+        *(f"{name} begin" for name in names),
+        *(f"{name} created" for name in names),
+        *(f"{name} end 3" for name in names),
+    ]
+    assert hook.runs == 3
+
+
+def test_a_hook_can_stop_training(tmp_path: Path) -> None:
+    estimator = make(tmp_path)
+    estimator.train(train_input, steps=50, hooks=[Recorder([], stop_at=4)])
+    assert step_of(estimator) == 4
+
+
+def test_hooks_of_tensorflow(tmp_path: Path) -> None:
+    estimator = make(tmp_path)
+    estimator.train(train_input, hooks=[tf1.train.StopAtStepHook(last_step=5)])
+    assert step_of(estimator) == 5
+
+
+def test_an_error_in_a_hook_ends_training_without_a_checkpoint(tmp_path: Path) -> None:
+    class Fails(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        make(tmp_path).train(train_input, steps=3, hooks=[Fails()])
+    assert steps_saved(tmp_path) == [0]
+
+
+def test_listeners_are_told_of_every_save(tmp_path: Path) -> None:
+    log: list[str] = []
+    make(tmp_path, save_checkpoints_steps=2).train(
+        train_input, steps=3, saving_listeners=[Listener(log)]
+    )
+    saves = [f"{when} {step}" for step in (0, 2, 3) for when in ("before", "after")]
+    assert log == ["begin", *saves, "end 3"]
+
+
+def test_a_listener_can_stop_training(tmp_path: Path) -> None:
+    log: list[str] = []
+    estimator = make(tmp_path, save_checkpoints_steps=2)
+    estimator.train(
+        train_input, steps=50, saving_listeners=[Listener(log, stop_at=4), Listener(log)]
+    )
+    assert step_of(estimator) == 4
+    assert log.count("after 4") == 2
+
+
+def test_a_saver_hook_of_the_user_replaces_ours(tmp_path: Path) -> None:
+    log: list[str] = []
+    hook = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
+    make(tmp_path, save_checkpoints_steps=1).train(
+        train_input, steps=6, hooks=[hook], saving_listeners=[Listener(log)]
+    )
+    assert steps_saved(tmp_path) == [0, 4, 6]
+    assert log.count("after 4") == 1
+
+
+# -- models that go wrong -------------------------------------------------------------------------
+
+
+def nan_at(step: int, features: Any, labels: Any, mode: str) -> Any:
+    spec = model_fn(features, labels, mode, {})
+    now = tf1.train.get_global_step().read_value()
+    return spec._replace(loss=tf.where(now >= step, np.nan, 1.0) * spec.loss)
+
+
+@pytest.mark.parametrize("hooks", [0, 1])
+def test_a_loss_that_is_no_number(tmp_path: Path, hooks: int) -> None:
+    estimator = make(tmp_path, functools.partial(nan_at, 5), save_checkpoints_steps=1)
+    with pytest.raises(de.NanLossDuringTrainingError, match=r"at global step [56]") as caught:
+        estimator.train(train_input, steps=50, hooks=[Recorder([])] * hooks)
+    assert isinstance(caught.value, tf1.train.NanLossDuringTrainingError)
+    # No checkpoint is later than the last good step.
+    assert step_of(estimator) == caught.value.step - 1
+
+
+def test_a_train_op_that_forgets_the_global_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(features: Any, labels: Any, mode: str) -> Any:
+        loss = tf.reduce_mean(tf1.get_variable("w", [4]) * features["x"])
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    monkeypatch.setattr("detcore_estimator._train._MOST_RUNS_WITHOUT_STEP", 20)
+    for input_fn, runs in ((eval_input, 6), (train_input, 20)):
+        with pytest.raises(InvalidModelError, match=f"train_op ran {runs} times"):
+            make(tmp_path / str(runs), forgetful).train(input_fn, steps=1)
+
+
+@pytest.mark.parametrize("value", [None, 3, {"loss": 1}])
+def test_a_model_fn_that_returns_something_else(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ValueError, match="model_fn returned"):
+        make(tmp_path, lambda features: value).train(lambda: eval_input().map(lambda x, y: x))
+
+
+def test_a_model_fn_that_keeps_its_first_spec(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def keeps(features: Any, labels: Any, mode: str) -> Any:
+        kept.append(model_fn(features, labels, mode, {}))
+        return kept[0]
+
+    estimator = make(tmp_path, keeps).train(train_input, steps=1)
+    with pytest.raises(ValueError, match="belongs to another graph"):
+        estimator.train(train_input, steps=1)
+
+
+def test_a_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
+    def predicts(features: Any, labels: Any) -> Any:
+        return de.EstimatorSpec("infer", predictions=features["x"])
+
+    with pytest.raises(ValueError, match=r"mode 'train'.*without loss"):
+        make(tmp_path, predicts).train(train_input, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "message"),
+    [
+        (lambda labels: None, None, "does not take features"),
+        (lambda features, lables: None, None, "takes lables"),
+        (lambda features, extra=1: None, None, "takes extra"),
+        (lambda features: None, {"a": 1}, "takes no argument params"),
+        (lambda features: None, {}, "takes no argument params"),
+        (None, None, "must be a function"),
+    ],
+)
+def test_model_fn_arguments_are_checked_at_once(function: Any, params: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        de.Estimator(function, params=params)
+
+
+def test_every_signature_of_model_fn(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def build(features: Any, labels: Any, mode: str, **given: Any) -> Any:
+        seen.append({"mode": mode, **given})
+        return model_fn(features, labels, mode, {})
+
+    class Callable:
+        def __call__(self, features: Any, labels: Any, mode: str) -> Any:
+            return build(features, labels, mode)
+
+        def method(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
+            return build(features, labels, mode, params=params)
+
+    def full(
+        features: Any, labels: Any, mode: str, params: Any, config: Any, model_dir: Any
+    ) -> Any:
+        return build(features, labels, mode, params=params, config=config, model_dir=model_dir)
+
+    def partly(features: Any, labels: Any, mode: str, params: Any, rate: float) -> Any:
+        return build(features, labels, mode, rate=rate)
+
+    @functools.wraps(full)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return full(*args, **kwargs)
+
+    functions = {
+        "three": lambda features, labels, mode: build(features, labels, mode),
+        "params": lambda features, labels, mode, params: build(
+            features, labels, mode, params=params
+        ),
+        "config": lambda features, labels, mode, params, config: build(
+            features, labels, mode, params=params, config=config
+        ),
+        "full": full,
+        "wrapped": wrapped,
+        "object": Callable(),
+        "method": Callable().method,
+        "keyword": lambda features, labels, *, mode: build(features, labels, mode),
+        "partial": functools.partial(partly, rate=0.5),
+    }
+    for name, function in functions.items():
+        takes = name in ("params", "config", "full", "wrapped", "method", "partial")
+        folder = str(tmp_path / name)
+        params = {"a": [1]} if takes else None
+        estimator = de.Estimator(function, folder, params=params)
+        estimator.train(train_input, steps=1)
+    assert [entry.keys() - {"mode"} for entry in seen] == [
+        set(),
+        {"params"},
+        {"params", "config"},
+        {"params", "config", "model_dir"},
+        {"params", "config", "model_dir"},
+        set(),
+        {"params"},
+        set(),
+        {"rate"},
+    ]
+    assert seen[3]["params"] == {"a": [1]}
+    assert seen[3]["model_dir"] == seen[3]["config"].model_dir == str(tmp_path / "full")
+
+
+def test_labels_for_a_model_fn_without_labels(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="takes no argument labels"):
+        make(tmp_path, lambda features, mode: None).train(train_input, steps=1)
+
+
+def test_params_and_config_are_copies(tmp_path: Path) -> None:
+    params = {"sizes": [1, 2]}
+    estimator = de.Estimator(lambda features, params: None, str(tmp_path), params=params)
+    estimator.params["sizes"].append(3)
+    params["sizes"].append(4)
+    assert estimator.params == {"sizes": [1, 2]}
+    estimator.config.session_config.inter_op_parallelism_threads = 7
+    assert estimator.config.session_config.inter_op_parallelism_threads == 0
+
+
+def test_the_public_model_fn(tmp_path: Path) -> None:
+    estimator = make(tmp_path)
+    with tf.Graph().as_default():
+        tf1.train.create_global_step()
+        features = {"x": tf.constant(FEATURES)}
+        spec = estimator.model_fn(features, tf.constant(LABELS), "train", estimator.config)
+        assert spec.loss.shape.rank == 0
+
+
+# -- inputs ---------------------------------------------------------------------------------------
+
+
+def test_input_fn_arguments(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def input_fn(mode: str, params: Any, config: Any, count: int = 2) -> Any:
+        seen.append((mode, params, config.model_dir, count))
+        return eval_input()
+
+    estimator = make(tmp_path)
+    estimator.train(input_fn, steps=1)
+    estimator.evaluate(functools.partial(input_fn, params="mine"))
+    next(estimator.predict(input_fn))
+    folder = str(tmp_path)
+    assert seen == [
+        ("train", {}, folder, 2),
+        ("eval", "mine", folder, 2),
+        ("infer", {}, folder, 2),
+    ]
+
+
+def test_input_fn_that_returns_tensors(tmp_path: Path) -> None:
+    def tensors() -> Any:
+        return {"x": tf.constant(FEATURES)}, tf.constant(LABELS)
+
+    def of_iterator() -> Any:
+        return tf1.data.make_one_shot_iterator(eval_input()).get_next()
+
+    assert step_of(make(tmp_path / "a").train(tensors, steps=2)) == 2
+    assert step_of(make(tmp_path / "b").train(of_iterator)) == 6
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "message"),
+    [
+        (lambda: None, "returned None"),
+        (lambda: eval_input().map(lambda x, y: (x, y, y)), "tuple of 3 parts"),
+        (lambda: ({"x": tf.constant(FEATURES)},), "tuple of 1 parts"),
+    ],
+)
+def test_input_fn_that_returns_something_else(tmp_path: Path, input_fn: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make(tmp_path).train(input_fn, steps=1)
+
+
+def test_a_dataset_from_outside_of_input_fn(tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        dataset = eval_input()
+    with pytest.raises(DataError, match="Make the dataset inside input_fn"):
+        make(tmp_path).train(lambda: dataset, steps=1)
+
+
+def test_lookup_tables_in_the_data(tmp_path: Path) -> None:
+    def input_fn() -> Any:
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0]), 0.0
+        )
+        names = tf.data.Dataset.from_tensor_slices(["a", "b"] * 4).batch(4)
+        return names.map(lambda name: ({"x": tf.fill([4, 4], 1.0)}, table.lookup(name)[:, None]))
+
+    assert step_of(make(tmp_path).train(input_fn)) == 2
+
+
+# -- summaries and logs ---------------------------------------------------------------------------
+
+
+def events_of(folder: Path) -> list[Any]:
+    return [
+        event
+        for path in sorted(folder.glob("events.out.tfevents.*"))
+        for event in tf1.train.summary_iterator(str(path))
+    ]
+
+
+def test_summaries(tmp_path: Path) -> None:
+    def with_summary(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        tf1.summary.scalar("double", 2 * spec.loss)
+        return spec
+
+    make(tmp_path, with_summary, save_summary_steps=3).train(train_input, steps=7)
+    found = {
+        event.step: {value.tag: value.simple_value for value in event.summary.value}
+        for event in events_of(tmp_path)
+        if any(value.tag == "loss" for value in event.summary.value)
+    }
+    assert list(found) == [1, 4, 7]
+    assert all(tags["double"] == pytest.approx(2 * tags["loss"]) for tags in found.values())
+    assert any(event.graph_def for event in events_of(tmp_path))
+
+
+def test_a_loss_summary_of_the_user_is_not_doubled(tmp_path: Path) -> None:
+    def with_summary(features: Any, labels: Any, mode: str) -> Any:
+        spec = model_fn(features, labels, mode, {})
+        tf1.summary.scalar("loss", spec.loss)
+        return spec
+
+    make(tmp_path, with_summary).train(train_input, steps=1)
+    tags = [value.tag for event in events_of(tmp_path) for value in event.summary.value]
+    assert tags == ["loss"]
+
+
+def test_nothing_is_written_when_nothing_is_asked_for(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        save_summary_steps=0,
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
+        log_step_count_steps=None,
+    ).train(train_input, steps=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_loss_and_step_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="detcore.estimator")
+    make(tmp_path, log_step_count_steps=2).train(train_input, steps=5)
+    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("global step")]
+    assert [text.split(":")[0] for text in logged] == [f"global step {step}" for step in (1, 3, 5)]
+
+
+# -- warm start and configuration -----------------------------------------------------------------
+
+
+def test_warm_start(tmp_path: Path) -> None:
+    first = make(tmp_path / "a").train(train_input, steps=3)
+    for start in (
+        str(tmp_path / "a"),
+        de.WarmStartSettings(str(tmp_path / "a" / "model.ckpt-3"), vars_to_warm_start="first"),
+    ):
+        folder = tmp_path / f"from-{type(start).__name__}"
+        config = de.RunConfig(str(folder), tf_random_seed=99)
+        second = de.Estimator(model_fn, config=config, params={}, warm_start_from=start)
+        second.train(train_input, steps=1)
+        begun = folder / "model.ckpt-0"
+        reader = tf.train.load_checkpoint(str(begun))
+        np.testing.assert_array_equal(reader.get_tensor("first"), first.get_variable_value("first"))
+        is_second_equal = np.array_equal(
+            reader.get_tensor("second"), first.get_variable_value("second")
+        )
+        assert is_second_equal == isinstance(start, str)
+        # Its own checkpoints come first when there are any.
+        second.train(train_input, steps=1)
+        assert step_of(second) == 2
+
+
+def test_configurations_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="cannot both be set"):
+        de.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
+    with pytest.raises(ConfigError, match="train_distribute"):
+        make(tmp_path, train_distribute=object())
+    with pytest.raises(ValueError, match="model_dir="):
+        de.Estimator(model_fn, "a", de.RunConfig("b"), params={})
+    with pytest.raises(ValueError, match="a RunConfig"):
+        de.Estimator(model_fn, "a", {"model_dir": "b"}, params={})
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    with pytest.raises(ConfigError, match="TF_CONFIG describes a cluster"):
+        make(tmp_path)
+
+
+def test_run_config() -> None:
+    config = de.RunConfig(keep_checkpoint_max=3)
+    assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
+    changed = config.replace(save_checkpoints_steps=7, model_dir="a")
+    assert (changed.save_checkpoints_secs, changed.save_checkpoints_steps) == (None, 7)
+    assert (changed.keep_checkpoint_max, changed.model_dir, config.model_dir) == (3, "a", None)
+    assert (config.is_chief, config.num_worker_replicas, config.task_type) == (True, 1, "worker")
+    with pytest.raises(AttributeError, match="replace"):
+        config.model_dir = "b"
+    with pytest.raises(ValueError, match="no setting modeldir"):
+        config.replace(modeldir="b")
+    with pytest.raises(ValueError, match="log_step_count_steps must be greater than 0"):
+        de.RunConfig(log_step_count_steps=0)
+
+
+def test_the_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    session = tf1.Session
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["config"])
+        return session(*args, **kwargs)
+
+    monkeypatch.setattr(tf1, "Session", spy)
+    config = tf1.ConfigProto(inter_op_parallelism_threads=3)
+    estimator = make(tmp_path, session_config=config).train(train_input, steps=1)
+    estimator.evaluate(eval_input)
+    next(estimator.predict(eval_input))
+    assert [each.inter_op_parallelism_threads for each in seen] == [3, 3, 3]
+
+
+def test_errors_are_of_the_documented_kinds() -> None:
+    assert issubclass(InvalidExperimentError, ValueError)
+    assert issubclass(de.NanLossDuringTrainingError, RuntimeError)

@@ -1,0 +1,194 @@
+"""Random operations of a graph that go on where a checkpoint was taken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from random_models import DRAWS, SIZE, Model, digest
+
+from detcore_estimator._random_ops import make_random_ops_resumable
+from detcore_estimator._tf import tf, tf1
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_goes_on_at_any_step(name: str) -> None:
+    build, _, _ = DRAWS[name]
+    model = Model(build)
+    assert model.random_ops is not None
+    assert not model.random_ops.unsupported
+    expected = model.steps(5)
+    assert model.session.run(model.random_ops.counter) == 5
+    for step in (0, 1, 4):
+        for value, other in zip(
+            Model(build).at(step).steps(5 - step), expected[step:], strict=True
+        ):
+            np.testing.assert_array_equal(value, other)
+    assert len({digest([value]) for value in expected}) == 5
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_from_the_right_distribution(name: str) -> None:
+    build, mean, variance = DRAWS[name]
+    values = np.stack(Model(build).steps(40)).astype(np.float64)
+    plain = Model(build, rewire=False).step()
+    assert values.shape[1:] == plain.shape
+    assert Model(build).step().dtype == plain.dtype
+    error = np.sqrt(variance / values.size)
+    assert abs(values.mean() - mean) < 5 * error
+    assert values.var() == pytest.approx(variance, rel=0.02)
+    # Neither two steps nor two records of a step have to do with one another.
+    flat = values.reshape(len(values), -1)
+    assert abs(np.corrcoef(flat[0], flat[1])[0, 1]) < 0.05
+    assert abs(np.corrcoef(flat[0][1:], flat[0][:-1])[0, 1]) < 0.05
+
+
+def test_shuffle_is_a_permutation() -> None:
+    values = Model(lambda: tf.random.shuffle(tf.range(SIZE))).step()
+    assert sorted(values) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("behaviour", ["v1", "v2"])
+def test_same_numbers_in_a_new_process(behaviour: str) -> None:
+    program = Path(__file__).parent / "random_models.py"
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run(
+        [sys.executable, program, behaviour], check=True, env=environment, stdout=subprocess.PIPE
+    )
+    here = [
+        f"{name} {digest(Model(build).at(3).steps(2))}" for name, (build, _, _) in DRAWS.items()
+    ]
+    assert run.stdout.decode().splitlines() == here
+
+
+def test_operations_differ_from_one_another() -> None:
+    first, second = Model(lambda: [tf.random.uniform([SIZE]), tf.random.uniform([SIZE])]).step()
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+
+
+def test_equal_seeds_stay_equal() -> None:
+    first, second = Model(
+        lambda: [tf.random.uniform([9], seed=4), tf.random.uniform([9], seed=4)]
+    ).step()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_no_seeds_at_all() -> None:
+    # Without a graph's seed, operations are told apart by their names.
+    with tf.Graph().as_default() as graph:
+        values = [tf.identity(tf.random.uniform([9])) for _ in range(2)]
+        random_ops = make_random_ops_resumable(graph, values)
+        assert random_ops is not None
+        with tf1.Session() as session:
+            random_ops.set(session, 7)
+            first, second = session.run(values)
+            again, _ = session.run(values)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, again)
+
+
+def test_offset() -> None:
+    build = DRAWS["uniform"][0]
+    assert digest([Model(build).step()]) != digest([Model(build, offset=1).step()])
+
+
+def test_gradients_use_the_numbers_of_the_step() -> None:
+    def build() -> Any:
+        inputs = tf.ones([SIZE])
+        dropped = tf.nn.dropout(inputs, 0.5)
+        return dropped, tf1.gradients(tf.reduce_sum(dropped), inputs)[0]
+
+    model = Model(build)
+    for _ in range(3):
+        dropped, gradient = model.step()
+        np.testing.assert_array_equal(dropped, gradient)
+
+
+def test_initial_values_stay_as_they_are() -> None:
+    def build() -> Any:
+        weights = tf1.get_variable("w", [4, 4], initializer=tf1.glorot_uniform_initializer())
+        drawn = tf.random.normal([4, 4])
+        other = tf1.get_variable("v", initializer=drawn)
+        return weights, other, tf.nn.dropout(weights, 0.5), weights.initialized_value(), drawn
+
+    plain, rewired = Model(build, rewire=False), Model(build)
+    for value, other in zip(plain.step()[:2], rewired.step()[:2], strict=True):
+        np.testing.assert_array_equal(value, other)
+    assert rewired.random_ops is not None
+    assert "dropout/random_uniform/RandomUniform" in rewired.random_ops.rewired[-1]
+
+
+def test_without_random_operations() -> None:
+    def build() -> Any:
+        return tf1.get_variable("w", [4, 4], initializer=tf1.glorot_uniform_initializer()) + 1
+
+    assert Model(build).random_ops is None
+
+
+def test_what_cannot_be_rewired_is_named() -> None:
+    def build() -> Any:
+        in_function = tf.function(lambda: tf.random.uniform([2]))()
+        sampled = tf.random.log_uniform_candidate_sampler(
+            tf.zeros([1, 1], tf.int64), 1, 2, unique=True, range_max=9, seed=1
+        )
+        looped = tf.while_loop(
+            lambda i, x: i < 3, lambda i, x: (i + 1, x + tf.random.uniform([2])), (0, tf.zeros([2]))
+        )
+        return in_function, sampled, looped, tf.random.uniform([2])
+
+    random_ops = Model(build).random_ops
+    assert random_ops is not None
+    assert len(random_ops.rewired) == 1
+    named = " ".join(random_ops.unsupported)
+    assert len(random_ops.unsupported) == 3
+    assert "PartitionedCall" in named
+    assert "while" in named
+    assert "CandidateSampler" in named
+
+
+def test_an_operation_that_is_fetched_itself() -> None:
+    with tf.Graph().as_default() as graph:
+        drawn = tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32)
+        random_ops = make_random_ops_resumable(graph, [drawn])
+    assert random_ops is not None
+    assert random_ops.unsupported == [drawn.op.name]
+
+
+def test_the_counter_is_in_no_checkpoint_of_the_model() -> None:
+    model = Model(DRAWS["dropout"][0])
+    assert model.random_ops is not None
+    with model.graph.as_default():
+        assert not tf1.global_variables()
+        assert model.random_ops.counter in tf1.local_variables()
+        assert model.random_ops.counter.dtype == tf.int64
+
+
+def test_many_steps_between_read_and_increment() -> None:
+    # The numbers of a step are those before its increment, always.
+    model = Model(lambda: tf.random.uniform([1]))
+    expected = [float(model.at(step).step()[0]) for step in range(200)]
+    model.at(0)
+    assert [float(value[0]) for value in model.steps(200)] == expected
+
+
+@pytest.mark.skipif(not hasattr(tf1.layers, "dropout"), reason="gone from TensorFlow 2.16")
+def test_layers() -> None:
+    def build() -> Any:
+        inputs = tf.ones([SIZE, 2])
+        by_layer = tf1.layers.dropout(inputs, 0.4, training=True)
+        by_keras = tf1.keras.layers.Dropout(0.4)(inputs, training=True)
+        noisy = tf1.keras.layers.GaussianNoise(1.0)(inputs, training=True)
+        return by_layer, by_keras, noisy
+
+    model = Model(build)
+    assert model.random_ops is not None
+    assert not model.random_ops.unsupported
+    expected = model.steps(4)
+    assert len(model.random_ops.rewired) == 3
+    for value, other in zip(Model(build).at(3).step(), expected[3], strict=True):
+        np.testing.assert_array_equal(value, other)

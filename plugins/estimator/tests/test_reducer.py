@@ -1,0 +1,619 @@
+"""`make_metric`: structures, types, fresh starts, ranks, and errors of the user's reducers."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.distributed import DistributedContext
+from detcore.errors import ContextStateError, MetricError, MetricTypeError
+from detcore.metrics import MetricReducer
+from detcore_estimator._context import EstimatorTrialContext
+from detcore_estimator._reducer import Reducers
+from detcore_estimator._tf import tf, tf1, tf_estimator
+
+DATA = np.arange(1, 8, dtype=np.float32)  # 7 records, batches of 2: the last one is smaller
+
+
+class Mean(MetricReducer):
+    """The mean over all elements."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.count = 0
+
+    def accumulate(self, metric: Any) -> Any:
+        self.sum += float(np.sum(metric))
+        self.count += np.size(metric)
+        return self.sum, self.count
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        sums, counts = zip(*per_slot_metrics, strict=True)
+        return sum(sums) / sum(counts)
+
+
+def mean(batches: list[Any]) -> Any:
+    return np.mean(np.hstack(batches))
+
+
+Build = Callable[[Any, Reducers], Any]
+
+
+class Evaluation:
+    """An evaluation graph that is kept; `build` makes metrics from the tensor of a batch."""
+
+    def __init__(
+        self, build: Build, data: Any = DATA, distributed: Any = None, batch_size: int = 2
+    ) -> None:
+        self.reducers = Reducers(distributed or DistributedContext())
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            dataset = tf.data.Dataset.from_tensor_slices(data).batch(batch_size)
+            self.iterator = tf1.data.make_initializable_iterator(dataset)
+            self.metrics = build(self.iterator.get_next(), self.reducers)
+            self.local_init = tf1.local_variables_initializer()
+        # Threads of its own: ranks wait for each other inside of operations.
+        config = tf1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
+        self.session = tf1.Session(graph=self.graph, config=config)
+
+    def run(self, *, by_init: bool = True, by_begin: bool = False, most: int = 99) -> Any:
+        """Evaluate; return the values in the structure of the metrics."""
+        if by_init:
+            self.session.run(self.local_init)
+        if by_begin:
+            self.reducers.begin_evaluation()
+        self.session.run(self.iterator.initializer)
+        updates = tf.nest.map_structure(lambda pair: pair.update, self.metrics)
+        for _ in range(most):
+            try:
+                self.session.run(updates)
+            except tf.errors.OutOfRangeError:
+                break
+        return self.session.run(tf.nest.map_structure(lambda pair: pair.value, self.metrics))
+
+
+class Pair:
+    """A metric, as a leaf of a structure."""
+
+    def __init__(self, ops: tuple[Any, Any]) -> None:
+        self.value, self.update = ops
+
+
+def metric_of(reducer: Any, dtype: Any = np.float64, take: Any = lambda batch: batch) -> Build:
+    return lambda batch, reducers: Pair(reducers.make_metric(take(batch), reducer, dtype))
+
+
+def values_seen(take: Any, data: Any = DATA) -> list[Any]:
+    """Return the values of all batches that a function reducer is given."""
+    seen: list[Any] = []
+
+    def keep(batches: list[Any]) -> float:
+        seen.extend(batches)
+        return 0.0
+
+    Evaluation(metric_of(keep, take=take), data).run()
+    return seen
+
+
+@pytest.mark.parametrize("reducer", [mean, Mean()], ids=["function", "object"])
+def test_mean_over_records(reducer: Any) -> None:
+    value = Evaluation(metric_of(reducer)).run()
+    assert value == pytest.approx(4.0, abs=0)
+    assert value.dtype == np.float64
+
+
+def test_structures_arrive_as_they_were_given() -> None:
+    Point = collections.namedtuple("Point", "x y")
+    first = values_seen(lambda batch: [batch, batch * 2])[0]
+    assert type(first) is list
+    np.testing.assert_array_equal(first, [[1, 2], [2, 4]])
+    assert type(values_seen(lambda batch: (batch,))[0]) is tuple
+    point = values_seen(lambda batch: Point(batch, batch + 1))[0]
+    assert isinstance(point, Point)
+    assert point.y.tolist() == [2, 3]
+    pair = values_seen(lambda batch: {"b": batch, "a": batch + 1})[-1]
+    assert list(pair) == ["b", "a"]
+    assert (pair["b"].tolist(), pair["a"].tolist()) == ([7], [8])
+    assert [float(v) for v in values_seen(lambda batch: tf.reduce_sum(batch))] == [3, 7, 11, 7]
+
+
+def test_constants_operations_variables_and_strings() -> None:
+    build = metric_of(lambda batches: len(batches) * batches[0], take=lambda batch: 3.5)
+    assert Evaluation(build).run(most=4) == 14.0
+    mixed = values_seen(lambda batch: [batch, np.array([[1, 2]]), 7])[0]
+    assert mixed[1].tolist() == [[1, 2]]
+    assert mixed[2] == 7
+    operation = values_seen(lambda batch: (batch + 1).op)
+    assert operation[0].tolist() == [2, 3]
+    words = values_seen(lambda batch: batch, np.array(["a", "é", "c"]))
+    assert [word for batch in words for word in batch] == [b"a", "é".encode(), b"c"]
+
+
+@pytest.mark.parametrize(
+    ("take", "match"),
+    [
+        (lambda b: [b, [b]], r"(?s)metric\[1\] is a list.*Nested metrics"),
+        (lambda b: {"a": {"b": b}}, r"(?s)metric\['a'\] is a dict.*Nested"),
+        (lambda b: {1: b}, r"(?s)the key 1 \(int\).*must be strings"),
+        (lambda b: {}, "empty dict"),
+        (lambda b: [], "empty list"),
+        (lambda b: (), "empty tuple"),
+        (lambda b: None, r"metric is None \(NoneType\)"),
+        (lambda b: [b, None], r"metric\[1\] is None"),
+        (lambda b: object(), "cannot be made a tensor"),
+        (lambda b: tf.sparse.from_dense(b), "(?s)SparseTensor.*to_dense"),
+        (lambda b: [tf.ragged.constant([[1], [2, 3]])], r"(?s)metric\[0\].*RaggedTensor"),
+        (lambda b: tf.no_op(), "with 0 outputs"),
+        (lambda b: tf.zeros(()), None),
+    ],
+)
+def test_metrics_that_are_none(take: Any, match: str | None) -> None:
+    if match is None:
+        Evaluation(metric_of(mean, take=take))
+        return
+    with pytest.raises(MetricTypeError, match=match) as caught:
+        Evaluation(metric_of(mean, take=take))
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result", "expected"),
+    [
+        (np.float32, 0.1, np.float32(0.1)),
+        (float, 0.1, np.float64(0.1)),
+        (int, 2**40, np.int64(2**40)),
+        ("int32", np.float64(12.0), np.int32(12)),
+        (np.dtype(">f4"), 1.5, np.float32(1.5)),
+        (np.float16, [1, 2], np.array([1, 2], np.float16)),
+        (bool, np.array([[True], [False]]), np.array([[True], [False]])),
+        (np.complex64, 1 + 2j, np.complex64(1 + 2j)),
+        (np.uint8, np.zeros((0, 3)), np.zeros((0, 3), np.uint8)),
+        (tf.float32, 2, np.float32(2)),
+        (np.float64, np.arange(24.0).reshape(2, 3, 4).T, np.arange(24.0).reshape(2, 3, 4).T),
+    ],
+)
+def test_types_and_shapes(dtype: Any, result: Any, expected: Any) -> None:
+    value = np.asarray(Evaluation(metric_of(lambda batches: result, dtype)).run())
+    assert value.dtype == np.asarray(expected).dtype
+    np.testing.assert_array_equal(value, expected)
+    assert value.shape == np.shape(expected)
+
+
+@pytest.mark.parametrize("dtype", [str, object, "U3", "S"])
+def test_strings(dtype: Any) -> None:
+    values = Evaluation(metric_of(lambda batches: ["é", "b"], dtype)).run()
+    assert values.tolist() == ["é".encode(), b"b"]
+    assert Evaluation(metric_of(lambda batches: b"x", dtype)).run() == b"x"
+
+
+@pytest.mark.parametrize(
+    "dtype", [None, "float7", "datetime64[s]", [("a", "i4")], np.void, tf.resource, 3]
+)
+def test_types_that_are_none(dtype: Any) -> None:
+    with pytest.raises(MetricTypeError, match="numpy_dtype is"):
+        Evaluation(metric_of(mean, dtype))
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        (None, "returned None"),
+        ([1.0, None], "a part of it is None"),
+        ({"a": 1}, r"returned \{'a': 1\} \(dict\)"),
+        ([[1, 2], [3]], "cannot be made an array of type float32"),
+        ("high", "cannot be made an array of type float32"),
+    ],
+)
+def test_results_that_are_none(result: Any, match: str) -> None:
+    evaluation = Evaluation(metric_of(lambda batches: result, np.float32))
+    with pytest.raises(tf.errors.OpError, match=match):
+        evaluation.run()
+    with pytest.raises(MetricError, match=match):
+        raise evaluation.reducers.take_error() or AssertionError
+
+
+class OnlyAccumulate:
+    def accumulate(self, metric: Any) -> Any:
+        return metric
+
+
+@pytest.mark.parametrize(
+    ("reducer", "match"),
+    [
+        (OnlyAccumulate(), "has no method cross_slot_reduce"),
+        (3, "has no method accumulate or cross_slot_reduce"),
+        (Mean, r"(?s)the class Mean, not an object.*Mean\(\)"),
+        (lambda: 0, "cannot be called with one argument"),
+        (lambda a, b: 0, "cannot be called with one argument"),
+    ],
+)
+def test_reducers_that_are_none(reducer: Any, match: str) -> None:
+    with pytest.raises(MetricTypeError, match=match):
+        Evaluation(metric_of(reducer))
+
+
+def test_functions_of_all_kinds() -> None:
+    class Callable_:
+        def __call__(self, batches: list[Any]) -> float:
+            return float(len(batches))
+
+    assert Evaluation(metric_of(Callable_())).run() == 4
+    assert Evaluation(metric_of(len)).run() == 4
+    build = metric_of(np.sum, take=lambda batch: tf.reduce_sum(batch))
+    assert Evaluation(build).run() == 28
+    assert Evaluation(metric_of(lambda batches, weight=2.0: weight * len(batches))).run() == 8
+
+
+@pytest.mark.parametrize(("by_init", "by_begin"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("reducer", [mean, Mean()], ids=["function", "object"])
+def test_each_evaluation_of_a_kept_graph_starts_fresh(
+    reducer: Any, by_init: bool, by_begin: bool
+) -> None:
+    evaluation = Evaluation(metric_of(reducer))
+    assert evaluation.run() == 4.0
+    assert evaluation.run(by_init=by_init, by_begin=by_begin, most=1) == 1.5
+    assert evaluation.run(by_init=by_init, by_begin=by_begin) == 4.0
+
+
+def test_a_reducer_made_outside_is_taken_as_it_was_given() -> None:
+    reducer = Mean()
+    reducer.sum, reducer.count = 93.0, 3  # (93 + 28) / (3 + 7)
+    first = Evaluation(metric_of(reducer))
+    reducer.sum = 1e9
+    for _ in range(2):
+        assert first.run() == pytest.approx(12.1)
+    assert (reducer.sum, reducer.count) == (1e9, 3)
+
+
+class Locked(Mean):
+    """Cannot be copied, but reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def reset(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+
+class SharedByMistake(MetricReducer):
+    """State in a class attribute, which copies share."""
+
+    batches: list[Any] = []
+
+    def accumulate(self, metric: Any) -> Any:
+        self.batches.append(metric)
+        return self.batches
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        return len(per_slot_metrics[0])
+
+    def reset(self) -> None:
+        self.batches.clear()
+
+
+def test_reset_starts_afresh_what_a_copy_does_not() -> None:
+    evaluation = Evaluation(metric_of(Locked()))
+    assert [evaluation.run() for _ in range(2)] == [4.0, 4.0]
+    evaluation = Evaluation(metric_of(SharedByMistake()))
+    assert [evaluation.run() for _ in range(2)] == [4, 4]
+
+
+def test_what_can_neither_be_copied_nor_reset_is_refused_at_once() -> None:
+    class Stuck(Mean):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    class Itself(Mean):
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    with pytest.raises(MetricTypeError, match=r"(?s)cannot be copied \(TypeError.*Add reset"):
+        Evaluation(metric_of(Stuck()))
+    with pytest.raises(MetricTypeError, match="the same object"):
+        Evaluation(metric_of(Itself()))
+    locked = Locked()
+
+    def twice(batch: Any, reducers: Reducers) -> Any:
+        return [Pair(reducers.make_metric(batch, locked, float)) for _ in range(2)]
+
+    with pytest.raises(MetricTypeError, match="used for two metrics"):
+        Evaluation(twice)
+
+
+def test_a_reducer_may_hold_the_context() -> None:
+    context = EstimatorTrialContext.from_config({})
+
+    class Holder(Mean):
+        def __init__(self) -> None:
+            super().__init__()
+            self.context = context
+            self.features = context.experimental
+
+        def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+            assert self.context is context
+            assert self.features is context.experimental
+            return super().cross_slot_reduce(per_slot_metrics)
+
+    assert Evaluation(metric_of(Holder())).run() == 4.0
+
+
+def test_one_reducer_for_several_metrics_is_not_mixed() -> None:
+    shared = Mean()
+
+    def build(batch: Any, reducers: Reducers) -> Any:
+        return {
+            "plain": Pair(reducers.make_metric(batch, shared, float)),
+            "double": Pair(reducers.make_metric(batch * 2, shared, float)),
+            "square": Pair(reducers.make_metric([batch, batch], lambda b: len(b), int)),
+        }
+
+    assert Evaluation(build).run() == {"plain": 4.0, "double": 8.0, "square": 4}
+
+
+def test_a_reducer_that_writes_to_its_input_changes_nothing_else() -> None:
+    def total(batches: list[Any]) -> float:
+        return float(sum(batch.sum() for batch in batches))
+
+    class Spoiler(Mean):
+        def accumulate(self, metric: Any) -> Any:
+            metric *= 0
+            return super().accumulate(metric)
+
+    def build(batch: Any, reducers: Reducers) -> Any:
+        doubled = tf.identity(batch * 2)
+        spoiled = reducers.make_metric(doubled, Spoiler(), float)
+        with tf.control_dependencies([spoiled[1]]):
+            later = tf.identity(doubled)
+        return [Pair(spoiled), Pair(reducers.make_metric(later, total, float))]
+
+    assert Evaluation(build).run() == [0.0, 56.0]
+
+
+def test_no_batches() -> None:
+    evaluation = Evaluation(metric_of(mean))
+    evaluation.run()
+    for options in ({"by_init": True}, {"by_init": False, "by_begin": True}):
+        with pytest.raises(tf.errors.OpError, match="no worker had a batch"):
+            evaluation.run(most=0, **options)
+        assert isinstance(evaluation.reducers.take_error(), MetricError)
+
+
+def test_outside_of_a_graph() -> None:
+    if not tf.executing_eagerly():
+        pytest.skip("there is always a graph where V2 behaviour is off")
+    with pytest.raises(ContextStateError, match="outside of a graph"):
+        Reducers(DistributedContext()).make_metric(1.0, mean, float)
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, KeyError, MemoryError])
+@pytest.mark.parametrize("where", ["accumulate", "cross_slot_reduce"])
+def test_errors_of_reducers_reach_the_user(error: Any, where: str) -> None:
+    class Broken(Mean):
+        pass
+
+    def fail(self: Any, metric: Any) -> Any:
+        raise error("the user's own text")  # the line to be found
+
+    setattr(Broken, where, fail)
+    evaluation = Evaluation(metric_of(Broken()))
+    evaluation.session.run([evaluation.local_init, evaluation.iterator.initializer])
+    if where == "cross_slot_reduce":
+        evaluation.session.run(evaluation.metrics.update)
+    fails = evaluation.metrics.update if where == "accumulate" else evaluation.metrics.value
+    with pytest.raises(tf.errors.UnknownError, match="the user's own text") as caught:
+        evaluation.session.run(fails)
+    assert "the line to be found" in caught.value.message
+    original = evaluation.reducers.take_error()
+    assert type(original) is error
+    assert "the line to be found" in "".join(traceback.format_exception(original))
+    assert evaluation.reducers.take_error() is None
+
+
+def test_an_error_of_an_earlier_evaluation_is_forgotten() -> None:
+    evaluation = Evaluation(metric_of(lambda batches: 1 / 0))
+    with pytest.raises(tf.errors.OpError):
+        evaluation.run()
+    evaluation.reducers.begin_evaluation()
+    assert evaluation.reducers.take_error() is None
+
+
+def test_graphs_are_not_kept() -> None:
+    reducers = Reducers(DistributedContext())
+
+    def build(batch: Any, _: Any) -> Any:
+        return Pair(reducers.make_metric([batch], Mean(), float))
+
+    evaluation = Evaluation(build)
+    evaluation.run()
+    graph = weakref.ref(evaluation.graph)
+    evaluation.session.close()
+    del evaluation
+    gc.collect()
+    assert graph() is None
+    reducers.begin_evaluation()
+
+
+# -- several ranks ---------------------------------------------------------------------------------
+
+
+class Ranks:
+    """Collectives between threads; wrong orders are found, waits end."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.barrier = threading.Barrier(size, timeout=20)
+        self.slots: list[Any] = [None] * size
+
+    def exchange(self, rank: int, name: str, stuff: Any) -> list[Any]:
+        self.slots[rank] = (name, stuff)
+        self.barrier.wait()
+        slots = list(self.slots)
+        self.barrier.wait()
+        assert len({name for name, _ in slots}) == 1, slots
+        return [stuff for _, stuff in slots]
+
+
+class Rank:
+    def __init__(self, ranks: Ranks, rank: int) -> None:
+        self.ranks, self.rank, self.size = ranks, rank, ranks.size
+
+    def get_rank(self) -> int:
+        return self.rank
+
+    def get_size(self) -> int:
+        return self.size
+
+    def gather(self, stuff: Any) -> Any:
+        everything = self.ranks.exchange(self.rank, "gather", stuff)
+        return everything if self.rank == 0 else None
+
+    def broadcast(self, stuff: Any) -> Any:
+        return self.ranks.exchange(self.rank, "broadcast", stuff)[0]
+
+
+def run_ranks(size: int, build: Build, data: Any = DATA, batch_size: int = 2) -> list[Any]:
+    """Evaluate on several ranks, records in turn; return values or exceptions by rank."""
+    ranks = Ranks(size)
+    results: list[Any] = [None] * size
+
+    def work(rank: int) -> None:
+        evaluation = Evaluation(build, data[rank::size], Rank(ranks, rank), batch_size)
+        try:
+            results[rank] = evaluation.run()
+        except tf.errors.OpError:
+            results[rank] = evaluation.reducers.take_error()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return results
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+def test_the_value_does_not_depend_on_the_number_of_ranks(size: int) -> None:
+    def build(batch: Any, reducers: Reducers) -> Any:
+        return [
+            Pair(reducers.make_metric(batch, mean, float)),
+            Pair(reducers.make_metric(batch, Mean(), float)),
+        ]
+
+    assert run_ranks(size, build) == [[4.0, 4.0]] * size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_functions_see_the_order_of_the_data(size: int) -> None:
+    build = metric_of(np.hstack)
+    for values in run_ranks(size, build, batch_size=1):
+        assert values.tolist() == DATA.tolist()
+
+
+def test_ranks_without_batches_are_left_out() -> None:
+    counts: list[int] = []
+
+    class Counting(Mean):
+        def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+            counts.append(len(per_slot_metrics))
+            return super().cross_slot_reduce(per_slot_metrics)
+
+    assert run_ranks(3, metric_of(Counting()), DATA[:2], 1) == [1.5] * 3
+    assert counts == [2]  # the chief alone reduces, once
+
+
+def test_metrics_meet_in_the_same_order_on_all_ranks() -> None:
+    def build(batch: Any, reducers: Reducers) -> Any:
+        pairs = [Pair(reducers.make_metric(batch * i, mean, float)) for i in range(6)]
+        # Ranks fetch in their own order: the graph's own must hold.
+        return pairs if reducers._distributed.rank % 2 else pairs[::-1]
+
+    results = run_ranks(4, build)
+    assert results[1] == [4.0 * i for i in range(6)]
+    assert results[0] == results[1][::-1]
+
+
+def test_all_ranks_hear_of_an_error() -> None:
+    results = run_ranks(3, metric_of(lambda batches: {}["missing"]))
+    assert isinstance(results[0], KeyError)
+    for result in results[1:]:
+        assert isinstance(result, MetricError)
+        assert "failed on rank 0: KeyError: 'missing'" in str(result)
+
+
+def test_the_example_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "estimator-metrics.md").read_text("utf-8")
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+
+    def build(batch: Any, reducers: Reducers) -> Any:
+        classes = tf.ones_like(batch["label"])
+        metrics = names["eval_metric_ops"](reducers, batch["x"], batch["label"], classes)
+        return {name: Pair(ops) for name, ops in metrics.items()}
+
+    data = {"x": DATA, "label": np.array([1, 0, 1, 0, 1, 1, 1])}
+    values = Evaluation(build, data).run()
+    assert values == {"error_rate": pytest.approx(2 / 7), "mean": 4.0}
+
+
+# -- without a trial -------------------------------------------------------------------------------
+
+
+def model_fn_of(context: Any, reducers: Sequence[Any], spec_class: Any) -> Any:
+    def model_fn(features: Any, labels: Any, mode: Any) -> Any:
+        weight = tf1.get_variable("weight", initializer=1.0, use_resource=True)
+        metrics = {
+            f"metric{index}": context.make_metric(features * weight, reducer, np.float32)
+            for index, reducer in enumerate(reducers)
+        }
+        step = tf1.train.get_or_create_global_step()
+        return spec_class(
+            mode,
+            loss=tf.reduce_sum(features) * weight,
+            train_op=tf1.assign_add(step, 1),
+            eval_metric_ops=metrics,
+        )
+
+    return model_fn
+
+
+def test_in_tf_estimator(tmp_path: Any) -> None:
+    module: Any = tf_estimator()
+    if module is None:
+        pytest.skip("this TensorFlow has no tf.estimator")
+    context = EstimatorTrialContext.from_config({})
+    model_fn = model_fn_of(context, [mean, Mean()], module.EstimatorSpec)
+    estimator = module.Estimator(model_fn, model_dir=str(tmp_path))
+
+    def input_fn() -> Any:
+        return tf.data.Dataset.from_tensor_slices(DATA).batch(2)
+
+    estimator.train(input_fn, steps=1)
+    for _ in range(2):
+        result = estimator.evaluate(input_fn)
+        assert (result["metric0"], result["metric1"]) == (4.0, 4.0)
+
+    # It keeps its evaluation graph, and knows nothing of a trial's context.
+    evaluator = module.experimental.InMemoryEvaluatorHook(
+        estimator, input_fn, every_n_iter=1, name="kept"
+    )
+    estimator.train(input_fn, steps=2, hooks=[evaluator])
+    values = [
+        value.simple_value
+        for file in Path(estimator.eval_dir("kept")).iterdir()
+        for event in tf1.train.summary_iterator(str(file))
+        for value in event.summary.value
+        if value.tag.startswith("metric")
+    ]
+    assert len(values) >= 4
+    assert set(values) == {4.0}

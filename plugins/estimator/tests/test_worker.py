@@ -1,0 +1,104 @@
+"""A worker process: V1 behaviour, and nothing that fixes TensorFlow's thread pools too early."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+
+sys.path.insert(0, {tests!r})
+from detcore.trial import PrepareOptions
+from detcore_estimator._worker import prepare_worker
+
+prepare_worker(PrepareOptions(seed=3))
+
+from detcore_estimator._tf import tf, tf1
+
+threads = []
+plain = tf1.Session.__init__
+
+def noting(self, target="", graph=None, config=None):
+    threads.append(None if config is None else config.intra_op_parallelism_threads)
+    plain(self, target=target, graph=graph, config=config)
+
+tf1.Session.__init__ = noting
+
+import detcore_estimator
+from estimator_fakes import Classifier, FakeClock, make_context, raw_input
+from detcore_estimator._controller import EstimatorController
+
+
+class Trial(Classifier):
+    def build_estimator(self):
+        config = detcore_estimator.RunConfig(
+            session_config=tf1.ConfigProto(intra_op_parallelism_threads=int(sys.argv[2]))
+        )
+        return detcore_estimator.Estimator(self.model_fn, config=config)
+
+    def build_serving_input_receiver_fns(self):
+        return {{"raw": raw_input}}
+
+    def train_data(self):
+        make = self.context.experimental.cache_train_dataset("digits", "1", shuffle=True)
+        return make(self.records)().batch(8)
+
+    def validation_data(self):
+        make = self.context.experimental.cache_validation_dataset("digits", "1")
+        return make(self.records)().batch(8)
+
+    def records(self):
+        from estimator_fakes import FEATURES, LABELS
+        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+
+
+folder = Path(sys.argv[1])
+context = make_context(folder)
+controller = EstimatorController(Trial(context), context)
+assert controller.batches_per_epoch() == 7
+clock = FakeClock(controller, until=10, validate_every=5, directory=folder / "c", context=context)
+controller.run(clock)
+controller.close()
+result = {{
+    "threads": threads,
+    "eager": tf.executing_eagerly(),
+    "tasks": len(os.listdir("/proc/self/task")),
+    "loss": [batch["loss"] for batch in clock.batches],
+    "validations": clock.validations,
+}}
+print("RESULT" + json.dumps(result))
+"""
+
+
+def run(tmp_path: Path, *, threads: int) -> dict[str, Any]:
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), str(threads)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    return result
+
+
+def test_every_session_has_the_users_configuration_and_the_seed_decides(tmp_path: Path) -> None:
+    few = run(tmp_path / "few", threads=1)
+    many = run(tmp_path / "many", threads=17)
+
+    for result, count in ((few, 1), (many, 17)):
+        # Caches, the probe of the data's length, training, validation, the exported model.
+        assert len(result["threads"]) >= 4
+        assert set(result["threads"]) == {count}
+        assert result["eager"] is False
+    # TensorFlow's pools, too, have the size that the user set.
+    assert many["tasks"] - few["tasks"] == 16
+    assert many["loss"] == few["loss"]
+    assert many["validations"] == few["validations"]
