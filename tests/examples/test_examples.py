@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
-import yaml
-from toy_command import Detcore, Finished
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture
-def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
-def run(detcore: Detcore, example: str, *arguments: str, **changes: Any) -> Finished:
-    """Run an example's own experiment file with some settings changed."""
-    folder = EXAMPLES / example
-    plain = yaml.safe_load((folder / "const.yaml").read_text())
-    path = detcore.tmp_path / "const.yaml"
-    path.write_text(yaml.safe_dump({**plain, **changes}))
-    return detcore("run", path, folder, "--json", *arguments, timeout_s=240)
-
-
-def short(batches: int) -> dict[str, Any]:
-    searcher = {"name": "single", "metric": "val_accuracy", "smaller_is_better": False}
-    return {
-        "searcher": {**searcher, "max_length": {"batches": batches}},
-        "min_validation_period": {"batches": 0},
-        "min_checkpoint_period": {"batches": 0},
-    }
-
-
-def checkpoint(detcore: Detcore, finished: Finished) -> Path:
-    (trial,) = finished.summary["trials"]
-    return detcore.home / "checkpoints" / trial["latest_checkpoint"]
+from example_runs import checkpoint_of, run_example, short, write_idx
+from toy_command import Detcore
 
 
 def test_digits_reach_97_percent_in_a_minute(detcore: Detcore) -> None:
     started = time.monotonic()
-    finished = run(detcore, "digits_keras")
+    finished = run_example(detcore, "digits_keras")
     elapsed_s = time.monotonic() - started
     assert finished.code == 0, finished.stderr
     (trial,) = finished.summary["trials"]
@@ -64,7 +24,7 @@ def test_digits_reach_97_percent_in_a_minute(detcore: Detcore) -> None:
 
 
 def test_the_digits_model_is_loaded_and_predicts(detcore: Detcore) -> None:
-    finished = run(detcore, "digits_keras", **short(150))
+    finished = run_example(detcore, "digits_keras", **short(150))
     script = """
 import sys, detcore_keras
 from sklearn.datasets import load_digits
@@ -73,20 +33,13 @@ digits = load_digits()
 answers = model.predict(digits.images[..., None] / 16, verbose=0).argmax(axis=1)
 print("right:", (answers == digits.target).mean())
 """
-    folder = checkpoint(detcore, finished)
+    folder = checkpoint_of(detcore, finished)
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.rpartition(":")[2]) > 0.9
     assert not list(folder.rglob("__pycache__"))
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(
-        f">{array.ndim}I", *array.shape
-    )
-    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
 def test_fashion_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path) -> None:
@@ -99,7 +52,7 @@ def test_fashion_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path)
         write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", images)
         write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", labels)
     data = {"dir": str(tmp_path)}
-    finished = run(detcore, "fashion_mnist_tf_keras", **short(60), data=data)
+    finished = run_example(detcore, "fashion_mnist_tf_keras", **short(60), data=data)
     assert finished.code == 0, finished.stderr
     assert finished.summary["trials"][0]["best_validation"] > 0.8
 
@@ -107,7 +60,7 @@ def test_fashion_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path)
 def test_fashion_mnist_of_another_size_is_refused(detcore: Detcore, tmp_path: Path) -> None:
     write_idx(tmp_path / "train-images-idx3-ubyte.gz", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", np.zeros(5))
-    finished = run(detcore, "fashion_mnist_tf_keras", data={"dir": str(tmp_path)})
+    finished = run_example(detcore, "fashion_mnist_tf_keras", data={"dir": str(tmp_path)})
     assert finished.code == 1
     text = finished.stderr + finished.stdout
     assert "has images of shape (4, 28, 28)" in text
@@ -122,6 +75,8 @@ def test_cifar10_learns_from_small_files(detcore: Detcore, tmp_path: Path) -> No
         images[np.arange(count), labels * 2] += 150  # red or blue
         rows = np.concatenate([labels[:, None], images.reshape(count, -1)], axis=1)
         (tmp_path / f"{name}.bin").write_bytes(rows.astype(np.uint8).tobytes())
-    finished = run(detcore, "cifar10_cnn_tf_keras", **short(40), data={"dir": str(tmp_path)})
+    finished = run_example(
+        detcore, "cifar10_cnn_tf_keras", **short(40), data={"dir": str(tmp_path)}
+    )
     assert finished.code == 0, finished.stderr
     assert finished.summary["trials"][0]["best_validation"] > 0.8

@@ -1,0 +1,144 @@
+"""The Estimator examples, run as a user runs them, and their models loaded afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from example_runs import checkpoint_of, run_example, short, write_idx
+from toy_command import Detcore
+
+NEEDS_TF_ESTIMATOR = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_estimator") is None,
+    reason="premade estimators are part of tf.estimator, which TensorFlow has lost in 2.16",
+)
+
+
+def run_script(script: str, *arguments: object) -> str:
+    """Run a script as a user would, and return what it printed last."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_digits_reach_97_percent_in_a_minute(detcore: Detcore) -> None:
+    started = time.monotonic()
+    finished = run_example(detcore, "digits_estimator")
+    elapsed_s = time.monotonic() - started
+    assert finished.code == 0, finished.stderr
+    (trial,) = finished.summary["trials"]
+    assert trial["steps_completed"] == 15 * 45
+    assert trial["best_validation"] >= 0.97
+    assert elapsed_s < 60
+
+
+def test_the_digits_model_is_loaded_and_predicts(detcore: Detcore) -> None:
+    finished = run_example(detcore, "digits_estimator", **short(200, metric="accuracy"))
+    assert finished.code == 0, finished.stderr
+    folder = checkpoint_of(detcore, finished)
+    script = """
+import sys
+import tensorflow as tf
+from sklearn.datasets import load_digits
+from detcore_estimator import load_estimator_from_checkpoint_path
+model = load_estimator_from_checkpoint_path(sys.argv[1])
+digits = load_digits()
+images = tf.constant(digits.images, tf.float32)
+answers = model.signatures["serving_default"](image=images)["digit"].numpy()
+print((answers == digits.target).mean())
+"""
+    assert float(run_script(script, folder)) > 0.9
+    facts = json.loads((folder / "provenance.json").read_text())
+    assert (facts["data"], facts["records"]) == ("scikit-learn digits", 1437)
+    metrics = json.loads(detcore("trial", "describe", 1, "--json").stdout)
+    (validation,) = metrics["validations"]
+    assert 0.5 < validation["metrics"]["worst_digit_accuracy"] <= validation["metrics"]["accuracy"]
+
+
+def write_mnist(folder: Path, suffix: str) -> None:
+    """Write 1000 small pictures in MNIST's four files, with a bright column where a label says."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 800), ("t10k", 200)):
+        labels = rng.integers(0, 10, size=count)
+        images = rng.integers(0, 64, size=(count, 28, 28))
+        for image, label in zip(images, labels, strict=True):
+            image[:, 2 * label : 2 * label + 8] += 150
+        write_idx(folder / f"{part}-images-idx3-ubyte{suffix}", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte{suffix}", labels)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path, suffix: str) -> None:
+    write_mnist(tmp_path, suffix)
+    changes = {**short(60, metric="accuracy"), "data": {"dir": str(tmp_path)}}
+    finished = run_example(detcore, "mnist_estimator", **changes)
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["best_validation"] > 0.8
+
+
+def test_both_serving_functions_of_mnist_answer_alike(detcore: Detcore, tmp_path: Path) -> None:
+    write_mnist(tmp_path, ".gz")
+    changes = {**short(5, metric="accuracy"), "data": {"dir": str(tmp_path)}}
+    finished = run_example(detcore, "mnist_estimator", **changes)
+    assert finished.code == 0, finished.stderr
+    script = """
+import sys
+import numpy as np
+import tensorflow as tf
+from detcore_estimator import load_estimator_from_checkpoint_path
+image = np.random.default_rng(0).random((1, 28, 28, 1), "float32")
+pixels = load_estimator_from_checkpoint_path(sys.argv[1], name="pixels")
+feature = tf.train.Feature(float_list=tf.train.FloatList(value=image.ravel()))
+example = tf.train.Example(features=tf.train.Features(feature={"image": feature}))
+examples = load_estimator_from_checkpoint_path(sys.argv[1], name="examples")
+first = pixels.signatures["serving_default"](image=tf.constant(image))
+(second,) = [
+    examples.signatures["serving_default"](**{name: tf.constant([example.SerializeToString()])})
+    for name in examples.signatures["serving_default"].structured_input_signature[1]
+]
+print(np.abs(first["probabilities"] - second["probabilities"]).max())
+"""
+    assert float(run_script(script, checkpoint_of(detcore, finished))) < 1e-6
+
+
+def test_mnist_files_that_do_not_belong_together_are_refused(
+    detcore: Detcore, tmp_path: Path
+) -> None:
+    write_mnist(tmp_path, "")
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5))
+    finished = run_example(detcore, "mnist_estimator", data={"dir": str(tmp_path)})
+    assert finished.code == 1
+    text = finished.stderr + finished.stdout
+    assert "has images of shape (800, 28, 28)" in text
+    assert "The files do not belong together." in text
+
+
+@NEEDS_TF_ESTIMATOR
+def test_the_premade_estimator_learns_mnist_from_small_files(
+    detcore: Detcore, tmp_path: Path
+) -> None:
+    write_mnist(tmp_path, ".gz")
+    changes = {**short(60, metric="accuracy"), "data": {"dir": str(tmp_path)}}
+    finished = run_example(detcore, "mnist_estimator", file="premade.yaml", **changes)
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["best_validation"] > 0.8
+    script = """
+import sys
+from detcore_estimator import load_estimator_from_checkpoint_path
+model = load_estimator_from_checkpoint_path(sys.argv[1])
+print(sorted(model.signatures))
+"""
+    signatures = run_script(script, checkpoint_of(detcore, finished))
+    assert "predict" in signatures
+    assert "serving_default" in signatures
