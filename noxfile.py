@@ -19,7 +19,13 @@ nox.options.reuse_existing_virtualenvs = True
 CORE = ["-e", "."]
 STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
-KERAS_TESTS = ["plugins/keras/tests", "tests/examples"]
+ESTIMATOR = ["-e", "plugins/estimator"]
+ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
+KERAS_TESTS = ["plugins/keras/tests", "tests/examples", f"--ignore={ESTIMATOR_EXAMPLES}"]
+ESTIMATOR_TESTS = [
+    "plugins/estimator/tests", ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py"
+]  # fmt: skip
+ENVIRONMENTS = ("bare", "keras2", "keras3", "estimator", "estimator-latest")
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 NEXT_STEPS = """
@@ -57,7 +63,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything: lint, types, and the tests of each environment."""
-    for name in ("lint", "types", "bare", "keras2", "keras3"):
+    for name in ("lint", "types", *ENVIRONMENTS):
         session.notify(name)
 
 
@@ -72,10 +78,11 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins and the core's tests."""
-    install_locked(session, "types", *CORE, *STORAGE, *KERAS)
+    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
+    session.run("mypy", "plugins/estimator/src/detcore_estimator")
     session.run(
         "mypy", "tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
@@ -106,10 +113,24 @@ def keras3(session: nox.Session) -> None:
 
 
 @nox.session
+def estimator(session: nox.Session) -> None:
+    """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator."""
+    install_locked(session, "estimator", *CORE, *STORAGE, *ESTIMATOR)
+    session.run("pytest", *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+
+
+@nox.session(name="estimator-latest")
+def estimator_latest(session: nox.Session) -> None:
+    """The Estimator plugin on the newest TensorFlow, which has no ``tf.estimator``."""
+    install_locked(session, "estimator-latest", *CORE, *STORAGE, *ESTIMATOR)
+    session.run("pytest", *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+
+
+@nox.session
 def lock(session: nox.Session) -> None:
     """Write the lock files anew; run it to move to newer versions, and commit the result."""
     session.install("uv")
-    for name in ("lint", "types", "bare", "keras2", "keras3"):
+    for name in ("lint", "types", *ENVIRONMENTS):
         session.run(
             "uv", "pip", "compile", "--quiet", "--upgrade", "--python-version", "3.11",
             "--no-emit-index-url", "--no-header", "--no-annotate",
