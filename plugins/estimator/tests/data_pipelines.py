@@ -192,7 +192,7 @@ def main(action: str, folder: str, *names: str) -> None:
     batches = {}
     for name in names:
         make, count = PIPELINES[name]
-        for position in (1, 2, 3, 5):
+        for position in (2, 3, 5):
             place = Path(folder) / f"{name} {position}"
             if action == "save":
                 with Reading(make).begin() as reading:

@@ -48,7 +48,8 @@ class FakeClock:
     ) -> None:
         self.controller = controller
         self.context = context
-        self.length = until
+        if context is not None:
+            context.planned_batches = until
         self.unit = unit
         self.validate_every, self.save_every = validate_every, save_every
         self.directory = directory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -82,22 +81,20 @@ def digest(values: list[Any]) -> str:
     return hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in values)).hexdigest()
 
 
-def main(*args: str) -> None:
-    """Print what each draw gives at step 3; ``v1`` switches V2 behaviour off."""
-    if "v1" in args:
-        tf1.disable_v2_behavior()
-        tf1.enable_resource_variables()
+def main() -> None:
+    """Print what each draw gives at step 3, and try ``tf.cond``; in V1 behaviour."""
+    tf1.disable_v2_behavior()
+    tf1.enable_resource_variables()
     for name, (build, _, _) in DRAWS.items():
         print(name, digest(Model(build).at(3).steps(2)))
-    if "v1" in args:
-        model = Model(lambda: _dropout_if(True))
-        assert model.random_ops is not None
-        assert not model.random_ops.unsupported
-        first = model.steps(4)
-        assert digest(model.at(2).steps(2)) == digest(first[2:])
-        assert digest(first[:2]) != digest(first[2:])
-        assert not Model(lambda: _dropout_if(False)).step().any()
+    model = Model(lambda: _dropout_if(True))
+    assert model.random_ops is not None
+    assert not model.random_ops.unsupported
+    first = model.steps(4)
+    assert digest(model.at(2).steps(2)) == digest(first[2:])
+    assert digest(first[:2]) != digest(first[2:])
+    assert not Model(lambda: _dropout_if(False)).step().any()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

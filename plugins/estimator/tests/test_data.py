@@ -71,17 +71,14 @@ def test_goes_on_exactly(name: str, tmp_path: Path) -> None:
 def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
     names = [
         "shuffle",
-        "pairs",
         "shuffle repeat batch",
         "shuffle batch repeat",
         "shuffled twice",
         "cache, shuffle",
         "random map",
-        "generator",
         "filter",
         "table",
         "shuffled in a function",
-        "sparse",
     ]
     for action in ("save", "restore"):
         subprocess.run(
@@ -92,7 +89,7 @@ def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
     saved, restored = (
         json.loads((tmp_path / f"{action}.json").read_text()) for action in ("save", "restore")
     )
-    assert len(saved) == 4 * len(names)
+    assert len(saved) == 3 * len(names)
     for name, batches in saved.items():
         assert restored[name] == batches, name
 
@@ -225,7 +222,7 @@ def test_other_data(tmp_path: Path) -> None:
         state = reading.save(tmp_path / "a")
     with (
         Reading(lambda: tf.data.Dataset.range(8).batch(2)) as reading,
-        pytest.raises(DataError, match="with 5 batches, but the trial now has tf.data with 4"),
+        pytest.raises(DataError, match=r"with 5 batches, but the trial now has tf\.data with 4"),
     ):
         reading.restore(tmp_path / "a", state)
 
@@ -331,13 +328,13 @@ def test_check_dataset() -> None:
             tf.data.Dataset.zip((other, known)).batch(2), [known], "training", is_managed=True
         )
         check_dataset(other, [], "training", is_managed=False)
-        with pytest.raises(InvalidExperimentError, match="training input_fn .* was not wrapped"):
+        with pytest.raises(InvalidExperimentError, match=r"training input_fn .* was not wrapped"):
             check_dataset(other.batch(2), [known], "training", is_managed=True)
+        pair = (tf.zeros([2]), tf.zeros([2]))
         with pytest.raises(InvalidDataTypeError, match=r"the tensors \(features, labels\)"):
-            pair = (tf.zeros([2]), tf.zeros([2]))
             check_dataset(pair, [], "validation", is_managed=True)
         with pytest.raises(InvalidDataTypeError, match="returned NoneType, not a"):
             check_dataset(None, [], "validation", is_managed=True)
+        triple = tf.data.Dataset.zip((known, known, known))
         with pytest.raises(InvalidDataTypeError, match="tuples of 3 parts"):
-            triple = tf.data.Dataset.zip((known, known, known))
             check_dataset(triple, [known], "training", is_managed=True)

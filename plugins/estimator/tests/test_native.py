@@ -119,7 +119,7 @@ def run_script(detcore: Detcore, **options: Any) -> subprocess.CompletedProcess[
         cwd=detcore.tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -230,7 +230,7 @@ def test_a_script_that_is_interrupted_saves_and_ends(detcore: Detcore) -> None:
     detcore.started.append(process)
     detcore.wait_for(lambda: any(detcore.home.rglob("spool-*.jsonl")), 90)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == 75, stderr
     assert "after" not in stdout
     with records(detcore) as database:
@@ -260,11 +260,11 @@ def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcor
     before = len(detcore.committed())
     detcore.wait_for(lambda: len(detcore.committed()) >= before + 1, 90)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     process = detcore.start("run", "--resume", 2)
     detcore.wait_for(lambda: len(detcore.committed()) >= before + 2, 90)
     process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == 75, stdout + stderr
     assert "rate 0.01" in stdout
     finished = detcore("run", "--resume", 2, "--json")

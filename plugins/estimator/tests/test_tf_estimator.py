@@ -84,7 +84,9 @@ class Linear(Premade):
 
 
 class KerasModel(Premade):
-    """A Keras model turned into an Estimator."""
+    """A Keras model turned into an Estimator, whose saver is a ``tf.train.Checkpoint``."""
+
+    format = "checkpoint"
 
     def build_estimator(self) -> Any:
         assert estimator is not None
@@ -100,7 +102,7 @@ class KerasModel(Premade):
         optimizer = self.context.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.01))
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer, loss, metrics=["accuracy"])
-        return tf.keras.estimator.model_to_estimator(model, checkpoint_format="saver")
+        return tf.keras.estimator.model_to_estimator(model, checkpoint_format=self.format)
 
     def dataset(self, count: int) -> Any:
         records = ({"features": FEATURES[:count]}, LABELS[:count])
@@ -108,6 +110,10 @@ class KerasModel(Premade):
 
     def build_serving_input_receiver_fns(self) -> dict[str, Any]:
         return {}
+
+
+class KerasModelWithSaver(KerasModel):
+    format = "saver"
 
 
 def train(
@@ -140,7 +146,9 @@ def train(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("trial_class", [Premade, PremadeV2, Linear, KerasModel])
+@pytest.mark.parametrize(
+    "trial_class", [Premade, PremadeV2, Linear, KerasModel, KerasModelWithSaver]
+)
 def test_trains_validates_and_resumes_exactly(tmp_path: Path, trial_class: type[Premade]) -> None:
     straight = train(trial_class, tmp_path, tmp_path / "straight")
     stopped = train(trial_class, tmp_path, tmp_path / "other", stop_at=7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ __all__ = ["EXIT_COME_BACK", "EXIT_ERROR", "EXIT_INVALID_HP", "is_trial_class", 
 EXIT_ERROR = 1
 EXIT_INVALID_HP = 65
 EXIT_COME_BACK = 75
+_SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
 def main() -> int:
@@ -73,16 +75,28 @@ def _tell_error(error: Exception, model_dir: Path) -> int:
 
 def _run_script(entrypoint: str | list[str]) -> int:
     """Run a command as the trial; signals are passed on to it."""
-    command = ["sh", "-c", entrypoint] if isinstance(entrypoint, str) else list(entrypoint)
     environment = read_environment()
     keep = [fd for fd in (environment.events_fd,) if fd is not None]
     # "python3 train.py" means this environment's Python, whether it was activated or not.
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
+    command = _split_command(entrypoint, path) if isinstance(entrypoint, str) else list(entrypoint)
     process = subprocess.Popen(command, pass_fds=keep, env=child_environment({"PATH": path}))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda received, _frame: process.send_signal(received))
     code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def _split_command(command: str, path: str) -> list[str]:
+    """Return what to start for a shell command: the program itself where a shell adds nothing.
+
+    A shell in between would be ended by a signal that the program, which is to save a checkpoint
+    first, would then not get.
+    """
+    needs_shell = _SHELL_CHARACTERS & set(command) or "=" in command.partition(" ")[0]
+    words = [] if needs_shell else command.split()
+    # A word that is no program may be built into the shell.
+    return words if words and shutil.which(words[0], path=path) else ["sh", "-c", command]
 
 
 def _show_messages() -> None:

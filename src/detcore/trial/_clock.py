@@ -83,11 +83,7 @@ class Clock:
         self.steps_completed = context.setup.steps_completed
         self.next_boundary = schedule.next_boundary
         self.stopped: str | None = None
-
-    @property
-    def length(self) -> int:
-        """Absolute batch at which training ends, as far as the search method has asked yet."""
-        return self._schedule.plan.length
+        context.planned_batches = schedule.plan.length
 
     @property
     def batches_per_epoch(self) -> int:
@@ -229,6 +225,7 @@ class Clock:
             return False
         self._operation = following
         self._schedule.extended(self._settings.to_batches(following))
+        self._context.planned_batches = self._schedule.plan.length
         return True
 
 

@@ -54,11 +54,14 @@ class TrialContext:
 
     Attributes:
         distributed: The `DistributedContext` of the trial's workers.
+        planned_batches: Absolute batch at which training ends, as far as the search method has
+            asked yet; None before that is known.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
         self.setup = setup
         self.distributed = setup.distributed
+        self.planned_batches: int | None = None
         self._stop_requested = False
 
     @classmethod

@@ -66,7 +66,7 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
 
 def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Path) -> Exception:
     missing = (error.name or "").partition(".")[0]
-    if missing.startswith(_PLUGIN_PREFIX):
+    if missing.startswith(_PLUGIN_PREFIX) and importlib.util.find_spec(missing) is None:
         distribution = missing.replace("_", "-")
         return PluginNotFoundError(
             f"the trial class {entrypoint!r} needs the plugin {distribution!r}, "
@@ -75,11 +75,12 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
             f"  pip install {distribution}"
         )
     if missing == _OLD_NAME:
+        plugin = "detcore-estimator" if "estimator" in (error.name or "") else "detcore-keras"
         return PluginNotFoundError(
             f"the trial class {entrypoint!r} imports {error.name!r}, the earlier system.\n"
             "Change the import: determined.keras is detcore_keras, determined.estimator is "
             "detcore_estimator, determined.core is detcore.core.\n"
-            "  pip install detcore-keras"
+            f"  pip install {plugin}"
         )
     if missing == entrypoint.partition(":")[0].partition(".")[0]:
         files = sorted(path.stem for path in model_dir.glob("*.py"))

@@ -79,6 +79,7 @@ class EstimatorController:
             context=context,
             mode=ModeKeys.TRAIN,
         )
+        self._graph.warn_of_unsaved_random_state()
         self._hooks = tuple(parts.train_spec.hooks or ())
         self._run_hooks = [hook for hook in self._hooks if isinstance(hook, RunHook)]
         self._listeners = tuple(parts.train_spec.saving_listeners or ())
@@ -101,7 +102,6 @@ class EstimatorController:
         self._summaries = SummaryWriter(context.get_tensorboard_path(), self._graph.graph)
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
-        self._clock: Clock | None = None
         # Hooks that begin, and whatever else comes before the first step, may draw numbers that
         # an uninterrupted run drew long ago: set back right before it.
         self._random_state: Mapping[str, Any] | None = None
@@ -119,7 +119,6 @@ class EstimatorController:
 
     def run(self, clock: Clock) -> None:
         """Train inside one session until the clock says stop."""
-        self._clock = clock
         with self._graph.graph.as_default():
             training = self._open()
             with preserved_random_state():
@@ -303,7 +302,8 @@ class EstimatorController:
         return str(path)
 
     def _is_at_end(self) -> bool:
-        return self._clock is not None and self._graph.feed.position >= self._clock.length
+        planned = self._context.planned_batches
+        return planned is not None and self._graph.feed.position >= planned
 
     def _warn_of_nan(self, rows: Sequence[Sequence[float]]) -> None:
         if self._has_warned_of_nan:

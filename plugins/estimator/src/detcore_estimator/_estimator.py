@@ -16,7 +16,11 @@ from detcore_estimator._arguments import (
     checked_listeners,
     wrong_type,
 )
-from detcore_estimator._estimator_config import checked_warm_start, own_config
+from detcore_estimator._estimator_config import (
+    checked_warm_start,
+    make_temporary_folder,
+    own_config,
+)
 from detcore_estimator._evaluate import evaluate_model
 from detcore_estimator._export import ServingGraph
 from detcore_estimator._model import Model
@@ -343,6 +347,7 @@ class Estimator:
             return reader.get_tensor(key)
 
     def _model(self) -> Model:
+        make_temporary_folder(self._config)
         return Model(
             model_fn=self.model_fn,
             model_dir=self.model_dir,

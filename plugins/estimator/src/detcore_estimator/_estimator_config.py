@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import tempfile
 from typing import Any
 
@@ -13,9 +14,11 @@ from detcore_estimator._run_config import RunConfig, default_session_config, ref
 from detcore_estimator._run_specs import WarmStartSettings
 from detcore_estimator._tf import tf
 
-__all__ = ["checked_warm_start", "own_config"]
+__all__ = ["checked_warm_start", "make_temporary_folder", "own_config"]
 
 _logger = logging.getLogger("detcore.estimator")
+
+_TEMPORARY = "detcore-estimator-"
 
 
 def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
@@ -45,11 +48,24 @@ def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
             "Set one of them, or both to the same folder."
         )
     if folder is None and config.model_dir is None:
-        folder = tempfile.mkdtemp(prefix="detcore-estimator-")
-        _logger.warning("no model_dir is set; the model is kept in the temporary folder %s", folder)
+        # Made when it is used: the estimator of a trial never does.
+        folder = os.path.join(tempfile.gettempdir(), f"{_TEMPORARY}{secrets.token_hex(8)}")
     if folder is not None:
         changes["model_dir"] = folder
     return config.replace(**changes) if changes else config
+
+
+def make_temporary_folder(config: Any) -> None:
+    """Make the folder of an estimator that was given none, and say where it is; once.
+
+    Args:
+        config: What `own_config` returned.
+    """
+    folder = str(config.model_dir)
+    if not os.path.basename(folder).startswith(_TEMPORARY) or os.path.exists(folder):
+        return
+    os.mkdir(folder, 0o700)
+    _logger.warning("no model_dir is set; the model is kept in the temporary folder %s", folder)
 
 
 def checked_warm_start(value: Any) -> WarmStartSettings | None:

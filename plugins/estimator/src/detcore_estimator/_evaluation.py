@@ -16,7 +16,7 @@ from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import make_random_ops_resumable
 from detcore_estimator._session import HookList, OpenSession
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._transfer import VariableTransfer, own_saver
+from detcore_estimator._transfer import VariableTransfer, own_saver, scaffold_with_saver
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
@@ -87,11 +87,11 @@ class Evaluation:
             hooks.begin(graph.graph)
             grows = graph.version() != size
             values = graph.evaluate(training, hooks, self._steps)
-        except BaseException as error:
+        except BaseException:
             self._drop()
             cause = self._context.reducers.take_error()
             if cause is not None:
-                raise cause from error
+                raise cause from None  # TensorFlow wraps it in pages of its own
             raise
         if grows:
             _logger.info("an evaluation hook adds to the graph: it is built for each validation")
@@ -150,6 +150,7 @@ class _EvaluationGraph:
                 dataset, context.wrapped_datasets, "validation", is_managed=context.is_managed
             )
             with tf.device("/cpu:0"):
+                self._num_batches = dataset.cardinality()
                 iterator = tf1.data.make_initializable_iterator(dataset)
                 batch = iterator.get_next()
             features, labels = batch if _is_pair(batch) else (batch, None)
@@ -167,7 +168,7 @@ class _EvaluationGraph:
                 through_files=training.has_own_saver
                 or own_saver(self.graph, self.spec.scaffold) is not None,
             )
-            self._scaffold = self.spec.scaffold or tf1.train.Scaffold()
+            self._scaffold = scaffold_with_saver(self.spec.scaffold)
             self._has_own_local_init = self._scaffold.local_init_op is not None
             self._reset_local = tf1.local_variables_initializer()
 
@@ -180,6 +181,8 @@ class _EvaluationGraph:
     ) -> dict[str, Any]:
         """Copy the trained values in and evaluate."""
         opened = self._begin(training)
+        if steps is None:
+            _check_has_end(opened.session.run(self._num_batches))
         hooks.after_create_session(opened)
         opened.session.run(self._begin_data)
         step = (
@@ -250,6 +253,15 @@ def _metric_ops(spec: Any, global_step: Any) -> tuple[dict[str, Any], list[Any]]
             updates.extend(metric.updates)
     values["global_step"] = global_step
     return values, updates
+
+
+def _check_has_end(num_batches: int) -> None:
+    if num_batches == tf.data.INFINITE_CARDINALITY:
+        raise DataError(
+            "the validation dataset has no end, and EvalSpec.steps is None, so a validation would "
+            "never end.\n"
+            "Leave out repeat() in its input_fn, or set EvalSpec.steps."
+        )
 
 
 def _is_pair(batch: Any) -> bool:

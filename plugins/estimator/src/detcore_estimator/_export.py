@@ -22,6 +22,7 @@ from detcore_estimator._savers import built_saver
 from detcore_estimator._signatures import checked_receiver, signature_map
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
+from detcore_estimator._transfer import own_saver
 
 __all__ = ["ServingGraph"]
 
@@ -43,6 +44,9 @@ class ServingGraph:
         serving_input_receiver_fn: Returns a `ServingInputReceiver` or a
             `TensorServingInputReceiver`, ours or ``tf.estimator``'s.
         config: The run configuration, for its seed, its session configuration and `model_fn`.
+
+    Attributes:
+        has_own_saver: Whether the user's code made a saver for the graph.
 
     Raises:
         InvalidModelError: If one of the two functions returns something else, or nothing of the
@@ -74,6 +78,7 @@ class ServingGraph:
             check_model_fn_spec(spec, ModeKeys.PREDICT)
             self._signatures = signature_map(receiver, spec.export_outputs)
             scaffold = spec.scaffold or tf1.train.Scaffold()
+            self.has_own_saver = own_saver(self._graph, scaffold) is not None
             self._init_op = scaffold.local_init_op
             if self._init_op is None:
                 self._init_op = tf1.train.Scaffold.default_local_init_op()
@@ -166,7 +171,7 @@ def _renamed(folder: str, base: str) -> str:
         except (tf.errors.AlreadyExistsError, tf.errors.FailedPreconditionError):
             # Another process took the name since; a folder with files in it is never replaced.
             continue
-        _logger.info("exported the model to %s", target)
+        _logger.debug("exported the model to %s", target)
         return target
     raise StorageError(
         f"no name from {first} to {first + _MOST_NAMES} was free in {base}: other processes "

@@ -44,11 +44,15 @@ class ServingExports:
         """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function."""
         for name, graph in self._graphs.items():
 
-            def restore(session: Any, saver: Any, name: str = name) -> None:
+            def restore(
+                session: Any, saver: Any, name: str = name, graph: ServingGraph = graph
+            ) -> None:
                 transfer = self._transfers.get(name)
                 if transfer is None:
                     transfer = VariableTransfer(
-                        training.session.graph, session.graph, through_files=True
+                        training.session.graph,
+                        session.graph,
+                        through_files=training.has_own_saver or graph.has_own_saver,
                     )
                     self._transfers[name] = transfer
                 transfer.copy(training.session, training.saver, session, saver)

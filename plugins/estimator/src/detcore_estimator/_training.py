@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
 from detcore_estimator._session import HookedSession
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._transfer import own_saver
+from detcore_estimator._transfer import own_saver, scaffold_with_saver
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
 
 __all__ = ["StepValues", "TrainingGraph", "TrainingSession", "mean_metrics"]
+
+_logger = logging.getLogger("detcore.estimator")
 
 ModelFn = Callable[..., Any]
 
@@ -96,6 +99,16 @@ class TrainingGraph:
                 tf1.summary.scalar("loss", self.spec.loss)
             self.summary = tf1.summary.merge_all()
 
+    def warn_of_unsaved_random_state(self) -> None:
+        """Name the random operations whose state no checkpoint can hold, in one warning."""
+        if self.random_ops is not None and self.random_ops.unsupported:
+            _logger.warning(
+                "the state of these random operations cannot be saved, so a resumed run draws "
+                "other numbers than an uninterrupted one: %s; outside of loops, conditions and "
+                "functions, random operations are resumed exactly",
+                ", ".join(self.random_ops.unsupported),
+            )
+
     def _summaries(self) -> list[Any]:
         return list(self.graph.get_collection(tf1.GraphKeys.SUMMARIES))
 
@@ -126,7 +139,7 @@ class TrainingSession:
         self._training = training
         self._on_summary = on_summary
         self._summary_steps = summary_steps if on_summary is not None else 0
-        scaffold = training.spec.scaffold or tf1.train.Scaffold()
+        scaffold = scaffold_with_saver(training.spec.scaffold)
         self.has_own_saver = own_saver(training.graph, scaffold) is not None
         self.hooked = HookedSession(
             training.graph,

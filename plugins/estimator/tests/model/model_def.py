@@ -278,12 +278,6 @@ class ExportsAtTheEnd(Base):
         return EvalSpec(lambda: self.wrapped_records().batch(50), steps=None, exporters=exporters)
 
 
-class UnwrappedValidation(Base):
-    def build_validation_spec(self) -> Any:
-        x, y = records()
-        return EvalSpec(lambda: tf.data.Dataset.from_tensor_slices(({"x": x}, y)).batch(50))
-
-
 class Exporting(Base):
     """Everything of the specs that a trial honours or names."""
 

@@ -1,0 +1,37 @@
+"""A script as the trial: it is the one that is told to make way."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from toy_command import Detcore
+
+SCRIPT = """
+import time
+from detcore import core
+
+with core.init() as context:
+    print("source", context.info.source_checkpoint, flush=True)
+    context.train.report_training_metrics(1, {"loss": 1.0})
+    while not context.preempt.should_preempt():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "state").write_text("saved")
+    raise SystemExit(75)
+"""
+
+
+@pytest.mark.parametrize("entrypoint", ["python3 train.py", ["python3", "train.py"]])
+def test_a_signal_reaches_the_script(detcore: Detcore, entrypoint: object) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    process = detcore.start("run", detcore.config(entrypoint=entrypoint), folder)
+    detcore.wait_for(lambda: any(detcore.home.rglob("spool-*.jsonl")))
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout + stderr
+    assert "source None" in stdout
+    assert len(detcore.committed()) == 1
