@@ -288,13 +288,13 @@ def _hooks() -> list[Any]:
 
     tf1 = tf.compat.v1
 
-    class Count(tf1.train.SessionRunHook):  # type: ignore[misc]
+    class Count(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         steps = 0
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
             self.steps += 1
 
-    class Loss(tf1.train.SessionRunHook):  # type: ignore[misc]
+    class Loss(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         last = 0.0
 
         def begin(self) -> None:
@@ -473,7 +473,7 @@ def _context(folder: Path) -> Any:
 def _determined(case: str, threads: int) -> None:
     # It writes TensorBoard files to a folder named after this.
     os.environ["DET_ALLOCATION_ID"] = f"benchmark-{os.getpid()}"
-    import determined as det
+    import determined as det  # type: ignore[import-not-found]
     import tensorflow as tf
     from determined import core, errors, estimator
 
@@ -503,7 +503,7 @@ def _determined(case: str, threads: int) -> None:
 
 def _determined_work(*, is_schedule: bool) -> Iterator[Any]:
     """Yield what the trial is to do, as Determined's own loop would."""
-    from determined.workload import Workload
+    from determined.workload import Workload  # type: ignore[import-not-found]
 
     for unit in itertools.count(1):
         yield Workload(Workload.Kind.RUN_STEP, 1, 1, unit, UNIT, UNIT * (unit - 1)), _ignore

@@ -44,28 +44,27 @@ def test_is_repeat(name: str) -> None:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_goes_on_exactly(name: str, tmp_path: Path) -> None:
-    # Saved in the middle of an epoch, at its end, and after a partial batch, and restored from a
-    # restored one, too; saving disturbs nothing.
+    # Saved at the start, in the middle of an epoch, at its end, and after a partial batch; saving
+    # disturbs nothing, and what was restored can be saved and restored again.
     make, count = PIPELINES[name]
+    positions = [0, 2, 3, 4] if count < 50 else [1, 38, 40, 45]
     with Reading(make).begin() as reading:
         expected = reading.read(count)
-    positions = [0, 1, 2, 3, 4, 6] if count < 50 else [1, 38, 40, 45]
     with Reading(make).begin() as reading:
         done = 0
         for position in positions:
             assert reading.read(position - done) == expected[done:position]
             done = position
-            place = tmp_path / str(position)
-            state = reading.save(place)
-            with Reading(make).restore(place, state) as restored:
+            state = reading.save(tmp_path / str(position))
+            with Reading(make).restore(tmp_path / str(position), state) as restored:
                 assert restored.feed.position == position
                 assert restored.read(1) == expected[position : position + 1]
-                again = restored.save(tmp_path / f"{position} again")
-                if position == positions[-1]:
-                    assert restored.read(count - position - 1) == expected[position + 1 :]
-            with Reading(make).restore(tmp_path / f"{position} again", again) as restored:
+                if position == positions[1]:
+                    again = restored.save(tmp_path / "again")
                 assert restored.read(count - position - 1) == expected[position + 1 :]
         assert reading.read(count - done) == expected[done:]
+    with Reading(make).restore(tmp_path / "again", again) as restored:
+        assert restored.read(count - positions[1] - 1) == expected[positions[1] + 1 :]
 
 
 def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
@@ -338,3 +337,14 @@ def test_check_dataset() -> None:
         triple = tf.data.Dataset.zip((known, known, known))
         with pytest.raises(InvalidDataTypeError, match="tuples of 3 parts"):
             check_dataset(triple, [known], "training", is_managed=True)
+
+
+def test_a_ledger_of_an_endless_dataset_is_refused(tmp_path: Path) -> None:
+    def endless() -> Any:
+        return tf.data.Dataset.range(6).batch(2).repeat()
+
+    ledger = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
+    refused = pytest.raises(LedgerError, match=r"Leave out repeat\(\)")
+    with Reading(endless, with_ledger=True).begin() as reading, refused:
+        reading.feed.describe(reading.session, ledger)
+    ledger.close()

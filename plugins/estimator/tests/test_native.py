@@ -221,14 +221,17 @@ def test_an_error_in_training_is_recorded(detcore: Detcore) -> None:
 
 def test_a_script_that_is_interrupted_saves_and_ends(detcore: Detcore) -> None:
     process = subprocess.Popen(
-        [sys.executable, str(write_script(detcore, max_steps=100_000, pause_s=0.01))],
+        [sys.executable, str(write_script(detcore, max_steps=100_000, pause_s=0.02))],
         env=detcore.variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     detcore.started.append(process)
-    detcore.wait_for(lambda: any(detcore.home.rglob("spool-*.jsonl")), 90)
+    # Signals are handled before the first metrics are written.
+    detcore.wait_for(
+        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("spool-*.jsonl")), 180
+    )
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == 75, stderr

@@ -115,6 +115,7 @@ class EstimatorController:
             # A session of its own: the trial's is opened when it is known what to restore.
             with tf1.Session(graph=self._graph.graph, config=self._context.session_config) as probe:
                 feed.begin(probe)
+                feed.close(probe)
         return feed.batches_per_epoch
 
     def run(self, clock: Clock) -> None:
@@ -273,7 +274,7 @@ class EstimatorController:
             on_summary=self._summaries.add,
             summary_steps=self._config.save_summary_steps or 0,
         )
-        self._resources.callback(training.hooked.close)
+        self._resources.callback(training.close)
         self._training = training
         self._files = ModelFiles(graph, training.saver, rest)
         if self._context.ledger is not None:

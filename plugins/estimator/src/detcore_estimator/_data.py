@@ -111,6 +111,12 @@ class GraphFeed:
         self._reader.open(session)
         self.position = self._epoch = self._cursor = 0
 
+    def close(self, session: Any) -> None:
+        """Let go of buffers and threads; called once, before the session is closed."""
+        self._reader.close(session)
+        self._census.close(session)
+        self._once.destroy(session)
+
     def ready(self, session: Any, limit: int) -> int:
         """Return how many steps may run now; begin the next epoch if one is due.
 
@@ -205,10 +211,21 @@ class GraphFeed:
         self.position, self._epoch, self._cursor = position, epoch, cursor
 
     def describe(self, session: Any, ledger: LedgerWriter) -> None:
-        """Ids are content hashes; reads the data once, to note all that an epoch should have."""
+        """Ids are content hashes; reads the data once, to note all that an epoch should have.
+
+        Raises:
+            LedgerError: If the dataset has no end, and with it no epochs.
+        """
+        if self._is_endless:
+            raise LedgerError(
+                "data_ledger is on, but the training dataset has no end, so there are no epochs "
+                "in which each record could be counted.\n"
+                "Leave out repeat() in its input_fn: a trial repeats its data anyway.\n"
+                "Or set data_ledger: false."
+            )
         ledger.describe(IdKind.CONTENT_HASH)
-        if self._is_endless or self._is_one_iterator:
-            return  # No epoch ends, or no two epochs have the same records.
+        if self._is_one_iterator:
+            return  # No two epochs have the same records.
         for ids in self._census.read(session):
             ledger.census(ids)
 

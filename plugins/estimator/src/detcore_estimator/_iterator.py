@@ -45,6 +45,14 @@ class DatasetHolder:
         self.make = tf.raw_ops.AssignVariableOp(resource=handle, value=variant)
         self.value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.variant)
         self.num_batches = self.view().cardinality()
+        self._destroy = tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+    def destroy(self, session: Any) -> None:
+        """Let go of the dataset, after the iterators over it.
+
+        A session that is closed before warns of the random generators of its shuffles.
+        """
+        session.run(self._destroy)
 
     def view(self) -> Any:
         """Return the kept dataset as a dataset of the graph."""
@@ -90,6 +98,9 @@ class GraphIterator:
         self._restore = tf.raw_ops.DeserializeIterator(
             resource_handle=self._resource, serialized=saved
         )
+        self._destroy = tf.raw_ops.DestroyResourceOp(
+            resource=self._resource, ignore_lookup_error=True
+        )
 
     def begin(self, session: Any) -> None:
         """Begin an epoch. The dataset's shuffles draw their next seeds."""
@@ -98,6 +109,10 @@ class GraphIterator:
     def clear(self, session: Any) -> None:
         """Let go of buffers and threads."""
         session.run(self._empty)
+
+    def destroy(self, session: Any) -> None:
+        """Let go of the iterator; nothing else may be called after it."""
+        session.run(self._destroy)
 
     def save(self, session: Any, prefix: Path) -> None:
         """Write the state to files with this prefix."""

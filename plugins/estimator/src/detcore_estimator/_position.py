@@ -54,6 +54,12 @@ class EpochReader:
         self.is_begun = False
         self._is_at_end = False
 
+    def close(self, session: Any) -> None:
+        """Let go of everything before the session is closed."""
+        self._main.destroy(session)
+        self._spare.destroy(session)
+        self._holder.destroy(session)
+
     def begin_epoch(self, session: Any) -> None:
         """Begin the next epoch.
 

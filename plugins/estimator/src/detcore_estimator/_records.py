@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from detcore.trial import preserved_random_state
 from detcore_estimator._iterator import DatasetHolder, GraphIterator
 from detcore_estimator._tf import tf
 
@@ -33,7 +32,7 @@ class Census:
 
         Python's and NumPy's random numbers are afterwards where they were.
         """
-        with _preserved_random_numbers():
+        with preserved_random_state():
             session.run(self._holder.make)
             self._iterator.begin(session)
             read = session.make_callable(self._ids)
@@ -45,6 +44,10 @@ class Census:
                 yield ids
             self._iterator.clear(session)
 
+    def close(self, session: Any) -> None:
+        """Let go of the iterator, not of the dataset."""
+        self._iterator.destroy(session)
+
 
 def content_hashes(batch: Any) -> Any:
     """Return a 64-bit hash of each record, ``(batch,), int64``; None without dense tensors."""
@@ -53,13 +56,3 @@ def content_hashes(batch: Any) -> Any:
         return None
     hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
     return tf.bitcast(tf.fingerprint(hashes), tf.int64)
-
-
-@contextmanager
-def _preserved_random_numbers() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])

@@ -161,6 +161,13 @@ class TrainingSession:
         else:
             self._step = self.session.make_callable(self._fetches)
 
+    def close(self) -> None:
+        """Let go of the data, then of the session."""
+        try:
+            self._training.feed.close(self.session)
+        finally:
+            self.hooked.close()
+
     def set_random_counter(self, steps: int) -> None:
         """Make random operations go on as after so many steps."""
         if self._training.random_ops is not None:
