@@ -184,6 +184,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Seed 11 from outer graph")  # the trial's, in a map function
 @pytest.mark.parametrize("trial_class", CASES, ids=lambda case: case.__name__)
 def test_resumed_equals_uninterrupted(tmp_path: Path, trial_class: type[Classifier]) -> None:
     straight = train(trial_class, tmp_path, tmp_path / "straight")
