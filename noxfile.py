@@ -26,6 +26,8 @@ ESTIMATOR_TESTS = [
     "plugins/estimator/tests", ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py"
 ]  # fmt: skip
 ENVIRONMENTS = ("bare", "keras2", "keras3", "estimator", "estimator-latest")
+# A process for each of two cores; whoever is done takes work from the other.
+TWO_AT_ONCE = ["--numprocesses=2", "--dist=worksteal"]
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 NEXT_STEPS = """
@@ -102,28 +104,28 @@ def bare(session: nox.Session) -> None:
 def keras2(session: nox.Session) -> None:
     """The Keras plugin on TensorFlow 2.15 with Keras 2."""
     install_locked(session, "keras2", *CORE, *STORAGE, *KERAS)
-    session.run("pytest", *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    session.run("pytest", *TWO_AT_ONCE, *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
     """The Keras plugin on the newest TensorFlow with Keras 3."""
     install_locked(session, "keras3", *CORE, *STORAGE, *KERAS)
-    session.run("pytest", *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    session.run("pytest", *TWO_AT_ONCE, *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session
 def estimator(session: nox.Session) -> None:
     """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator."""
     install_locked(session, "estimator", *CORE, *STORAGE, *ESTIMATOR)
-    session.run("pytest", *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    session.run("pytest", *TWO_AT_ONCE, *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session(name="estimator-latest")
 def estimator_latest(session: nox.Session) -> None:
     """The Estimator plugin on the newest TensorFlow, which has no ``tf.estimator``."""
     install_locked(session, "estimator-latest", *CORE, *STORAGE, *ESTIMATOR)
-    session.run("pytest", *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    session.run("pytest", *TWO_AT_ONCE, *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session

@@ -170,6 +170,17 @@ class NormalizedBatches(Classifier):
         return spec
 
 
+class StreamingMetric(Classifier):
+    """Reports its accuracy over all batches so far, whose sums are local variables."""
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        spec = super().model_fn(features, labels, mode)
+        if mode == "train":
+            _, update = tf1.metrics.mean(features)
+            tf1.summary.scalar("mean_so_far", update)
+        return spec
+
+
 CASES = [
     Classifier,
     Repeated,
@@ -181,6 +192,7 @@ CASES = [
     RandomMetric,
     EveryRandomOp,
     NormalizedBatches,
+    StreamingMetric,
 ]
 
 

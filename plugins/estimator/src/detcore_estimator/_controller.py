@@ -17,7 +17,7 @@ from detcore_estimator._checks import TrialParts
 from detcore_estimator._evaluation import Evaluation, scalar_metrics
 from detcore_estimator._exports import Exporters, ServingExports
 from detcore_estimator._hooks import RunHook
-from detcore_estimator._saving import ModelFiles, saver_of_uncovered
+from detcore_estimator._saving import ModelFiles, saver_of_local, saver_of_uncovered
 from detcore_estimator._settings import (
     own_run_config,
     own_session_config,
@@ -184,6 +184,7 @@ class EstimatorController:
         random_state = _read(directory / _RANDOM_FILE)
         with self._graph.graph.as_default():
             training = self._open_from(directory)
+            self._own_files().read_local(training.session, directory)
             self._graph.feed.restore(training.session, directory, position["data"])
             training.set_random_counter(position["steps"])
         self._random_state = random_state
@@ -250,7 +251,7 @@ class EstimatorController:
 
     def _start(self, directory: Path | None) -> TrainingSession:
         """Open the training session, with fresh variables or those of a checkpoint."""
-        graph, spec = self._graph.graph, self._graph.spec
+        graph, spec, random_ops = self._graph.graph, self._graph.spec, self._graph.random_ops
         rest = None
         with graph.as_default():
             for listener in self._listeners:
@@ -258,13 +259,15 @@ class EstimatorController:
             users_saver = own_saver(graph, spec.scaffold)
             if users_saver is not None:
                 rest = saver_of_uncovered(graph, users_saver)
+            counter = None if random_ops is None else random_ops.counter
+            local = saver_of_local(graph, without=counter)
         hooks = [*self._hooks, *(spec.training_hooks or ())]
         if self._context.distributed.get_rank() == 0:
             hooks += spec.training_chief_hooks or ()
 
         def restore(session: Any, saver: Any) -> None:
             assert directory is not None
-            ModelFiles(graph, saver, rest).read(session, directory)
+            ModelFiles(graph, saver, rest, local).read(session, directory)
 
         training = TrainingSession(
             self._graph,
@@ -276,7 +279,7 @@ class EstimatorController:
         )
         self._resources.callback(training.close)
         self._training = training
-        self._files = ModelFiles(graph, training.saver, rest)
+        self._files = ModelFiles(graph, training.saver, rest, local)
         if self._context.ledger is not None:
             self._graph.feed.describe(training.session, self._context.ledger)
         return training
@@ -289,8 +292,11 @@ class EstimatorController:
                 tf1.train.warm_start(*settings)
 
     def _write_model(self, training: TrainingSession, directory: Path) -> None:
+        self._own_files().write(training.session, directory, training.global_step())
+
+    def _own_files(self) -> ModelFiles:
         assert self._files is not None  # made with the training session
-        self._files.write(training.session, directory, training.global_step())
+        return self._files
 
     def _model_dir(self) -> str:
         """Return the folder for files of the user's code; it outlives the process in a run."""

@@ -9,9 +9,10 @@ from typing import Any
 from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
 from detcore_estimator._tf import tf1
 
-__all__ = ["ModelFiles", "saver_of_uncovered"]
+__all__ = ["ModelFiles", "saver_of_local", "saver_of_uncovered"]
 
 _REST = "detcore-uncovered.ckpt"
+_LOCAL = "detcore-local.ckpt"
 _ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 
 
@@ -22,11 +23,14 @@ class ModelFiles:
         graph: The training graph, finalized.
         saver: The saver that its scaffold has.
         rest: A saver of the variables that `saver` leaves out, or None.
+        local: A saver of local variables, or None.
     """
 
-    def __init__(self, graph: Any, saver: Any, rest: Any) -> None:
+    def __init__(self, graph: Any, saver: Any, rest: Any, local: Any) -> None:
         self._saver = saver
-        self._rest = rest
+        self._more = {
+            name: more for name, more in ((_REST, rest), (_LOCAL, local)) if more is not None
+        }
         self._graph = graph
         # The graph does not change any more: described once, written into every checkpoint.
         self._meta_graph: bytes | None = None
@@ -37,10 +41,8 @@ class ModelFiles:
         prefix = directory / f"model.ckpt-{global_step}"
         # TensorFlow's own state file would make it delete the files of earlier checkpoints.
         self._saver.save(session, str(prefix), write_meta_graph=False, write_state=False)
-        if self._rest is not None:
-            self._rest.save(
-                session, str(directory / _REST), write_meta_graph=False, write_state=False
-            )
+        for name, saver in self._more.items():
+            saver.save(session, str(directory / name), write_meta_graph=False, write_state=False)
         if self._meta_graph is None:
             with self._graph.as_default():
                 self._meta_graph = tf1.train.export_meta_graph(
@@ -58,8 +60,19 @@ class ModelFiles:
             InvalidCheckpointError: If they do not fit the graph.
         """
         restore_variables(self._saver, session, find_tensorflow_checkpoint(directory))
-        if self._rest is not None and (directory / f"{_REST}.index").exists():
-            restore_variables(self._rest, session, directory / _REST)
+        self._read(_REST, session, directory)
+
+    def read_local(self, session: Any, directory: Path) -> None:
+        """Put the saved values into the local variables, which were initialized before.
+
+        Raises:
+            InvalidCheckpointError: If they do not fit the graph.
+        """
+        self._read(_LOCAL, session, directory)
+
+    def _read(self, name: str, session: Any, directory: Path) -> None:
+        if name in self._more and (directory / f"{name}.index").exists():
+            restore_variables(self._more[name], session, directory / name)
 
 
 def write_state_file(directory: Path, name: str) -> None:
@@ -87,6 +100,24 @@ def saver_of_uncovered(graph: Any, saver: Any) -> Any:
             if variable.op.name not in covered
         ]
         return tf1.train.Saver(variables, name="detcore_uncovered") if variables else None
+
+
+def saver_of_local(graph: Any, *, without: Any) -> Any:
+    """Return a saver of the local variables, or None where there are none.
+
+    Streaming metrics of the training graph (``tf.compat.v1.metrics``) keep their sums in them.
+
+    Args:
+        graph: The training graph, before it is finalized.
+        without: A variable that is left out.
+    """
+    variables = [
+        variable
+        for variable in graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
+        if variable is not without
+    ]
+    with graph.as_default():
+        return tf1.train.Saver(variables, name="detcore_local") if variables else None
 
 
 def _assigned(graph: Any, restore_op_name: str) -> Iterator[str]:
