@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from detcore_estimator._data import GraphFeed
+from detcore_estimator._feed._data import GraphFeed
 from detcore_estimator._tf import tf, tf1
 
 SEED = 11

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         EstimatorExperimentalContext,
         EstimatorTrialContext,
     )
+    from detcore_estimator._engine._estimator import Estimator
     from detcore_estimator._errors import NanLossDuringTrainingError
-    from detcore_estimator._estimator import Estimator
     from detcore_estimator._exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from detcore_estimator._hooks import RunHook
     from detcore_estimator._load import load_estimator_from_checkpoint_path
@@ -57,7 +57,7 @@ __all__ = [
 
 _HOMES = {
     "BestExporter": "detcore_estimator._exporters",
-    "Estimator": "detcore_estimator._estimator",
+    "Estimator": "detcore_estimator._engine._estimator",
     "EstimatorContext": "detcore_estimator._context",
     "EstimatorExperimentalContext": "detcore_estimator._context",
     "EstimatorNativeContext": "detcore_estimator._native",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, InvalidModelError, UnsafePathError, describe
-from detcore_estimator._estimator import Estimator
+from detcore_estimator._engine._estimator import Estimator
 from detcore_estimator._run_specs import EvalSpec, TrainSpec
 from detcore_estimator._tf import tf1, tf_estimator
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from detcore.errors import DataError
-from detcore_estimator._data import check_dataset
+from detcore_estimator._feed._data import check_dataset
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import make_random_ops_resumable

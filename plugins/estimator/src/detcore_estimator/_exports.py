@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore_estimator._estimator import Estimator
-from detcore_estimator._event_files import EventFile, result_summary
+from detcore_estimator._engine._estimator import Estimator
+from detcore_estimator._engine._event_files import EventFile, result_summary
 from detcore_estimator._export import ServingGraph
 from detcore_estimator._tf import tf_estimator
 from detcore_estimator._transfer import VariableTransfer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from detcore_estimator._tf import tf1
+from detcore_estimator._tf import quiet_deprecations, tf1
 
 __all__ = ["HookList", "HookedSession", "OpenSession"]
 
@@ -95,6 +95,8 @@ class HookList:
     def __init__(self, hooks: Iterable[Any]) -> None:
         self.hooks = tuple(hooks)
         self.should_stop = False
+        if self.hooks:
+            _use_hook_classes_once()
         self._callables: dict[Any, tuple[Any, Callable[[], Any]]] = {}
         self._session: Any = None
 
@@ -255,6 +257,13 @@ class HookedSession:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _use_hook_classes_once() -> None:
+    with quiet_deprecations():
+        arguments = tf1.train.SessionRunArgs(None)
+        tf1.train.SessionRunContext(original_args=arguments, session=None)
+        tf1.train.SessionRunValues(results=None, options=None, run_metadata=None)
 
 
 def _identity(fetches: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from detcore.errors import InvalidModelError
 from detcore_estimator._arguments import wrong_type
-from detcore_estimator._tf import tf1
+from detcore_estimator._tf import quiet_deprecations, tf1
 
 __all__ = ["checked_receiver", "signature_map"]
 
@@ -57,7 +57,8 @@ def signature_map(receiver: Any, export_outputs: Any) -> dict[str, Any]:
 def _signature(tensors: Any, output: Any) -> Any:
     if not isinstance(tensors, Mapping):
         tensors = {"input": tensors}
-    signature = output.as_signature_def(tensors)
+    with quiet_deprecations():
+        signature = output.as_signature_def(tensors)
     if not tf1.saved_model.is_valid_signature(signature):
         raise InvalidModelError(
             f"its inputs and outputs have types that the method {signature.method_name} of "

@@ -32,7 +32,10 @@ class SummaryWriter:
         """
         if self._writer is None:
             with self._graph.as_default():
-                self._writer = tf1.summary.FileWriter(str(self._directory), graph=self._graph)
+                # The trial's own event file may have been made in the same second.
+                self._writer = tf1.summary.FileWriter(
+                    str(self._directory), graph=self._graph, filename_suffix=".summaries"
+                )
         self._writer.add_summary(summary, step)
 
     def flush(self) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from detcore.errors import PluginNotFoundError
 
-__all__ = ["tf", "tf1", "tf_estimator"]
+__all__ = ["quiet_deprecations", "tf", "tf1", "tf_estimator"]
 
 try:
     import tensorflow
@@ -32,3 +35,18 @@ def tf_estimator() -> ModuleType | None:
         return None
     module: ModuleType | None = getattr(tf, "estimator", None)
     return module
+
+
+@contextlib.contextmanager
+def quiet_deprecations() -> Iterator[None]:
+    """Keep TensorFlow from advising users to replace what this plugin, not they, calls.
+
+    It gives each such advice once in a process, so that the user's own calls are not told either.
+    """
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError
-from detcore_estimator._data import GraphFeed, check_dataset
+from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator._tf import quiet_deprecations, tf, tf1
 
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
@@ -28,7 +28,10 @@ def prepare_worker(options: PrepareOptions) -> None:
     Args:
         options: The trial's seed, and what the configuration says about determinism.
     """
-    _disable_v2_behavior()
+    # It warns of resource variables that it switches off, which are on again right after.
+    with quiet_deprecations():
+        tf1.disable_v2_behavior()
+        tf1.enable_resource_variables()
     deterministic = options.deterministic_ops
     if deterministic is None:
         has_gpu = bool(tf.config.list_physical_devices("GPU"))
@@ -41,15 +44,3 @@ def prepare_worker(options: PrepareOptions) -> None:
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     tf1.set_random_seed(options.seed)
-
-
-def _disable_v2_behavior() -> None:
-    tensorflow_logger = logging.getLogger("tensorflow")
-    level = tensorflow_logger.level
-    # It warns of resource variables that it switches off, which are on again right after.
-    tensorflow_logger.setLevel(logging.ERROR)
-    try:
-        tf1.disable_v2_behavior()
-        tf1.enable_resource_variables()
-    finally:
-        tensorflow_logger.setLevel(level)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from detcore.errors import InvalidExperimentError, InvalidModelError
-from detcore_estimator._checkpoint_writer import CheckpointWriter
+from detcore_estimator._engine._checkpoint_writer import CheckpointWriter
+from detcore_estimator._engine._event_files import EventFile
+from detcore_estimator._engine._hook_kinds import is_called_per_step
+from detcore_estimator._engine._input_pipeline import read_inputs
+from detcore_estimator._engine._model import Model
+from detcore_estimator._engine._model_dir import latest_checkpoint, restore
 from detcore_estimator._errors import NanLossDuringTrainingError
-from detcore_estimator._event_files import EventFile
-from detcore_estimator._hook_kinds import is_called_per_step
-from detcore_estimator._input_pipeline import read_inputs
-from detcore_estimator._model import Model
-from detcore_estimator._model_dir import latest_checkpoint, restore
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from detcore.data import IdKind
 from detcore.errors import DataError, LedgerError
-from detcore_estimator._dataset_checks import check_dataset
-from detcore_estimator._iterator import DatasetHolder
-from detcore_estimator._pipeline import inspect_pipeline, tuned
-from detcore_estimator._position import EpochReader
-from detcore_estimator._records import Census, content_hashes
+from detcore_estimator._feed._dataset_checks import check_dataset
+from detcore_estimator._feed._iterator import DatasetHolder
+from detcore_estimator._feed._pipeline import inspect_pipeline, tuned
+from detcore_estimator._feed._position import EpochReader
+from detcore_estimator._feed._records import Census, content_hashes
 from detcore_estimator._tf import tf, tf1
 
 if TYPE_CHECKING:

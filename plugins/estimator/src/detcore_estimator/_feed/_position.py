@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import DataError
-from detcore_estimator._iterator import DatasetHolder, GraphIterator, count_shuffles
-from detcore_estimator._pipeline import Pipeline
+from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator, count_shuffles
+from detcore_estimator._feed._pipeline import Pipeline
 from detcore_estimator._tf import tf
 
 __all__ = ["EpochReader"]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from detcore.errors import InvalidModelError
-from detcore_estimator._hook_kinds import is_called_per_step
-from detcore_estimator._input_pipeline import read_inputs
-from detcore_estimator._model import Model
-from detcore_estimator._model_dir import restore
+from detcore_estimator._engine._hook_kinds import is_called_per_step
+from detcore_estimator._engine._input_pipeline import read_inputs
+from detcore_estimator._engine._model import Model
+from detcore_estimator._engine._model_dir import restore
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1

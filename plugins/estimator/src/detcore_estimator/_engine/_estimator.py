@@ -16,15 +16,14 @@ from detcore_estimator._arguments import (
     checked_listeners,
     wrong_type,
 )
-from detcore_estimator._estimator_config import (
+from detcore_estimator._engine._estimator_config import (
     checked_warm_start,
     make_temporary_folder,
     own_config,
 )
-from detcore_estimator._evaluate import evaluate_model
-from detcore_estimator._export import ServingGraph
-from detcore_estimator._model import Model
-from detcore_estimator._model_dir import (
+from detcore_estimator._engine._evaluate import evaluate_model
+from detcore_estimator._engine._model import Model
+from detcore_estimator._engine._model_dir import (
     global_step_of,
     latest_checkpoint,
     open_reader,
@@ -32,10 +31,11 @@ from detcore_estimator._model_dir import (
     resolve_checkpoint,
     restore,
 )
+from detcore_estimator._engine._predict import predict_with_model
+from detcore_estimator._engine._train import train_model
+from detcore_estimator._export import ServingGraph
 from detcore_estimator._model_fn import call_model_fn, check_model_fn
-from detcore_estimator._predict import predict_with_model
 from detcore_estimator._run_specs import WarmStartSettings
-from detcore_estimator._train import train_model
 
 __all__ = ["Estimator"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.trial import preserved_random_state
-from detcore_estimator._iterator import DatasetHolder, GraphIterator
+from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator
 from detcore_estimator._tf import tf
 
 __all__ = ["Census", "content_hashes"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError
-from detcore_estimator._pipeline import derives_from
+from detcore_estimator._feed._pipeline import derives_from
 from detcore_estimator._tf import tf
 
 __all__ = ["check_dataset"]

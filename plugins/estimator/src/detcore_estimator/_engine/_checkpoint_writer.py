@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from detcore_estimator._event_files import EventFile
+from detcore_estimator._engine._event_files import EventFile
 from detcore_estimator._tf import tf, tf1
 
 __all__ = ["CheckpointWriter"]
