@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore import Trial
-
-if TYPE_CHECKING:
-    from detcore_estimator._context import EstimatorTrialContext
+from detcore_estimator._context import EstimatorTrialContext
 
 __all__ = ["EstimatorTrial"]
 
@@ -39,8 +37,12 @@ class EstimatorTrial(Trial, abc.ABC):
 
             def build_validation_spec(self):
                 return detcore_estimator.EvalSpec(self.validation_input_fn, steps=None)
+
+    Attributes:
+        trial_context_class: The class of the context that a trial is given.
     """
 
+    trial_context_class = EstimatorTrialContext
     context: EstimatorTrialContext
 
     def __init__(self, context: EstimatorTrialContext) -> None:

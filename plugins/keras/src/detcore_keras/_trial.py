@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore import Trial
-
-if TYPE_CHECKING:
-    from detcore_keras._context import TFKerasTrialContext
+from detcore_keras._context import TFKerasTrialContext
 
 __all__ = ["TFKerasTrial"]
 
@@ -37,8 +35,12 @@ class TFKerasTrial(Trial, abc.ABC):
 
             def build_validation_data_loader(self):
                 return x_test, y_test
+
+    Attributes:
+        trial_context_class: The class of the context that a trial is given.
     """
 
+    trial_context_class = TFKerasTrialContext
     context: TFKerasTrialContext
 
     def __init__(self, context: TFKerasTrialContext) -> None:
