@@ -564,3 +564,33 @@ def test_test_mode_evaluates_one_batch(tmp_path: Path) -> None:
     controller.validate()
     controller.close()
     assert calls.count("e.before_run") == 1
+
+
+def test_the_hooks_of_tensorflow_work_beside_one_another(tmp_path: Path) -> None:
+    class Native(Classifier):
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            spec = super().model_fn(features, labels, mode)
+            if mode != "train":
+                return spec
+            train = tf1.train
+            summary = tf1.summary.scalar("again", spec.loss)
+            hooks = [
+                train.LoggingTensorHook({"loss": spec.loss}, every_n_iter=5, at_end=True),
+                train.NanTensorHook(spec.loss),
+                train.StepCounterHook(every_n_steps=5, output_dir=str(tmp_path / "counter")),
+                train.SummarySaverHook(3, output_dir=str(tmp_path / "sums"), summary_op=summary),
+                train.CheckpointSaverHook(str(tmp_path / "saver"), save_steps=4),
+                train.ProfilerHook(save_steps=6, output_dir=str(tmp_path / "profile")),
+                train.FinalOpsHook(spec.loss),
+                train.StopAtStepHook(last_step=13),
+            ]
+            return spec._replace(training_hooks=hooks)
+
+    # Two of them run the loss in ``end``, one batch before the end of an epoch.
+    _, clock = run(Native, tmp_path, until=50, unit=10)
+
+    assert clock.steps_completed == 13
+    assert (tmp_path / "saver" / "model.ckpt-13.index").exists()
+    assert list((tmp_path / "profile").iterdir())
+    # The hook that keeps five checkpoints of its own took none of ours.
+    assert (tmp_path / "checkpoints" / "13" / "model.ckpt-13.index").exists()

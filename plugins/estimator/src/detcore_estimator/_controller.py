@@ -129,6 +129,8 @@ class EstimatorController:
                 self._random_state = None
             while self._train_unit(training, clock):
                 pass
+            # Hooks may run the loss once more at their end, which takes a batch.
+            self._graph.feed.start_over(training.session)
             training.hooked.end()
             for listener in self._listeners:
                 listener.end(training.session, training.global_step())

@@ -134,6 +134,10 @@ class GraphFeed:
             return min(limit, self.batches_per_epoch - self._cursor)
         return limit
 
+    def start_over(self, session: Any) -> None:
+        """Begin an epoch for whoever reads on after the last step; positions mean nothing then."""
+        self._reader.begin_epoch(session)
+
     def advance(self, count: int) -> None:
         """Note that `count` batches were trained on."""
         self.position += count
@@ -157,6 +161,7 @@ class GraphFeed:
             raise DataError(
                 f"the training data ended after {self._cursor} batches of epoch {self._epoch}, "
                 f"but TensorFlow says that it has {expected}.\n"
+                "If a hook runs parts of the model by itself, it takes batches from the steps.\n"
                 "If the model itself reads from a queue or an iterator, that one may have ended."
             )
         self.batches_per_epoch = self._cursor
