@@ -16,6 +16,7 @@ def has_committed(detcore: Detcore, count: int) -> bool:
     return len(detcore.committed()) >= count
 
 
+BATCHES_PER_EPOCH = 12
 SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
 
 
@@ -47,11 +48,18 @@ def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> Non
         hyperparameters=SLOW,
         searcher__max_length={"epochs": 4},
     )
-    process = detcore.start("run", config, MODEL_DIR)
-    detcore.wait_for(detcore.committed)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
+    command: tuple[object, ...] = ("run", config, MODEL_DIR, "--json")
+    steps = 0
+    # Interrupted between two epochs, there would be nothing to find: then once more.
+    while steps % BATCHES_PER_EPOCH == 0:
+        process = detcore.start(*command)
+        known = len(detcore.committed())
+        detcore.wait_for(functools.partial(has_committed, detcore, known + 1))
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 75, stdout + stderr
+        steps = json.loads(stdout.splitlines()[-1])["trials"][0]["steps_completed"]
+        command = ("run", "--resume", 1, "--json")
     assert detcore("run", "--resume", 1).code == 0
     verified = detcore("data", "verify", 1)
     assert verified.code == 1
