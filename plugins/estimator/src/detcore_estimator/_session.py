@@ -270,7 +270,9 @@ def _identity(fetches: Any) -> Any:
     """Return what tells one structure of fetches from another, without comparing tensors."""
     if isinstance(fetches, Mapping):
         return (type(fetches), *((key, _identity(value)) for key, value in fetches.items()))
-    if isinstance(fetches, Sequence) and not isinstance(fetches, str):
+    if isinstance(fetches, str):
+        return fetches
+    if isinstance(fetches, Sequence):
         return (type(fetches), *map(_identity, fetches))
     return id(fetches)
 

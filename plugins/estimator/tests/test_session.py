@@ -1,0 +1,104 @@
+"""Sessions with hooks: what is run, in which order, and what two hooks may not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from detcore_estimator._session import HookedSession
+from detcore_estimator._tf import tf, tf1
+
+
+class Asking(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
+    """Asks for whatever it is given and keeps the results."""
+
+    def __init__(self, *requests: Any) -> None:
+        self._requests = list(requests)
+        self.results: list[Any] = []
+        self.metadata: list[Any] = []
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._requests[len(self.results) % len(self._requests)]
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.results.append(run_values.results)
+        self.metadata.append(run_values.run_metadata)
+
+
+@pytest.fixture
+def graph() -> Any:
+    with tf.Graph().as_default() as made:
+        count = tf1.get_variable("count", [], tf.int64, tf1.zeros_initializer())
+        fed = tf1.placeholder_with_default(tf.constant(1, tf.int64), [], name="fed")
+        tf.identity(tf1.assign_add(count, fed), name="step")
+    return made
+
+
+def tensor(graph: Any, name: str) -> Any:
+    return graph.get_tensor_by_name(f"{name}:0")
+
+
+def test_each_hook_gets_its_own_fetches_whatever_their_structure(graph: Any) -> None:
+    arguments = tf1.train.SessionRunArgs
+    fed = tensor(graph, "fed")
+    single = Asking(arguments(fed))
+    nested = Asking(arguments({"a": [fed, "fed:0"], "b": (fed,)}))
+    changing = Asking(arguments(fed), None, arguments([fed]), arguments("fed:0"))
+    with HookedSession(graph, hooks=[single, nested, changing]) as session:
+        step = tensor(graph, "step")
+        assert [session.run([step])[0] for _ in range(8)] == list(range(1, 9))
+        session.end()
+    assert single.results == [1] * 8
+    assert nested.results == [{"a": [1, 1], "b": (1,)}] * 8
+    assert changing.results == [1, None, [1], 1] * 2
+
+
+def test_feeds_of_several_hooks_are_put_together(graph: Any) -> None:
+    feeding = Asking(tf1.train.SessionRunArgs(None, {"fed:0": 5}))
+    with HookedSession(graph, hooks=[feeding]) as session:
+        assert session.run(tensor(graph, "step")) == 5
+        assert session.run(tensor(graph, "step")) == 10
+
+
+def test_two_hooks_that_feed_one_tensor_are_refused(graph: Any) -> None:
+    fed = tensor(graph, "fed")
+    first = Asking(tf1.train.SessionRunArgs(None, {fed: 5}))
+    second = Asking(tf1.train.SessionRunArgs(None, {fed: 6}))
+    refused = pytest.raises(RuntimeError, match="the hook Asking feeds")
+    with HookedSession(graph, hooks=[first, second]) as session, refused:
+        session.run(tensor(graph, "step"))
+
+
+def test_options_reach_the_session_and_the_metadata_the_hooks(graph: Any) -> None:
+    traced = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+    slow = tf1.RunOptions(timeout_in_ms=60_000)
+    tracing = Asking(tf1.train.SessionRunArgs(None, options=traced))
+    waiting = Asking(tf1.train.SessionRunArgs(None, options=slow))
+    with HookedSession(graph, hooks=[tracing, waiting]) as session:
+        session.run(tensor(graph, "step"))
+    assert tracing.metadata[0].step_stats.dev_stats
+    assert waiting.metadata[0] is tracing.metadata[0]
+
+
+def test_a_session_that_cannot_be_made_leaves_nothing_open(graph: Any) -> None:
+    class Failing(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            self.session = session
+            raise ValueError("on purpose")
+
+    hook = Failing()
+    with pytest.raises(ValueError, match="on purpose"):
+        HookedSession(graph, hooks=[hook])
+    with pytest.raises(RuntimeError, match="closed"):
+        hook.session.run(tensor(graph, "step"))
+
+
+def test_queues_of_the_graph_are_run(graph: Any) -> None:
+    with graph.as_default():
+        queue = tf1.FIFOQueue(4, [tf.int64], shapes=[[]])
+        more = queue.enqueue(tf.constant(7, tf.int64))
+        tf1.train.add_queue_runner(tf1.train.QueueRunner(queue, [more]))
+        taken = queue.dequeue()
+    with HookedSession(graph) as session:
+        assert [session.run(taken) for _ in range(10)] == [7] * 10
