@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import detcore.metrics
 from detcore.errors import MetricError
 from detcore.metrics import FunctionReducer, MetricReducer, interleave, weighted_mean
 
@@ -95,3 +96,10 @@ def test_what_has_no_mean(metrics: Any, weights: Any, match: str) -> None:
 def test_the_package_needs_no_numpy() -> None:
     code = "import sys, detcore.metrics; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_names_are_imported_on_first_use() -> None:
+    assert set(dir(detcore.metrics)) == set(detcore.metrics.__all__)
+    assert isinstance(detcore.metrics.Mean(), MetricReducer)
+    with pytest.raises(AttributeError, match=r"'detcore\.metrics' has no attribute 'Average'"):
+        _ = detcore.metrics.Average

@@ -1,0 +1,151 @@
+"""Precision, recall and F1."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import MetricError, describe
+from detcore.metrics._labels import (
+    ClassIndices,
+    checked_num_classes,
+    checked_threshold,
+    class_pairs,
+)
+from detcore.metrics._parts import binary_labels, take_parts
+from detcore.metrics._reducer import MetricReducer
+
+__all__ = ["Average", "F1Score", "Precision", "Recall"]
+
+Average: TypeAlias = Literal["binary", "micro", "macro"]
+Counts: TypeAlias = npt.NDArray[np.int64]
+_AVERAGES = ("binary", "micro", "macro")
+
+
+class _ClassScore(MetricReducer):
+    """A quotient of counts of each class; the public classes say what is common."""
+
+    def __init__(
+        self,
+        average: Average = "binary",
+        *,
+        threshold: float | None = None,
+        num_classes: int | None = None,
+        zero_division: float = 0.0,
+    ) -> None:
+        if average not in _AVERAGES:
+            raise MetricError(f"average is {describe(average)}; it must be one of {_AVERAGES}")
+        if average == "binary" and num_classes not in (None, 2):
+            raise MetricError(
+                f"num_classes is {num_classes!r}, but average is 'binary'.\n"
+                "Pass average='micro' or average='macro' for more than two classes."
+            )
+        is_number = isinstance(zero_division, int | float)
+        if not is_number or not (zero_division in (0, 1) or math.isnan(zero_division)):
+            raise MetricError(f"zero_division is {describe(zero_division)}; it must be 0, 1 or NaN")
+        self._average = average
+        self._threshold = checked_threshold(threshold)
+        self._num_classes = None if num_classes is None else checked_num_classes(num_classes)
+        self._zero_division = float(zero_division)
+        self._counts: dict[int, list[int]] = {}
+
+    def accumulate(self, metric: Any) -> Counts:
+        """Count the records of one batch; return the counts of this worker.
+
+        Returns:
+            ``(classes, 4)``: class, records predicted right, records with this label, records
+            predicted as it. Only classes that occurred.
+
+        Raises:
+            MetricError: If shapes do not fit, or values are no class indices.
+        """
+        labels, predictions = take_parts(metric, ["labels", "predictions"])
+        num_classes = self._num_classes
+        if self._average == "binary":
+            binary_labels(labels)
+            num_classes = 2
+        labels, predicted = class_pairs(labels, predictions, self._threshold, num_classes)
+        for column, classes in enumerate((labels[labels == predicted], labels, predicted)):
+            self._count(column, classes)
+        rows = [[index, *counts] for index, counts in sorted(self._counts.items())]
+        return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+    def _count(self, column: int, classes: ClassIndices) -> None:
+        distinct, counts = np.unique(classes, return_counts=True)
+        for index, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            self._counts.setdefault(index, [0, 0, 0])[column] += count
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Counts]) -> float:
+        """Return the score for the records of all workers; NaN if there was none."""
+        total: dict[int, list[int]] = {}
+        for state in per_slot_metrics:
+            for index, *counts in state.tolist():
+                before = total.get(index, [0, 0, 0])
+                total[index] = [a + b for a, b in zip(before, counts, strict=True)]
+        if not total:
+            return math.nan
+        if self._average == "binary":
+            return self._score(total.get(1, [0, 0, 0]))
+        if self._average == "micro":
+            return self._score([sum(column) for column in zip(*total.values(), strict=True)])
+        classes = sorted(total) if self._num_classes is None else range(self._num_classes)
+        scores = [self._score(total.get(index, [0, 0, 0])) for index in classes]
+        defined = [score for score in scores if not math.isnan(score)]
+        return math.fsum(defined) / len(defined) if defined else math.nan
+
+    def reset(self) -> None:
+        """Forget the batches."""
+        self._counts = {}
+
+    def _score(self, counts: list[int]) -> float:
+        dividend, divisor = self._quotient(*counts)
+        return dividend / divisor if divisor else self._zero_division
+
+    @abc.abstractmethod
+    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+        """Return dividend and divisor of the score of a class."""
+
+
+class Precision(_ClassScore):
+    """The share of the records predicted as a class that are of it.
+
+    Batches are as for `Accuracy`, without weights. The result is a float, 0 to 1; NaN if there was
+    no record.
+
+    Args:
+        average: ``"binary"``: that of class 1; labels are 0 or 1. ``"micro"``: of all classes
+            counted together, which is the accuracy. ``"macro"``: the plain mean over the classes.
+        threshold: As for `Accuracy`.
+        num_classes: The classes of ``"macro"``, and what labels and predictions may be. None: those
+            that occur among labels or predictions of any worker.
+        zero_division: The score of a class where it is 0/0: 0, 1, or NaN, which ``"macro"`` leaves
+            out of the mean.
+    """
+
+    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+        return right, num_predicted
+
+
+class Recall(_ClassScore):
+    """The share of the records of a class that are predicted as it (sensitivity).
+
+    Arguments, batches and result are as for `Precision`.
+    """
+
+    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+        return right, num_labels
+
+
+class F1Score(_ClassScore):
+    """The harmonic mean of precision and recall (F1), ``2 TP / (2 TP + FP + FN)``.
+
+    With ``"macro"`` it is the mean of the classes' F1, not the F1 of mean precision and mean
+    recall. Arguments, batches and result are as for `Precision`.
+    """
+
+    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+        return 2 * right, num_labels + num_predicted
