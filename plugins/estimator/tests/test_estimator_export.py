@@ -425,7 +425,8 @@ def test_the_best_exporter_remembers_across_processes(tmp_path: Path) -> None:
     assert first.export(estimator, str(out), path, results, False)
     # A new process: its first result is the worse one, then a better one.
     second = de.BestExporter(serving_input_receiver_fn=serving_input)
-    worse = estimator.evaluate(eval_input, checkpoint_path=path.replace("-3", "-0"))
+    start = f"{estimator.model_dir}/model.ckpt-0"
+    worse = estimator.evaluate(eval_input, checkpoint_path=start)
     assert worse["loss"] > results["loss"]
     assert second.export(estimator, str(out), path, worse, False) is None
     assert second.export(estimator, str(out), path, results, False) is None
