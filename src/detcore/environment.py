@@ -15,6 +15,11 @@ DETCORE_TRIAL_INFO
 DETCORE_EVENTS_FD, DETCORE_LEASH_FD
     Set by the runner for its workers: pipe ends for progress events, and for noticing that the
     runner is gone.
+DETCORE_JOB_KEY
+    Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
+    every connection between machines. See `detcore.distributed`.
+
+The variables that launchers set for ranks are listed in `detcore.distributed`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ __all__ = [
     "CheckpointNotFound",
     "CheckpointNotFoundError",
     "CheckpointStateError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
     "ConfigError",
     "ContextStateError",
     "DataError",
@@ -33,6 +35,7 @@ __all__ = [
     "MetricError",
     "MetricTypeError",
     "NotFoundError",
+    "PeerLostError",
     "PluginConflictError",
     "PluginError",
     "PluginNotFoundError",
@@ -188,6 +191,42 @@ class ContextStateError(DetcoreError, RuntimeError):
 
 class DistributedError(DetcoreError, RuntimeError):
     """Ranks that do not add up, or a collective that failed."""
+
+
+class PeerLostError(DistributedError):
+    """A worker died, closed its context or raised, and the others wait for it in vain.
+
+    Attributes:
+        rank: The worker that is gone, by its index over all nodes.
+    """
+
+    def __init__(self, message: str, *, rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class CollectiveTimeoutError(DistributedError, TimeoutError):
+    """A collective was not called by every worker before its deadline.
+
+    Attributes:
+        ranks: The workers that are missing, by their indices over all nodes.
+    """
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class CollectiveMismatchError(DistributedError):
+    """Workers called different collectives at the same time.
+
+    Attributes:
+        ranks: The workers that diverge from the majority, by their indices over all nodes.
+    """
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class RunError(DetcoreError, RuntimeError):

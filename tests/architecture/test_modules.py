@@ -71,6 +71,10 @@ def test_no_global_statement() -> None:
     assert found == []
 
 
+# Frames between ranks, after each has proven that it knows the job's key. No file is a pickle.
+MAY_PICKLE = {"detcore.distributed._values"}
+
+
 def test_no_pickle() -> None:
     picklers = {
         "pickle",
@@ -86,7 +90,7 @@ def test_no_pickle() -> None:
         module.place(imported.line)
         for module in ALL_MODULES
         for imported in module.imports
-        if imported.module.partition(".")[0] in picklers
+        if imported.module.partition(".")[0] in picklers and module.name not in MAY_PICKLE
     ]
     assert found == []
 

@@ -45,9 +45,12 @@ def test_all_six_or_none(name: str) -> None:
         ({"local_rank": 2}, "local_rank=2 is outside of local_size=1"),
         ({"cross_rank": 1}, "cross_rank=1 is outside of cross_size=1"),
         ({"local_size": 2}, "size=1 workers in all, but local_size=2"),
-        ({"size": 2, "local_size": 2}, r"size=2: this release .*\n.*later release"),
+        (
+            {"size": 2, "local_size": 2, "rank": 1},
+            r"all 2 workers are on this node, but rank=1 has local_rank=0",
+        ),
         ({"size": 2, "cross_size": 2}, r"2 workers on 2 nodes, but no chief_ip.*\n.*\n.*DET_CHIEF"),
-        ({"size": 2, "cross_size": 2, "chief_ip": "10.0.0.1"}, "arrives with a later release"),
+        ({"size": 2, "cross_size": 2, "chief_ip": "10.0.0.1"}, r"need the job's key.*\n.*JOB_KEY"),
     ],
 )
 def test_numbers_that_do_not_add_up(changes: dict[str, Any], message: str) -> None:
@@ -85,5 +88,13 @@ def test_from_variables(monkeypatch: pytest.MonkeyPatch, factory: str, names: st
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("DET_CHIEF_IP", "10.0.0.1")
-    with pytest.raises(DistributedError, match="size=4: this release"):
+    monkeypatch.delenv("DETCORE_JOB_KEY", raising=False)
+    with pytest.raises(DistributedError, match="need the job's key"):
         make()
+
+
+def test_init_takes_one_worker() -> None:
+    context = core.DistributedContext()
+    context.size = 2
+    with pytest.raises(DistributedError, match=r"2 workers: this release .*\n.*on rank 0"):
+        core.init(distributed=context)

@@ -14,7 +14,7 @@ from detcore.core._preempt import PreemptContext
 from detcore.core._script import ScriptExperiment
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
-from detcore.errors import ConfigError, ContextStateError
+from detcore.errors import ConfigError, ContextStateError, DistributedError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
@@ -54,11 +54,19 @@ def init(
 
     Raises:
         ConfigError: If an argument is of the wrong kind.
+        DistributedError: If there is more than one worker, which comes with a later release.
     """
     if distributed is not None and not isinstance(distributed, DistributedContext):
         raise ConfigError(
             f"distributed is a {type(distributed).__name__}; expected a DistributedContext, such "
             "as DistributedContext.from_torch_distributed()"
+        )
+    if distributed is not None and distributed.size > 1:
+        # Each worker would record a trial of its own, and save checkpoints apart from the others'.
+        raise DistributedError(
+            f"core.init() was called with {distributed.size} workers: this release keeps records "
+            "and checkpoints for one process.\nCall core.init() on rank 0 without distributed=..., "
+            "and use the DistributedContext beside it."
         )
     _check_choice("preempt_mode", preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)

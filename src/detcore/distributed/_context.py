@@ -1,27 +1,42 @@
-"""Ranks, and collectives between them; one process so far."""
+"""Ranks, and collectives between them."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.environment import read_variables
+from detcore.distributed._numbers import (
+    NAMES,
+    check_numbers,
+    complete,
+    read_chief_ip,
+    read_numbers,
+)
+from detcore.distributed._options import CONNECT_TIMEOUT_S, TIMEOUT_S, options_of
 from detcore.errors import DistributedError
+
+if TYPE_CHECKING:
+    from detcore.distributed._join import Group
 
 __all__ = ["DistributedContext"]
 
 T = TypeVar("T")
 
-_NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 _DEEPSPEED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-_CHIEF_IP = "DET_CHIEF_IP"
 
 
 class DistributedContext:
     """A worker's place among the workers of its trial, and small exchanges between them.
 
     The six numbers are given all or none; none means one worker. The collectives are for
-    coordination; they do not replace those of a training framework.
+    coordination, beside those of a training framework. All ranks call the same ones in the same
+    order, one thread at a time. A rank gets its own value back as the very object that it gave,
+    and those of others as copies that belong to it alone.
+
+    Workers of one machine meet in a folder of their user and open no network port. Across
+    machines, all connect to one port of rank 0 and prove that they know the job's key.
 
     Attributes:
         rank: Index of this worker over all nodes.
@@ -42,33 +57,62 @@ class DistributedContext:
         cross_rank: int | None = None,
         cross_size: int | None = None,
         chief_ip: str | None = None,
-        pub_port: int = 12360,
-        pull_port: int = 12376,
+        pub_port: int | None = None,
+        pull_port: int | None = None,
         port_offset: int = 0,
         force_tcp: bool = False,
+        key: bytes | str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """Check the numbers.
+        """Connect to the other workers; returns when all are there.
 
         Args:
             rank: Index of this worker over all nodes, ``0 <= rank < size``.
             size: Number of workers over all nodes.
             local_rank: Index of this worker on its node.
-            local_size: Number of workers on this node.
+            local_size: Number of workers on this node; nodes may differ.
             cross_rank: Index of this node.
             cross_size: Number of nodes.
             chief_ip: Address of rank 0; needed when there is more than one node.
-            pub_port: Accepted for compatibility; one worker opens no port.
-            pull_port: Accepted for compatibility; one worker opens no port.
-            port_offset: Accepted for compatibility; one worker opens no port.
-            force_tcp: Accepted for compatibility; one worker opens no socket.
+            pub_port: Port on which rank 0 listens where TCP is used. Default: the system chooses
+                on one node and with Horovod, else 12360.
+            pull_port: Accepted for compatibility; one port is enough.
+            port_offset: Added to the port, to keep jobs apart.
+            force_tcp: Use TCP on the loopback address between workers of one node too.
+            key: The job's secret, the same on all its workers; default: the variable
+                ``DETCORE_JOB_KEY``. Needed across nodes; on one it tells jobs apart, as else
+                the launcher's variables or the parent process do.
+            timeout_s: How long a collective waits for a worker that lives, in seconds.
+            connect_timeout_s: How long to wait for all workers to join, in seconds.
 
         Raises:
-            DistributedError: If some of the numbers are missing, if they contradict each other,
-                or if there is more than one worker.
+            DistributedError: If the numbers are incomplete or contradict each other, if a port
+                is in use, or if not all workers join in time.
+            PeerLostError: If a worker dies while all join.
         """
         given = (rank, size, local_rank, local_size, cross_rank, cross_size)
-        numbers = _complete(dict(zip(_NUMBERS, given, strict=True)))
-        _check_numbers(numbers, chief_ip)
+        self._open(
+            complete(dict(zip(NAMES, given, strict=True))),
+            chief_ip,
+            options_of(
+                port=pub_port,
+                port_offset=port_offset,
+                force_tcp=force_tcp,
+                key=key,
+                timeout_s=timeout_s,
+                connect_timeout_s=connect_timeout_s,
+            ),
+        )
+
+    def _open(
+        self,
+        numbers: dict[str, int],
+        chief_ip: str | None,
+        options: dict[str, Any],
+        announce: Callable[[Any], Any] | None = None,
+    ) -> None:
+        check_numbers(numbers, chief_ip)
         self.rank = numbers["rank"]
         self.size = numbers["size"]
         self.local_rank = numbers["local_rank"]
@@ -76,57 +120,99 @@ class DistributedContext:
         self.cross_rank = numbers["cross_rank"]
         self.cross_size = numbers["cross_size"]
         self._is_closed = False
+        self._everybody: Group | None = None
+        self._node: Group | None = None
+        if self.size > 1:
+            from detcore.distributed._join import Settings, join
+
+            settings = Settings(chief_ip=chief_ip, announce=announce, **options)
+            self._everybody, self._node = join(numbers, settings)
 
     @classmethod
-    def from_horovod(cls, hvd: Any, chief_ip: str | None = None) -> DistributedContext:
+    def from_horovod(
+        cls, hvd: Any, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> DistributedContext:
         """Take the numbers from an initialised Horovod module, such as ``horovod.tensorflow``.
+
+        A new job key and rank 0's port go over Horovod if the module has ``broadcast_object``.
 
         Args:
             hvd: The module, after ``hvd.init()``.
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
+            timeout_s: How long a collective waits for a worker that lives, in seconds.
         """
-        return cls(
-            rank=hvd.rank(),
-            size=hvd.size(),
-            local_rank=hvd.local_rank(),
-            local_size=hvd.local_size(),
-            cross_rank=hvd.cross_rank(),
-            cross_size=hvd.cross_size(),
-            chief_ip=_chief_ip(chief_ip),
-        )
+        numbers = [int(getattr(hvd, name)()) for name in NAMES]
+        options = options_of(timeout_s=timeout_s)
+        announce = None
+        if numbers[1] > 1 and hasattr(hvd, "broadcast_object"):
+            import secrets
+
+            def announce(value: Any) -> Any:
+                return hvd.broadcast_object(value, root_rank=0)
+
+            options["key"] = announce(options["key"] or secrets.token_bytes(32))
+        return cls._of(numbers, read_chief_ip(chief_ip), options, announce)
 
     @classmethod
-    def from_deepspeed(cls, chief_ip: str | None = None) -> DistributedContext:
+    def from_env(
+        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> DistributedContext:
+        """Take the numbers from whatever launcher started this process; one worker if none did.
+
+        Recognises torchrun, DeepSpeed, Horovod, ``TF_CONFIG``, JAX, Open MPI and Slurm.
+
+        Args:
+            chief_ip: Address of rank 0; default: ``DET_CHIEF_IP``, or what the launcher says.
+            timeout_s: How long a collective waits for a worker that lives, in seconds.
+
+        Raises:
+            DistributedError: If launchers disagree.
+        """
+        from detcore.distributed._launchers import find_place
+
+        place = find_place()
+        if place is None:
+            return cls()
+        chief_ip = read_chief_ip(chief_ip) or place.chief_ip
+        return cls._of(place.numbers, chief_ip, options_of(timeout_s=timeout_s))
+
+    @classmethod
+    def from_deepspeed(
+        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> DistributedContext:
         """Take the numbers from the variables that DeepSpeed's launcher sets.
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
+            timeout_s: How long a collective waits for a worker that lives, in seconds.
         """
-        return cls._from_variables("DeepSpeed", _DEEPSPEED, chief_ip)
+        numbers = read_numbers("DeepSpeed", _DEEPSPEED)
+        return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
 
     @classmethod
-    def from_torch_distributed(cls, chief_ip: str | None = None) -> DistributedContext:
+    def from_torch_distributed(
+        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> DistributedContext:
         """Take the numbers from the variables that torchrun sets.
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
+            timeout_s: How long a collective waits for a worker that lives, in seconds.
         """
-        return cls._from_variables("torchrun", _TORCH, chief_ip)
+        numbers = read_numbers("torchrun", _TORCH)
+        return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
 
     @classmethod
-    def _from_variables(
-        cls, launcher: str, names: tuple[str, ...], chief_ip: str | None
+    def _of(
+        cls,
+        numbers: Sequence[int],
+        chief_ip: str | None,
+        options: dict[str, Any],
+        announce: Callable[[Any], Any] | None = None,
     ) -> DistributedContext:
-        numbers = _read_numbers(launcher, names)
-        return cls(
-            rank=numbers[0],
-            size=numbers[1],
-            local_rank=numbers[2],
-            local_size=numbers[3],
-            cross_rank=numbers[4],
-            cross_size=numbers[5],
-            chief_ip=_chief_ip(chief_ip),
-        )
+        context = cls.__new__(cls)
+        context._open(dict(zip(NAMES, numbers, strict=True)), chief_ip, options, announce)
+        return context
 
     def get_rank(self) -> int:
         """Return the index of this worker over all nodes."""
@@ -145,108 +231,68 @@ class DistributedContext:
         return self.cross_size
 
     def gather(self, stuff: T) -> list[T] | None:
-        """Return every worker's value in rank order on the chief, None elsewhere."""
-        return self._all_of_one("gather", stuff)
+        """Return every worker's value in rank order on the chief, None elsewhere.
+
+        Raises:
+            PeerLostError: If a worker is gone. All collectives below raise the same errors.
+            CollectiveTimeoutError: If a worker that lives does not come in time.
+            CollectiveMismatchError: If workers called different collectives.
+        """
+        return self._exchange(self._everybody, "gather", "gather", stuff)
 
     def gather_local(self, stuff: T) -> list[T] | None:
         """Return the values of this node's workers on its first worker, None elsewhere."""
-        return self._all_of_one("gather_local", stuff)
+        return self._exchange(self._node, "gather_local", "gather", stuff)
 
     def allgather(self, stuff: T) -> list[T]:
         """Return every worker's value in rank order (all_gather)."""
-        return self._all_of_one("allgather", stuff)
+        return self._exchange(self._everybody, "allgather", "allgather", stuff) or []
 
     def allgather_local(self, stuff: T) -> list[T]:
         """Return the values of this node's workers in rank order."""
-        return self._all_of_one("allgather_local", stuff)
+        return self._exchange(self._node, "allgather_local", "allgather", stuff) or []
 
     def broadcast(self, stuff: T) -> T:
         """Return the chief's value on every worker."""
-        return self._all_of_one("broadcast", stuff)[0]
+        return (self._exchange(self._everybody, "broadcast", "broadcast", stuff) or [stuff])[0]
 
     def broadcast_local(self, stuff: T | None = None) -> T | None:
         """Return the value of this node's first worker on all workers of the node."""
-        return self._all_of_one("broadcast_local", stuff)[0]
+        return (self._exchange(self._node, "broadcast_local", "broadcast", stuff) or [stuff])[0]
+
+    def barrier(self) -> None:
+        """Return once every worker has called this."""
+        self._exchange(self._everybody, "barrier", "barrier", None)
 
     def close(self) -> None:
-        """End the exchanges; collectives fail from here on. Closing twice is fine."""
-        self._is_closed = True
+        """End the exchanges, also for the other workers. Closing twice is fine."""
+        self._close("closed its context")
 
     def __enter__(self) -> DistributedContext:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close("closed its context" if error is None else f"raised {error!r}"[:500])
 
-    def _all_of_one(self, name: str, stuff: T) -> list[T]:
+    def _close(self, how: str) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for group in (self._node, self._everybody):
+            if group is not None:
+                group.close(how)
+
+    def _exchange(self, group: Group | None, name: str, mode: str, stuff: T) -> list[T] | None:
         if self._is_closed:
             raise DistributedError(
                 f"{name}() was called on a DistributedContext that is closed.\n"
                 "Call it before close(), inside the with-block of the context."
             )
-        return [stuff]
-
-
-def _complete(given: dict[str, int | None]) -> dict[str, int]:
-    missing = [name for name, number in given.items() if number is None]
-    if len(missing) == len(given):
-        return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1} | {
-            "cross_rank": 0,
-            "cross_size": 1,
-        }
-    if missing:
-        raise DistributedError(
-            f"a DistributedContext was given without {', '.join(missing)}.\n"
-            f"The six numbers ({', '.join(_NUMBERS)}) are given all or none."
-        )
-    return {name: number for name, number in given.items() if number is not None}
-
-
-def _check_numbers(numbers: dict[str, int], chief_ip: str | None) -> None:
-    for scope in ("", "local_", "cross_"):
-        index, count = numbers[f"{scope}rank"], numbers[f"{scope}size"]
-        if not 0 <= index < count:
-            raise DistributedError(
-                f"{scope}rank={index} is outside of {scope}size={count}.\n"
-                "A rank counts from 0 and is less than its size."
-            )
-    size, local_size = numbers["size"], numbers["local_size"]
-    if local_size > size or numbers["cross_size"] > size:
-        raise DistributedError(
-            f"size={size} workers in all, but local_size={local_size} on this node and "
-            f"cross_size={numbers['cross_size']} nodes.\n"
-            "The size counts the workers of all nodes."
-        )
-    if size > local_size and chief_ip is None:
-        raise DistributedError(
-            f"{size} workers on {numbers['cross_size']} nodes, but no chief_ip.\n"
-            "Workers on other nodes have to reach rank 0.\n"
-            f"Pass chief_ip, or set {_CHIEF_IP}."
-        )
-    if size > 1:
-        raise DistributedError(
-            f"size={size}: this release of detcore trains in one process.\n"
-            "Training on several processes arrives with a later release.\n"
-            "Leave out the six numbers, or start one worker."
-        )
-
-
-def _read_numbers(launcher: str, names: tuple[str, ...]) -> list[int]:
-    values = read_variables(names)
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise DistributedError(
-            f"{launcher}'s variables are not set: {', '.join(missing)}.\n"
-            f"They are set in processes that {launcher} starts."
-        )
-    numbers = []
-    for name in names:
-        try:
-            numbers.append(int(values[name]))
-        except ValueError as error:
-            raise DistributedError(f"{name}={values[name]!r} is not a number") from error
-    return numbers
-
-
-def _chief_ip(chief_ip: str | None) -> str | None:
-    return chief_ip or read_variables((_CHIEF_IP,)).get(_CHIEF_IP)
+        if group is None:
+            return [stuff]
+        return group.exchange(name, mode, stuff)

@@ -1,0 +1,150 @@
+"""What went wrong between ranks, in words that are the same on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from detcore.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DistributedError,
+    PeerLostError,
+)
+
+__all__ = ["Failure", "Position", "call_site", "lost", "mismatch", "missing", "place_of"]
+
+_OURS = str(Path(__file__).parents[1])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Position:
+    """The collective in which a rank is, or was last, and the line that called it."""
+
+    number: int = 0
+    name: str = ""
+    site: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}() #{self.number} at {self.site}" if self.name else "no collective yet"
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> Position:
+        """Read what a rank sent."""
+        return cls(int(meta["number"]), str(meta["name"]), str(meta["site"]))
+
+    def matches(self, other: Position) -> bool:
+        """Return whether two ranks are in the same collective."""
+        return (self.number, self.name) == (other.number, other.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """Why no collective of a group can succeed any more."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    text: str
+
+    def error(self) -> DistributedError:
+        """Return the exception that says so."""
+        if self.kind == "lost":
+            return PeerLostError(self.text, rank=self.ranks[0])
+        if self.kind == "timeout":
+            return CollectiveTimeoutError(self.text, ranks=self.ranks)
+        if self.kind == "mismatch":
+            return CollectiveMismatchError(self.text, ranks=self.ranks)
+        return DistributedError(self.text)
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> Failure:
+        """Read what a rank sent."""
+        return cls(str(meta["kind"]), tuple(int(rank) for rank in meta["ranks"]), str(meta["text"]))
+
+
+def call_site() -> str:
+    """Return file, line and function of the innermost caller outside of detcore."""
+    return place_of(sys._getframe(1))
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Return file, line and function of the innermost frame outside of detcore."""
+    inner = frame
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    found = frame or inner
+    if found is None:
+        return "an unknown line"
+    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def lost(rank: int, how: str, positions: Mapping[int, Position]) -> Failure:
+    """Say that a rank is gone.
+
+    Args:
+        rank: The rank, over all nodes.
+        how: What it did, such as ``"closed its context"``.
+        positions: Where every rank is.
+    """
+    return Failure(
+        "lost",
+        (rank,),
+        f"rank {rank} {how}.\n{_table(positions)}\n"
+        f"Look at the output of rank {rank} for the reason; the trial can be resumed.",
+    )
+
+
+def missing(
+    ranks: Sequence[int],
+    timeout_s: float,
+    positions: Mapping[int, Position],
+    now: Mapping[int, str],
+) -> Failure:
+    """Say that ranks did not come to a collective in time.
+
+    Args:
+        ranks: The missing ranks, over all nodes.
+        timeout_s: The deadline that has passed.
+        positions: Where every rank is, or was last.
+        now: What is known about the present of some ranks.
+    """
+    newest = max(positions.values(), key=lambda position: position.number)
+    return Failure(
+        "timeout",
+        tuple(ranks),
+        f"{newest.name}() #{newest.number} was not called by {_names(ranks)} within "
+        f"{timeout_s:g} s.\n{_table(positions, now)}\n"
+        "Find out what holds the missing ranks up, or allow more with timeout_s.",
+    )
+
+
+def mismatch(positions: Mapping[int, Position]) -> Failure:
+    """Say that ranks are in different collectives."""
+    counts = Counter((position.number, position.name) for position in positions.values())
+    # Of two equal groups that of the lowest rank is taken to be right.
+    usual = max(counts, key=lambda key: counts[key])
+    diverging = [r for r, p in positions.items() if (p.number, p.name) != usual]
+    calls = ", ".join(f"rank {r} {positions[r].name}() #{positions[r].number}" for r in diverging)
+    return Failure(
+        "mismatch",
+        tuple(diverging),
+        f"the ranks called different collectives: {calls}, the others {usual[1]}() #{usual[0]}.\n"
+        f"{_table(positions)}\nAll ranks have to call the same collectives in the same order.",
+    )
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _table(positions: Mapping[int, Position], now: Mapping[int, str] | None = None) -> str:
+    lines = []
+    for rank, position in sorted(positions.items()):
+        present = f"; now {now[rank]}" if now and rank in now else ""
+        lines.append(f"  rank {rank}: {position}{present}")
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""Both ends prove that they know the job's key, before anything of the other is decoded.
+
+Every message has a fixed length, and is compared, never parsed, until the proof holds:
+
+1. listener -> caller: 32 random bytes
+2. caller -> listener: rank, size, 32 random bytes, HMAC of all this under the key
+3. listener -> caller: a verdict, HMAC of all this under the key
+
+Both nonces are new for each connection, so that a recorded proof is worth nothing, and the rank
+is part of what is proven. Keys for the checksums of the connection follow from the same values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from typing import NamedTuple
+
+__all__ = [
+    "ACCEPTED",
+    "CALLER_SIZE",
+    "LISTENER_SIZE",
+    "NONCE_SIZE",
+    "OTHER_SIZE",
+    "OUTSIDE",
+    "TAKEN",
+    "VERDICTS",
+    "Claim",
+    "new_nonce",
+    "read_claim",
+]
+
+NONCE_SIZE = 32
+_CLAIM = struct.Struct("!II32s")
+_PROOF_SIZE = 32
+CALLER_SIZE = _CLAIM.size + _PROOF_SIZE
+LISTENER_SIZE = 1 + _PROOF_SIZE
+ACCEPTED, TAKEN, OTHER_SIZE, OUTSIDE = 0, 1, 2, 3
+VERDICTS = {
+    TAKEN: "another process has joined with the same rank",
+    OTHER_SIZE: "the listening rank expects another number of workers",
+    OUTSIDE: "the rank is outside of the group",
+}
+
+
+def new_nonce() -> bytes:
+    """Return random bytes for one connection."""
+    return secrets.token_bytes(NONCE_SIZE)
+
+
+class Claim(NamedTuple):
+    """What a caller says about itself."""
+
+    rank: int
+    size: int
+    challenge: bytes
+    nonce: bytes
+
+    def message(self, key: bytes) -> bytes:
+        """Return step 2, with its proof."""
+        claim = _CLAIM.pack(self.rank, self.size, self.nonce)
+        return claim + self._proof(key, b"caller")
+
+    def verdict(self, key: bytes, verdict: int) -> bytes:
+        """Return step 3, with its proof."""
+        return bytes([verdict]) + self._proof(key, b"listener", bytes([verdict]))
+
+    def read_verdict(self, key: bytes, message: bytes) -> int | None:
+        """Return the verdict of step 3, or None if it is not proven."""
+        expected = self.verdict(key, message[0])
+        return message[0] if hmac.compare_digest(expected, message) else None
+
+    def session_keys(self, key: bytes) -> tuple[bytes, bytes]:
+        """Return the keys for what the caller sends, and for what the listener sends."""
+        return self._proof(key, b"from caller"), self._proof(key, b"from listener")
+
+    def _proof(self, key: bytes, purpose: bytes, more: bytes = b"") -> bytes:
+        claim = _CLAIM.pack(self.rank, self.size, self.nonce)
+        parts = b"|".join([b"detcore-1", purpose, self.challenge, claim, more])
+        return hmac.digest(key, parts, hashlib.sha256)
+
+
+def read_claim(key: bytes, challenge: bytes, message: bytes) -> Claim | None:
+    """Return who a caller is, or None if it does not prove that it knows the key."""
+    rank, size, nonce = _CLAIM.unpack(message[: _CLAIM.size])
+    claim = Claim(rank, size, challenge, nonce)
+    return claim if hmac.compare_digest(claim.message(key), message) else None

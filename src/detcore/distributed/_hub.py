@@ -1,0 +1,273 @@
+"""The first rank's side of a group: it collects the calls of all others and answers them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from detcore.distributed._failure import (
+    Failure,
+    Position,
+    call_site,
+    lost,
+    mismatch,
+    missing,
+    place_of,
+)
+from detcore.distributed._parts import read_parts, send_parts
+from detcore.distributed._probe import ask
+from detcore.distributed._values import LARGE, Packed, pack
+from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
+from detcore.errors import DistributedError
+
+__all__ = ["Hub"]
+
+_TICK_S = 0.25
+_SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to see which one diverges
+
+
+class Hub:
+    """One group of ranks, on its first rank.
+
+    A thread looks at the connections four times a second while no collective runs here, so that
+    ranks that wait learn of a dead one even when this rank is busy elsewhere.
+
+    Args:
+        channels: Index in the group -> connection, for all other ranks.
+        members: Ranks over all nodes, by index in the group.
+        timeout_s: How long a collective waits for a rank that lives.
+        probes: Index in the group -> socket on which that rank says which line it is at.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[int, Channel],
+        members: list[int],
+        *,
+        timeout_s: float,
+        probes: Mapping[int, socket.socket] | None = None,
+    ) -> None:
+        self._channels = dict(channels)
+        self._members = members
+        self._timeout_s = timeout_s
+        self._probes = dict(probes or {})
+        self._positions = dict.fromkeys(range(len(members)), Position())
+        self._frames: dict[int, Frame] = {}
+        self._first_arrival = 0.0
+        self._left: dict[int, str] = {}
+        self._failure: Failure | None = None
+        self._is_active = False
+        self._is_closing = False
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread_id = threading.get_ident()
+        self._poller = select.poll()
+        self._by_descriptor = {channel.fileno(): index for index, channel in channels.items()}
+        for channel in channels.values():
+            self._poller.register(channel, select.POLLIN)
+        self._watcher = threading.Thread(
+            target=_watch, args=(weakref.ref(self), self._closed), daemon=True, name="detcore-peers"
+        )
+        self._watcher.start()
+
+    def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
+        """Take part in a collective.
+
+        Args:
+            name: What the user called.
+            mode: ``"gather"``, ``"allgather"``, ``"broadcast"`` or ``"barrier"``.
+            value: This rank's value.
+
+        Returns:
+            The values in the order of the group; for a broadcast one value, for a barrier None.
+
+        Raises:
+            DistributedError: If the ranks do not all come to this collective.
+        """
+        mine = pack(value) if mode in ("allgather", "broadcast") else None
+        site = call_site()
+        with self._lock:
+            if self._is_closing:
+                raise DistributedError(f"{name}() was called on a context that is closed.")
+            self._thread_id = threading.get_ident()
+            own = Position(self._positions[0].number + 1, name, site)
+            try:
+                self._is_active = True
+                self._await_all(own)
+                return self._answer(mode, value, mine)
+            except DistributedError:
+                raise
+            except BaseException as error:
+                self._note(lost(self._members[0], f"left {name}() with {error!r}", self._table()))
+                raise
+            finally:
+                self._is_active = False
+                if mine is not None:
+                    mine.close()
+
+    def _await_all(self, own: Position) -> None:
+        if self._failure is not None:
+            raise self._failure.error()
+        self._positions[0] = own
+        if not self._frames:
+            self._first_arrival = time.monotonic()
+        diverged = None
+        while True:
+            self._check()
+            is_complete = len(self._frames) == len(self._channels)
+            now = time.monotonic()
+            if any(not self._positions[index].matches(own) for index in self._frames):
+                diverged = diverged or now
+                if is_complete or now - diverged > _SETTLE_S:
+                    self._fail(mismatch(self._table([0, *self._frames])))
+            elif is_complete:
+                return
+            remaining = self._first_arrival + self._timeout_s - now
+            if remaining <= 0:
+                absent = [index for index in self._channels if index not in self._frames]
+                self._fail(self._missing(absent))
+            if self._is_closing:
+                raise DistributedError("the context was closed while a collective was waiting.")
+            self._pump(min(remaining, _TICK_S))
+
+    def _pump(self, timeout_s: float) -> None:
+        """Read what has arrived."""
+        for descriptor, _ in self._poller.poll(timeout_s * 1000):
+            index = self._by_descriptor[descriptor]
+            try:
+                channel = self._channels[index]
+                while (frame := channel.receive()) is not None:
+                    self._hear(index, frame)
+                    if not channel.has_buffered:
+                        break
+            except (LinkLost, LookupError, ValueError) as reason:
+                self._poller.unregister(descriptor)
+                if index not in self._left:
+                    self._left[index] = f"died or lost its connection ({reason})"
+                    if not self._failure:
+                        self._note(self._lost(index))
+
+    def _hear(self, index: int, frame: Frame) -> None:
+        if frame.kind == CALL:
+            if not self._frames and not self._is_active:
+                self._first_arrival = time.monotonic()
+            self._frames[index] = frame
+            self._positions[index] = Position.from_meta(frame.meta)
+        elif frame.kind == LEAVE:
+            self._left[index] = str(frame.meta["how"])
+        else:
+            raise LinkLost("it sent something that it should not send")
+
+    def _check(self) -> None:
+        """Raise if a collective is waited for that cannot complete."""
+        if self._failure is None and self._left and (self._is_active or self._frames):
+            self._note(self._lost(min(self._left)))
+        if self._failure is not None and self._is_active:
+            raise self._failure.error()
+
+    def _lost(self, index: int) -> Failure:
+        return lost(self._members[index], self._left[index], self._table())
+
+    def _missing(self, indices: list[int]) -> Failure:
+        answers = ask(self._probes, indices)
+        now = {self._members[index]: answer for index, answer in answers.items()}
+        if 0 in indices:
+            frame = sys._current_frames().get(self._thread_id)
+            now[self._members[0]] = f"at {place_of(frame)}"
+        ranks = [self._members[index] for index in indices]
+        return missing(ranks, self._timeout_s, self._table(), now)
+
+    def _table(self, indices: list[int] | None = None) -> dict[int, Position]:
+        chosen = range(len(self._members)) if indices is None else sorted(indices)
+        return {self._members[index]: self._positions[index] for index in chosen}
+
+    def _answer(self, mode: str, value: object, mine: Packed | None) -> list[Any] | None:
+        frames, self._frames = self._frames, {}
+        parts = {index: part for i, frame in frames.items() for index, part in _own(i, frame)}
+        if mine is not None:
+            parts[0] = mine
+        outgoing = dict(sorted(parts.items())) if mode in ("allgather", "broadcast") else {}
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            for index, channel in self._channels.items():
+                theirs = outgoing
+                if not channel.is_unix and index in outgoing and outgoing[index].size > LARGE:
+                    theirs = {i: part for i, part in outgoing.items() if i != index}
+                try:
+                    send_parts(channel, RESULT, {}, theirs, deadline=deadline)
+                except LinkLost:
+                    self._left.setdefault(index, "died or lost its connection")
+            self._check()
+            if mode == "barrier":
+                return None
+            if mode == "broadcast":
+                return [value]
+            others = [parts[index].load() for index in range(1, len(self._members))]
+            return [value, *others]
+        finally:
+            for part in parts.values():
+                part.close()
+
+    def _fail(self, failure: Failure) -> NoReturn:
+        self._note(failure)
+        raise failure.error()
+
+    def _note(self, failure: Failure) -> None:
+        """Remember a failure and tell everybody who still listens."""
+        self._failure = failure
+        meta = {"kind": failure.kind, "ranks": failure.ranks, "text": failure.text}
+        for channel in self._channels.values():
+            with contextlib.suppress(LinkLost):
+                channel.send(ERROR, meta, deadline=time.monotonic() + 0.2)
+
+    def look(self) -> None:
+        """Look at the connections if no collective runs here; for the watching thread."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._is_closing:
+                return
+            self._pump(0)
+            self._check()
+            waited = time.monotonic() - self._first_arrival
+            if self._frames and self._failure is None and waited > self._timeout_s:
+                self._note(
+                    self._missing([i for i in range(len(self._members)) if i not in self._frames])
+                )
+        finally:
+            self._lock.release()
+
+    def close(self, how: str) -> None:
+        """Tell the others that this rank leaves, and why; a collective that waits here raises."""
+        self._is_closing = True
+        with self._lock:
+            self._closed.set()
+            for channel in self._channels.values():
+                with contextlib.suppress(LinkLost):
+                    channel.send(LEAVE, {"how": how}, deadline=time.monotonic() + 0.2)
+                channel.close()
+            for probe in self._probes.values():
+                probe.close()
+        if self._watcher is not threading.current_thread():
+            self._watcher.join()
+
+
+def _own(index: int, frame: Frame) -> list[tuple[int, Packed]]:
+    """Return a caller's value under its own index, whatever it wrote there."""
+    return [(index, part) for part in read_parts(frame).values()]
+
+
+def _watch(reference: weakref.ref[Hub], closed: threading.Event) -> None:
+    while not closed.wait(_TICK_S):
+        hub = reference()
+        if hub is None:
+            return
+        hub.look()
+        del hub

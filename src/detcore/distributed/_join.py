@@ -1,0 +1,274 @@
+"""How a rank finds the others of its job; what comes out are its two groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from detcore.distributed._connect import Address, accept_group, call, listen
+from detcore.distributed._failure import lost
+from detcore.distributed._hub import Hub
+from detcore.distributed._meeting import MeetingPlace, job_identity
+from detcore.distributed._probe import Answerer
+from detcore.distributed._spoke import Spoke
+from detcore.distributed._wire import WELCOME, Channel, LinkLost, close_in_forks
+from detcore.errors import DistributedError
+
+__all__ = ["Group", "Settings", "join"]
+
+T = TypeVar("T")
+
+_LOOPBACK = "127.0.0.1"
+_DEFAULT_PORT = 12360
+
+
+class Group(Protocol):
+    """Ranks that exchange values."""
+
+    def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
+        """Take part in a collective; see `Hub.exchange`."""
+
+    def close(self, how: str) -> None:
+        """Leave."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to connect, and how long to wait.
+
+    Attributes:
+        announce: Hands a value of rank 0 to all ranks, such as Horovod's ``broadcast_object``.
+    """
+
+    chief_ip: str | None
+    port: int | None
+    port_offset: int
+    force_tcp: bool
+    key: bytes | None
+    timeout_s: float
+    connect_timeout_s: float
+    announce: Callable[[Any], Any] | None = None
+
+    def chosen_port(self) -> int | None:
+        """Return the port that the user asked for, None where the system may choose."""
+        if self.port is None and not self.port_offset:
+            return None
+        return (_DEFAULT_PORT if self.port is None else self.port) + self.port_offset
+
+
+def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group | None]:
+    """Connect to the other ranks.
+
+    Args:
+        numbers: The six numbers; more than one rank.
+        settings: How.
+
+    Returns:
+        The group of all ranks, and the group of this node's ranks (None if it has but one).
+
+    Raises:
+        DistributedError: If the ranks do not find each other in time.
+    """
+    deadline = time.monotonic() + settings.connect_timeout_s
+    rank, size = numbers["rank"], numbers["size"]
+    members = list(range(size))
+    if size == numbers["local_size"]:
+        identity = (settings.key or job_identity().encode()) + repr(
+            (size, settings.chosen_port())
+        ).encode()
+        here = _join_here(identity, rank, members, settings, deadline)
+        return here, here
+    everybody = _join_across(rank, members, settings, deadline)
+    try:
+        return everybody, _join_node(everybody, numbers, settings, deadline)
+    except BaseException as error:
+        everybody.close(f"could not join the ranks of its node: {error!r}")
+        raise
+
+
+def _join_here(
+    identity: bytes, index: int, members: list[int], settings: Settings, deadline: float
+) -> Group:
+    """Join ranks of this machine, through the user's private folder."""
+    place = MeetingPlace(identity)
+    path = Address(path=place.socket_path)
+    if index:
+
+        def find() -> tuple[Address, bytes] | None:
+            return _read_note(place) if settings.force_tcp else (path, identity)
+
+        return _spoke(find, index, members, settings, deadline)
+    place.take()
+    try:
+        if not settings.force_tcp:
+            listener, _ = listen(path, len(members))
+            return _hub(listener, identity, members, settings, deadline, place.release)
+        port = settings.chosen_port() or 0
+        listener, address = listen(Address(host=_LOOPBACK, port=port), len(members))
+        key = secrets.token_bytes(32)
+        place.leave_note(json.dumps({"port": address.port, "key": key.hex()}).encode())
+        return _hub(listener, key, members, settings, deadline, place.release)
+    finally:
+        place.release()
+
+
+def _read_note(place: MeetingPlace) -> tuple[Address, bytes] | None:
+    try:
+        note = json.loads(place.note_path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return Address(host=_LOOPBACK, port=int(note["port"])), bytes.fromhex(note["key"])
+
+
+def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
+    """Join ranks of several machines, by TCP to rank 0."""
+    key = settings.key
+    if not key:
+        raise DistributedError(
+            "workers on several nodes need the job's key, which keeps strangers out.\n"
+            "Set DETCORE_JOB_KEY to the same secret on all workers, or pass key=..."
+        )
+    port = settings.chosen_port()
+    if port is None:
+        port = 0 if settings.announce else _DEFAULT_PORT
+    address = Address(host=settings.chief_ip or _LOOPBACK, port=port)
+    if rank == 0:
+        try:
+            listener, address = listen(address, len(members))
+        except DistributedError as error:
+            if settings.announce:
+                settings.announce(str(error))  # the others wait for a port
+            raise
+        if settings.announce:
+            settings.announce(tuple(address))
+        return _hub(listener, key, members, settings, deadline)
+    if settings.announce:
+        told = settings.announce(None)
+        if isinstance(told, str):
+            raise DistributedError(told)
+        address = Address(*told)
+    found = address, key
+    return _spoke(lambda: found, rank, members, settings, deadline)
+
+
+def _join_node(
+    everybody: Group, numbers: Mapping[str, int], settings: Settings, deadline: float
+) -> Group | None:
+    """Join the ranks of one node of several; all ranks of the job come here together."""
+    # A random name is known to those only who are told over connections that are proven.
+    identity = secrets.token_bytes(32)
+    entry = {**numbers, "host": socket.gethostname(), "identity": identity}
+    entries = everybody.exchange("joining the nodes", "allgather", entry) or []
+    first = _first_of_node(entries, entry)
+    mates = [other for other in entries if _first_of_node(entries, other) is first]
+    mates.sort(key=lambda mate: int(mate["local_rank"]))
+    if [mate["local_rank"] for mate in mates] != list(range(numbers["local_size"])):
+        raise DistributedError(
+            f"rank {numbers['rank']} is one of local_size={numbers['local_size']} workers on node "
+            f"{entry['host']}, but these local ranks are there: "
+            f"{[mate['local_rank'] for mate in mates]}.\n"
+            "Check the numbers that the launcher gave to the workers."
+        )
+    if len(mates) == 1:
+        return None
+    members = [int(mate["rank"]) for mate in mates]
+    name: bytes = first["identity"]
+    return _join_here(name, numbers["local_rank"], members, settings, deadline)
+
+
+def _first_of_node(entries: list[dict[str, Any]], mine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the first rank of a rank's node.
+
+    Horovod counts ``cross_rank`` among equal local ranks only, so that with uneven nodes the name
+    of the machine says more; several nodes on one machine are told apart by ``cross_rank``.
+    """
+    firsts = [e for e in entries if e["local_rank"] == 0 and e["host"] == mine["host"]]
+    if len(firsts) > 1:
+        firsts = [e for e in firsts if e["cross_rank"] == mine["cross_rank"]]
+    if len(firsts) != 1:
+        raise DistributedError(
+            f"node {mine['cross_rank']} ({mine['host']}) has {len(firsts)} workers with "
+            "local_rank=0.\nEvery node has one; check the numbers that the launcher gave."
+        )
+    return firsts[0]
+
+
+def _hub(
+    listener: socket.socket,
+    key: bytes,
+    members: list[int],
+    settings: Settings,
+    deadline: float,
+    release: Callable[[], None] | None = None,
+) -> Group:
+    try:
+        channels = accept_group(listener, key=key, size=len(members), deadline=deadline)
+    finally:
+        listener.close()
+        if release is not None:
+            release()
+    probes: dict[int, socket.socket] = {}
+    # Nobody is told that all are here before the name is free for the next context.
+    for index, channel in channels.items():
+        try:
+            probe = _welcome(channel, deadline)
+        except LinkLost as error:
+            for other in channels.values():
+                other.close()
+            raise lost(members[index], f"died while joining ({error})", {}).error() from error
+        if probe is not None:
+            probes[index] = probe
+    return Hub(channels, members, timeout_s=settings.timeout_s, probes=probes)
+
+
+def _welcome(channel: Channel, deadline: float) -> socket.socket | None:
+    """Say that all are here; hand a rank of this machine a socket on which it can be asked."""
+    if not channel.is_unix:
+        channel.send(WELCOME, {}, deadline=deadline)
+        return None
+    own, theirs = socket.socketpair()
+    close_in_forks(own)
+    with theirs:
+        try:
+            channel.send(WELCOME, {}, (), [theirs.fileno()], deadline=deadline)
+        except BaseException:
+            own.close()
+            raise
+    return own
+
+
+def _spoke(
+    find: Callable[[], tuple[Address, bytes] | None],
+    index: int,
+    members: list[int],
+    settings: Settings,
+    deadline: float,
+) -> Group:
+    channel = call(find, rank=index, size=len(members), deadline=deadline)
+    try:
+        descriptors = _await_welcome(channel, members, deadline)
+    except BaseException:
+        channel.close()
+        raise
+    answerer = Answerer(descriptors[0]) if descriptors else None
+    return Spoke(channel, index, members, timeout_s=settings.timeout_s, answerer=answerer)
+
+
+def _await_welcome(channel: Channel, members: list[int], deadline: float) -> list[int]:
+    try:
+        # The first rank gives up a moment before, and knows who is missing.
+        frame = channel.wait(deadline + 1.0)
+    except LinkLost as error:
+        how = f"gave up or died while the workers joined ({error})"
+        raise lost(members[0], how, {}).error() from error
+    if frame is None or frame.kind != WELCOME:
+        raise DistributedError(
+            f"rank {members[0]} did not say in time that all workers are there.\n"
+            "It waits for workers that have not come; look at its output."
+        )
+    return frame.descriptors

@@ -1,0 +1,201 @@
+"""What launchers say about a worker, in their environment variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+
+from detcore.distributed._numbers import NAMES
+from detcore.environment import read_variables
+from detcore.errors import DistributedError
+
+__all__ = ["Place", "find_place"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A worker's place, as one launcher tells it."""
+
+    launcher: str
+    numbers: tuple[int, int, int, int, int, int]
+    chief_ip: str | None = None
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{n}={v}" for n, v in zip(NAMES, self.numbers, strict=True))
+        return f"{self.launcher}: {told}"
+
+    def agrees(self, other: Place) -> bool:
+        """Return whether both can be true; a launcher may have started another on each node."""
+        rank, size, *_, cross_rank, cross_size = self.numbers
+        return other.numbers[:2] in ((rank, size), (cross_rank, cross_size), (0, 1))
+
+
+def find_place() -> Place | None:
+    """Return this worker's place, None if no launcher has started it.
+
+    Raises:
+        DistributedError: If launchers disagree, or one's variables make no sense.
+    """
+    places = []
+    for launcher, (names, read) in _LAUNCHERS.items():
+        values = read_variables(names)
+        try:
+            place = read(values)
+        except KeyError:
+            continue  # not this launcher: it sets them all
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            raise DistributedError(
+                f"{launcher}'s variables make no sense: {error}.\nThey are: {values}"
+            ) from error
+        if place is not None:
+            places.append(dataclasses.replace(place, launcher=launcher))
+    if not places:
+        return None
+    for other in places[1:]:
+        if not places[0].agrees(other):
+            seen = "\n".join(f"  {place}" for place in places)
+            raise DistributedError(
+                f"the variables of several launchers disagree about this worker:\n{seen}\n"
+                "Unset those that are left over from another launcher, or pass the six numbers."
+            )
+    return places[0]
+
+
+def _place(*numbers: int, chief_ip: str | None = None) -> Place:
+    rank, size, local_rank, local_size, cross_rank, cross_size = numbers
+    six = (rank, size, local_rank, local_size, cross_rank, cross_size)
+    return Place(launcher="", numbers=six, chief_ip=chief_ip)
+
+
+def _six(*names: str, chief: str | None = None) -> tuple[tuple[str, ...], _Reader]:
+    def read(values: Mapping[str, str]) -> Place:
+        return _place(*(int(values[name]) for name in names), chief_ip=values.get(chief or ""))
+
+    return (*names, *((chief,) if chief else ())), read
+
+
+def _open_mpi(values: Mapping[str, str]) -> Place:
+    prefix = "OMPI_COMM_WORLD_"
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    rank, size, local_rank, local_size = (int(values[prefix + name]) for name in names)
+    if size % local_size:
+        raise ValueError("Open MPI does not say which node this is, and they are uneven")
+    return _place(rank, size, local_rank, local_size, rank // local_size, size // local_size)
+
+
+def _slurm(values: Mapping[str, str]) -> Place:
+    # SLURM_STEP_NUM_TASKS is set by srun only: a batch script is no rank.
+    size = int(values["SLURM_STEP_NUM_TASKS"])
+    node = int(values["SLURM_NODEID"])
+    counts: list[int] = []
+    for part in values["SLURM_STEP_TASKS_PER_NODE"].split(","):
+        count, _, repeat = part.partition("(x")
+        counts += [int(count)] * int(repeat.rstrip(")") or 1)
+    return _place(
+        int(values["SLURM_PROCID"]),
+        size,
+        int(values["SLURM_LOCALID"]),
+        counts[node],
+        node,
+        len(counts),
+        chief_ip=_first_host(values.get("SLURM_STEP_NODELIST", "")),
+    )
+
+
+def _first_host(hosts: str) -> str | None:
+    """Return ``"a03"`` for ``"a[03-05,9],b1"``."""
+    match = re.match(r"([^\[,]+)(?:\[(\w+))?", hosts)
+    return match[1] + (match[2] or "") if match else None
+
+
+def _tf_config(values: Mapping[str, str]) -> Place | None:
+    config = json.loads(values["TF_CONFIG"])
+    cluster, task = config.get("cluster", {}), config.get("task", {})
+    workers = [(kind, i) for kind in ("chief", "master", "worker") for i in _indices(cluster, kind)]
+    if not workers:
+        return None
+    mine = (task["type"], int(task["index"]))
+    if mine not in workers:
+        raise ValueError(f"the task {mine[0]} {mine[1]} is not one of the workers")
+    hosts = [str(cluster[kind][i]).rpartition(":")[0] for kind, i in workers]
+    rank = workers.index(mine)
+    nodes = list(dict.fromkeys(hosts))
+    host = hosts[rank]
+    return _place(
+        rank,
+        len(workers),
+        hosts[:rank].count(host),
+        hosts.count(host),
+        nodes.index(host),
+        len(nodes),
+        chief_ip=hosts[0],
+    )
+
+
+def _indices(cluster: Mapping[str, list[str]], kind: str) -> range:
+    return range(len(cluster.get(kind, ())))
+
+
+def _jax(values: Mapping[str, str]) -> Place:
+    rank, size = int(values["JAX_PROCESS_ID"]), int(values["JAX_NUM_PROCESSES"])
+    host = values.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]
+    if host in ("localhost", "127.0.0.1", "[::1]"):
+        return _place(rank, size, rank, size, 0, 1)
+    # JAX runs one process on each node unless told otherwise.
+    return _place(rank, size, 0, 1, rank, size, chief_ip=host or None)
+
+
+_Reader = Callable[[Mapping[str, str]], "Place | None"]
+# The innermost first: who started this process rather than the one that started it.
+_LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
+    "torchrun": _six(
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        chief="MASTER_ADDR",
+    ),
+    "DeepSpeed": _six(
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        chief="MASTER_ADDR",
+    ),
+    "Horovod": _six(
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+    ),
+    "TF_CONFIG": (("TF_CONFIG",), _tf_config),
+    "JAX": (("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"), _jax),
+    "Open MPI": (
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        _open_mpi,
+    ),
+    "Slurm": (
+        (
+            "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_STEP_TASKS_PER_NODE",
+            "SLURM_STEP_NODELIST",
+        ),
+        _slurm,
+    ),
+}

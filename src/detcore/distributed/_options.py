@@ -1,0 +1,40 @@
+"""Settings of a context that are the same however it finds its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detcore.environment import read_variables
+
+__all__ = ["CONNECT_TIMEOUT_S", "TIMEOUT_S", "options_of", "read_key"]
+
+TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 300.0
+_JOB_KEY = "DETCORE_JOB_KEY"
+
+
+def options_of(
+    *,
+    port: int | None = None,
+    port_offset: int = 0,
+    force_tcp: bool = False,
+    key: bytes | str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+) -> dict[str, Any]:
+    """Return what `detcore.distributed._join.Settings` takes, without importing it."""
+    return {
+        "port": port,
+        "port_offset": port_offset,
+        "force_tcp": force_tcp,
+        "key": read_key(key),
+        "timeout_s": timeout_s,
+        "connect_timeout_s": connect_timeout_s,
+    }
+
+
+def read_key(key: bytes | str | None = None) -> bytes | None:
+    """Return the key that was given, or that of the variable DETCORE_JOB_KEY."""
+    if key is None:
+        key = read_variables((_JOB_KEY,)).get(_JOB_KEY)
+    return key.encode() if isinstance(key, str) else key

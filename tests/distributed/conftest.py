@@ -1,0 +1,58 @@
+"""Ranks are real processes: forks of an interpreter of its own, see scenarios.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Ranks = Callable[..., list[Any]]
+
+_LAUNCHER_VARIABLES = (
+    "MASTER_",
+    "RANK",
+    "WORLD_SIZE",
+    "SLURM_",
+    "OMPI_",
+    "HOROVOD_",
+    "TORCHELASTIC",
+)
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """Return a function that runs a scenario on N processes and returns their results."""
+
+    def run(name: str, size: int, **options: Any) -> list[Any]:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHER_VARIABLES)}
+        environ.pop("DETCORE_JOB_KEY", None)
+        result = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("scenarios.py")), name, str(size),
+             json.dumps(options)],
+            env={**environ, "OPENBLAS_NUM_THREADS": "1"},  # forks, so no threads before them
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        results: list[Any] = json.loads(result.stdout.splitlines()[-1])
+        return results
+
+    return run
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,68 @@
+"""What the collectives return, on one node and on several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TCP = {"force_tcp": True}
+ACROSS = {"chief_ip": "127.0.0.1", "key": "a secret"}
+
+
+@pytest.mark.parametrize(
+    ("size", "context"), [(2, {}), (4, {}), (2, TCP), (3, TCP)], ids=["2", "4", "2 tcp", "3 tcp"]
+)
+def test_collectives_of_one_node(ranks: Any, size: int, context: dict[str, Any]) -> None:
+    every = list(range(size))
+    tens = [rank * 10 for rank in every]
+    first, *others = ranks("collectives", size, context=context)
+    assert first == [0, tens, [0, "b"], every, every, 0]
+    assert others == [[0, None, [0, "b"], every, None, 0]] * (size - 1)
+
+
+def test_uneven_nodes(ranks: Any, free_port: int) -> None:
+    context = {**ACROSS, "pub_port": free_port - 3, "port_offset": 3}
+    results = ranks("collectives", 6, nodes=[1, 3, 2], context=context)
+    locals_of = [[0], [1, 2, 3], [1, 2, 3], [1, 2, 3], [4, 5], [4, 5]]
+    for rank, result in enumerate(results):
+        mates = locals_of[rank]
+        gathered = mates if rank == mates[0] else None
+        everything = [0, 10, 20, 30, 40, 50] if rank == 0 else None
+        assert result == [0, everything, [0, "b"], mates, gathered, mates[0]]
+
+
+def test_a_value_that_cannot_be_sent(ranks: Any) -> None:
+    for text, values in ranks("unsendable", 2):
+        assert "cannot be sent to other workers" in text
+        assert values == [0, 1]
+
+
+def test_many_small_ones_in_order(ranks: Any) -> None:
+    counts = ranks("latency", 3, count=True)
+    assert max(counts) < 20  # open files: nothing is left of two hundred collectives
+
+
+def test_one_context_after_another(ranks: Any) -> None:
+    expected = [[[number, 0], [number, 1], [number, 2]] for number in range(5)]
+    assert ranks("two_after_each_other", 3) == [expected] * 3
+
+
+@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
+def test_two_jobs_of_one_parent_never_meet(ranks: Any, context: dict[str, Any]) -> None:
+    results = ranks("two_jobs", 6, context=context)
+    for rank, result in enumerate(results):
+        assert result == [[f"job {rank % 2}", index] for index in range(3)]
+
+
+def test_on_one_machine_nothing_listens_on_the_network(ranks: Any) -> None:
+    assert ranks("listens", 2) == [0, 0]
+
+
+@pytest.mark.parametrize("nodes", [[2], [1, 2]])
+def test_horovod_carries_key_and_port(ranks: Any, nodes: list[int]) -> None:
+    results = ranks("horovod", sum(nodes), nodes=nodes)
+    if nodes == [2]:
+        assert results == [[[0, 1], [0, 1]]] * 2
+    else:
+        assert results == [[[0, 1, 2], [0]], [[0, 1, 2], [1, 2]], [[0, 1, 2], [1, 2]]]

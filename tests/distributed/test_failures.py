@@ -1,0 +1,110 @@
+"""What the ranks that live see of the ones that do not, or that went astray."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+TCP = {"force_tcp": True}
+HERE = __file__.replace("test_failures", "scenarios")
+
+with open(HERE, encoding="utf-8") as _file:
+    LINES = {
+        text.partition("# ")[2].strip(): number
+        for number, text in enumerate(_file, 1)
+        if text.rstrip().endswith(" line")
+    }
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("how", ["killed", "exits", "closes", "raises"])
+def test_who_goes_is_named(ranks: Any, victim: int, how: str) -> None:
+    results = ranks("one_goes", 3, victim=victim, how=how)
+    words = {"closes": "closed its context", "raises": r"raised KeyError('no such column')"}
+    for rank in {0, 1, 2} - {victim}:
+        found = results[rank]
+        assert found["error"] == "PeerLostError"
+        assert found["rank"] == victim
+        assert f"rank {victim} {words.get(how, 'died or lost its connection')}" in found["text"]
+        assert "scenarios.py:" in found["text"]
+        assert found["again"] == found["text"]
+        assert found["seconds"] < 2
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_over_tcp_and_in_the_middle_of_large_arrays(ranks: Any, victim: int) -> None:
+    results = ranks("one_goes", 3, victim=victim, how="killed", context=TCP, count=3_000_000)
+    for rank in {0, 1, 2} - {victim}:
+        assert (results[rank]["error"], results[rank]["rank"]) == ("PeerLostError", victim)
+        assert results[rank]["seconds"] < 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_child_of_the_dead_rank_does_not_hide_it(ranks: Any, victim: int) -> None:
+    results = ranks("one_goes", 2, victim=victim, how="killed with a child")
+    found = results[1 - victim]
+    assert (found["error"], found["rank"]) == ("PeerLostError", victim)
+    assert found["seconds"] < 2
+
+
+def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
+    results = ranks("one_goes", 4, victim=3, how="killed", busy=0)
+    for found in results[1:3]:
+        assert (found["error"], found["rank"]) == ("PeerLostError", 3)
+        assert found["seconds"] < 2
+    assert results[0] == "was busy"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_named_at_the_deadline(ranks: Any, victim: int) -> None:
+    options = {"victim": victim, "how": "stops", "context": {"timeout_s": 1.0}, "limit_s": 3}
+    results = ranks("one_goes", 3, **options)
+    for rank in {0, 1, 2} - {victim}:
+        found = results[rank]
+        assert (found["error"], found["ranks"]) == ("CollectiveTimeoutError", [victim])
+        assert found["seconds"] < 2
+        assert victim == 0 or "now silent: stopped" in found["text"]
+
+
+def _cases() -> list[tuple[str, int, int, bool]]:
+    generator = random.Random(20)
+    hows = ["hang"] * 8 + ["barrier"] * 12
+    return [
+        (how, generator.randrange(4), generator.randrange(3), generator.random() < 0.3)
+        for how in hows
+    ]
+
+
+def test_twenty_seeded_hangs_and_mismatches(ranks: Any) -> None:
+    with ThreadPoolExecutor(4) as pool:  # they mostly wait
+        list(pool.map(lambda case: check_case(ranks, *case), _cases()))
+
+
+def check_case(ranks: Any, how: str, victim: int, before: int, is_tcp: bool) -> None:
+    context = {"timeout_s": 1.0, "force_tcp": is_tcp}
+    results = ranks("astray", 4, how=how, victim=victim, before=before, context=context)
+    others = [results[rank] for rank in range(4) if rank != victim]
+    usual = f"scenarios.py:{LINES['the usual line']} in astray"
+    astray = {"hang": "the hanging line"}.get(how, "the diverging line")
+    for found in others:
+        assert found["ranks"] == [victim]
+        assert found["seconds"] < 2
+        for rank in range(4):
+            (line,) = [line for line in found["text"].splitlines() if f"  rank {rank}: " in line]
+            if rank != victim:
+                assert f"allgather() #{before + 1} at " in line
+                assert usual in line
+            elif how != "hang" or victim == 0 or not is_tcp:
+                assert f"scenarios.py:{LINES[astray]} in astray" in line
+    kind = "CollectiveTimeoutError" if how == "hang" else "CollectiveMismatchError"
+    assert {found["error"] for found in others} == {kind}
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_close_ends_a_collective_that_waits_in_another_thread(ranks: Any, waits: int) -> None:
+    results = ranks("close_while_waiting", 2, waits=waits)
+    assert "closed" in results[waits]["text"]
+    assert 0.3 < results[waits]["seconds"] < 1.4

@@ -1,0 +1,153 @@
+"""Nobody gets in who does not know the job's key, and nothing he sends is decoded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.distributed import DistributedContext
+from detcore.distributed import _handshake as handshake
+from detcore.distributed import _meeting as meeting
+from detcore.distributed._wire import CALL, Channel, LinkLost
+from detcore.errors import DistributedError
+
+ACROSS = {
+    "rank": 0, "size": 2, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 2,
+    "chief_ip": "127.0.0.1", "connect_timeout_s": 0.3,
+}  # fmt: skip
+
+
+def test_strangers_get_nothing_but_a_line_in_the_log(ranks: Any, free_port: int) -> None:
+    lines, told = ranks("strangers", 2, port=free_port)
+    assert told[:5] == [""] * 5  # silence, HTTP, a huge length, zeros, half a proof
+    assert "could not join rank 0" in told[5]
+    assert "it hung up while the job's key was being proven" in told[5]
+    assert told[6:] == [""]  # a recorded proof
+    assert len(lines) >= 7
+    assert {line.partition(" was refused: ")[2] for line in lines} == {
+        "it does not know the job's key",
+        "it hung up",
+    }
+
+
+def test_a_proof_is_worth_nothing_for_another_challenge_rank_or_key() -> None:
+    claim = handshake.Claim(3, 8, handshake.new_nonce(), handshake.new_nonce())
+    message = claim.message(b"key")
+    assert handshake.read_claim(b"key", claim.challenge, message) == claim
+    assert handshake.read_claim(b"key", handshake.new_nonce(), message) is None
+    assert handshake.read_claim(b"other", claim.challenge, message) is None
+    assert handshake.read_claim(b"key", claim.challenge, b"\0\0\0\2" + message[4:]) is None
+    verdict = claim.verdict(b"key", handshake.ACCEPTED)
+    assert claim.read_verdict(b"key", verdict) == handshake.ACCEPTED
+    assert claim.read_verdict(b"other", verdict) is None
+    # What a listener says is no proof of a caller, so it cannot be sent back to it.
+    assert verdict[1:] not in message
+    assert len(set(claim.session_keys(b"key"))) == 2
+
+
+def _pair() -> tuple[socket.socket, Channel]:
+    """Return a raw end, and a channel that expects checksums, of one TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        raw = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    return raw, Channel(accepted, (b"out", b"in"))
+
+
+@pytest.mark.parametrize("change", ["nothing", "a bit", "twice", "length", "garbage"])
+def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
+    raw, receiver = _pair()
+    to_raw, sender = _pair()
+    sender._keys = (b"in", b"out")
+    sender.send(CALL, {"x": 1}, [b"abc"], deadline=time.monotonic() + 5)
+    data = bytearray(to_raw.recv(1000))
+    if change == "a bit":
+        data[-34] ^= 1  # in the body, before the checksum
+    if change == "twice":
+        data = data * 2
+    if change == "length":
+        data[8:12] = b"\xff" * 4
+    if change == "garbage":
+        data[:4] = b"GET "
+    raw.sendall(data)
+    deadline = time.monotonic() + 5
+    try:
+        if change in ("nothing", "twice"):
+            frame = receiver.wait(deadline)
+            assert frame is not None
+            assert (frame.meta, bytes(frame.body)) == ({"x": 1}, b"abc")
+        if change != "nothing":
+            with pytest.raises(LinkLost, match=r"changed on its way|no frame"):
+                receiver.wait(deadline)
+    finally:
+        for end in (raw, to_raw, sender, receiver):
+            end.close()
+
+
+def test_several_nodes_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DETCORE_JOB_KEY", raising=False)
+    with pytest.raises(DistributedError, match=r"need the job's key.*\n.*DETCORE_JOB_KEY"):
+        DistributedContext(**ACROSS)  # type: ignore[arg-type]
+
+
+def test_a_port_in_use(free_port: int) -> None:
+    with socket.create_server(("127.0.0.1", free_port)):
+        options: dict[str, Any] = {**ACROSS, "key": "k", "pub_port": free_port - 2}
+        message = rf"cannot listen on 127.0.0.1:{free_port}: .*in use.*\n.*\n.*port_offset"
+        with pytest.raises(DistributedError, match=message):
+            DistributedContext(**options, port_offset=2)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    place: dict[str, Any] = {"rank": 0, "size": 3, "local_rank": 0, "local_size": 3}
+    place |= {"cross_rank": 0, "cross_size": 1, "key": "nobody comes", "connect_timeout_s": 0.2}
+    with pytest.raises(DistributedError, match=r"ranks 1, 2 of 3 did not join in time"):
+        DistributedContext(**place)
+    place |= {"rank": 1, "local_rank": 1}
+    with pytest.raises(DistributedError, match=r"rank 1 could not join rank 0 at /"):
+        DistributedContext(**place)
+
+
+def test_a_second_chief_of_the_same_name_is_an_error() -> None:
+    place: dict[str, Any] = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 2}
+    place |= {"cross_rank": 0, "cross_size": 1, "key": f"twice {os.getpid()}"}
+    errors: list[str] = []
+
+    def open_one() -> None:
+        try:
+            DistributedContext(**place, connect_timeout_s=0.5)
+        except DistributedError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=open_one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(error.partition(" ")[0] for error in errors) == ["another", "rank"]
+
+
+def test_the_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = meeting.private_folder()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    place = meeting.MeetingPlace(b"a test of the folder")
+    Path(place.socket_path).write_text("left by a dead process")
+    place.take()
+    assert not Path(place.socket_path).exists()
+    place.leave_note(b"{}")
+    assert stat.S_IMODE(place.note_path.stat().st_mode) == 0o600
+    place.release()
+    assert not place.note_path.exists()
+
+    monkeypatch.setattr(meeting, "Path", lambda _: tmp_path)
+    (tmp_path / folder.name).mkdir(mode=0o755)
+    with pytest.raises(
+        DistributedError, match=r"not a folder of this user alone.*\n.*\n.*chmod 700"
+    ):
+        meeting.private_folder()
