@@ -120,7 +120,8 @@ def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
 
 
 def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:
-    first = detcore.start("run", detcore.config(hyperparameters=SLOW), MODEL_DIR)
+    endless = detcore.config(hyperparameters=SLOW, searcher__max_length={"batches": 100_000})
+    first = detcore.start("run", endless, MODEL_DIR)
     worker_pid(detcore)
     second = detcore("run", "--resume", 1)
     assert second.code == 1
