@@ -594,3 +594,15 @@ def test_the_hooks_of_tensorflow_work_beside_one_another(tmp_path: Path) -> None
     assert list((tmp_path / "profile").iterdir())
     # The hook that keeps five checkpoints of its own took none of ours.
     assert (tmp_path / "checkpoints" / "13" / "model.ckpt-13.index").exists()
+
+
+def test_a_local_init_op_of_the_users_leaves_no_metric_uninitialized(tmp_path: Path) -> None:
+    class OwnInit(Classifier):
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            spec = super().model_fn(features, labels, mode)
+            scaffold = tf1.train.Scaffold(local_init_op=tf1.local_variables_initializer())
+            return spec._replace(scaffold=scaffold)
+
+    _, own = run(OwnInit, tmp_path / "own", until=10, validate_every=5)
+    _, plain = run(Classifier, tmp_path / "plain", until=10, validate_every=5)
+    assert own.validations == plain.validations

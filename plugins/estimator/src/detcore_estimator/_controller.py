@@ -18,6 +18,7 @@ from detcore_estimator._evaluation import Evaluation, scalar_metrics
 from detcore_estimator._exports import Exporters, ServingExports
 from detcore_estimator._hooks import RunHook
 from detcore_estimator._saving import ModelFiles, saver_of_local, saver_of_uncovered
+from detcore_estimator._scaffolds import own_saver
 from detcore_estimator._settings import (
     own_run_config,
     own_session_config,
@@ -28,7 +29,6 @@ from detcore_estimator._spec import ModeKeys
 from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
 from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
-from detcore_estimator._transfer import own_saver
 
 if TYPE_CHECKING:
     from detcore.trial import Clock

@@ -14,9 +14,10 @@ from detcore_estimator._feed._data import check_dataset
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import make_random_ops_resumable
+from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_local_variables
 from detcore_estimator._session import HookList, OpenSession
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._transfer import VariableTransfer, own_saver, scaffold_with_saver
+from detcore_estimator._transfer import VariableTransfer
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
@@ -168,7 +169,7 @@ class _EvaluationGraph:
                 through_files=training.has_own_saver
                 or own_saver(self.graph, self.spec.scaffold) is not None,
             )
-            self._scaffold = scaffold_with_saver(self.spec.scaffold)
+            self._scaffold = with_local_variables(scaffold_with_saver(self.spec.scaffold))
             self._has_own_local_init = self._scaffold.local_init_op is not None
             self._reset_local = tf1.local_variables_initializer()
 

@@ -19,10 +19,10 @@ from detcore.errors import (
 from detcore_estimator._arguments import wrong_type
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._savers import built_saver
+from detcore_estimator._scaffolds import own_saver
 from detcore_estimator._signatures import checked_receiver, signature_map
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._transfer import own_saver
 
 __all__ = ["ServingGraph"]
 

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from detcore.errors import InvalidExperimentError
+from detcore_estimator._run_config import default_session_config
 from detcore_estimator._tf import tf, tf1
 
 __all__ = ["own_run_config", "own_session_config", "size_thread_pools", "warn_of_unused"]
@@ -58,12 +59,7 @@ def own_session_config(config: Any, *, local_rank: int) -> Any:
         local_rank: Index of this worker on its machine.
     """
     session_config = tf1.ConfigProto()
-    if config.session_config is not None:
-        session_config.CopyFrom(config.session_config)
-    else:
-        session_config.allow_soft_placement = True
-        # One pass of graph optimization; more of them cost start-up time and change nothing.
-        session_config.graph_options.rewrite_options.meta_optimizer_iterations = 1
+    session_config.CopyFrom(config.session_config or default_session_config())
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and not session_config.gpu_options.visible_device_list:
         session_config.gpu_options.visible_device_list = str(local_rank % len(gpus))

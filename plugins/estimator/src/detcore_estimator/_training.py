@@ -14,9 +14,9 @@ from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
+from detcore_estimator._scaffolds import own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._transfer import own_saver, scaffold_with_saver
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext

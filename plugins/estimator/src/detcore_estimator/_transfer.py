@@ -8,7 +8,7 @@ from typing import Any
 from detcore.errors import InvalidModelError
 from detcore_estimator._tf import tf1
 
-__all__ = ["VariableTransfer", "own_saver", "scaffold_with_saver"]
+__all__ = ["VariableTransfer"]
 
 _ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 
@@ -88,43 +88,3 @@ def _can_be_fed(variables: list[Any]) -> bool:
         return False
     values = {variable.initializer.inputs[1].name for variable in variables}
     return len(values) == len(variables)
-
-
-def own_saver(graph: Any, scaffold: Any) -> Any:
-    """Return the saver that the user's code made for a graph, or None.
-
-    A ``tf.train.Checkpoint`` saves all variables under the names of objects. A trial saves all of
-    them, too, under their own names, so it does not count.
-
-    Args:
-        graph: The graph, before its scaffold is finalized.
-        scaffold: The scaffold of the user's ``EstimatorSpec``, or None.
-    """
-    if scaffold is not None and isinstance(scaffold.saver, tf1.train.Saver):
-        return scaffold.saver
-    return next(iter(graph.get_collection(tf1.GraphKeys.SAVERS)), None)
-
-
-def scaffold_with_saver(scaffold: Any) -> Any:
-    """Return the scaffold to open a session with: the user's, or one that saves all variables.
-
-    Keras models that were turned into Estimators have a ``tf.train.Checkpoint`` as their saver.
-
-    Args:
-        scaffold: The scaffold of the user's ``EstimatorSpec``, or None.
-    """
-    if scaffold is None:
-        return tf1.train.Scaffold()
-    if scaffold.saver is None or isinstance(scaffold.saver, tf1.train.Saver):
-        return scaffold
-    init_fn = scaffold.init_fn
-    return tf1.train.Scaffold(
-        init_op=scaffold.init_op,
-        init_feed_dict=scaffold.init_feed_dict,
-        init_fn=None if init_fn is None else lambda _, session: init_fn(session),
-        ready_op=scaffold.ready_op,
-        ready_for_local_init_op=scaffold.ready_for_local_init_op,
-        local_init_op=scaffold.local_init_op,
-        local_init_feed_dict=scaffold.local_init_feed_dict,
-        summary_op=scaffold.summary_op,
-    )

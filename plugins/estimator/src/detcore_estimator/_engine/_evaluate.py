@@ -12,6 +12,7 @@ from detcore_estimator._engine._hook_kinds import is_called_per_step
 from detcore_estimator._engine._input_pipeline import read_inputs
 from detcore_estimator._engine._model import Model
 from detcore_estimator._engine._model_dir import restore
+from detcore_estimator._scaffolds import with_local_variables
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
@@ -58,7 +59,7 @@ def evaluate_model(
             model.warm_start_variables()
         update, values = _metrics(spec)
         all_hooks = (*inputs.hooks, *hooks, *(spec.evaluation_hooks or ()))
-        scaffold = _with_local_variables(spec.scaffold)
+        scaffold = with_local_variables(spec.scaffold or tf1.train.Scaffold())
     events = EventFile(eval_dir)
     with graph.as_default():
         try:
@@ -103,17 +104,6 @@ def _metrics(spec: Any) -> tuple[Any, dict[str, Any]]:
     values = {name: value for name, (value, _) in pairs}
     values[_STEP] = tf1.train.get_global_step()
     return update, values
-
-
-def _with_local_variables(scaffold: Any) -> Any:
-    """Return a scaffold that initializes the metrics' variables, too."""
-    if scaffold is None or scaffold.local_init_op is None:
-        return scaffold or tf1.train.Scaffold()
-    # The user's operation was made before the variables of the loss's mean.
-    return tf1.train.Scaffold(
-        local_init_op=tf.group(scaffold.local_init_op, tf1.train.Scaffold.default_local_init_op()),
-        copy_from_scaffold=scaffold,
-    )
 
 
 def _restorer(scaffold: Any, checkpoint: str | None) -> Callable[[Any], None] | None:
