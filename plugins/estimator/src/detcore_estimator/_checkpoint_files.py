@@ -15,6 +15,8 @@ from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, Unsa
 from detcore_estimator._tf import tf, tf1
 
 __all__ = [
+    "ASSIGNMENTS",
+    "assignments",
     "checked_inside",
     "find_tensorflow_checkpoint",
     "readable_by_tensorflow",
@@ -25,7 +27,8 @@ _logger = logging.getLogger("detcore.estimator")
 
 _INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 _DATA = re.compile(r"\.data-(\d{5,})-of-(\d{5,})")
-_ASSIGNMENTS = ("Assign", "AssignVariableOp")
+# Operations that give a variable its value.
+ASSIGNMENTS = ("Assign", "AssignVariableOp")
 _WITHOUT_SIZE = (tf.variant, tf.resource)
 # The length of each string, and a checksum over them.
 _STRING_BYTES, _STRINGS_BYTES = 1, 4
@@ -220,15 +223,7 @@ def _restored(graph: Any, restore_op_name: str) -> Iterator[tuple[str, Any]]:
     Read off the graph, because a saver may give variables other names in the checkpoint. Parts of
     partitioned variables are left out: TensorFlow checks those itself.
     """
-    pending, seen = [graph.get_operation_by_name(restore_op_name)], set()
-    while pending:
-        op = pending.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
-        pending += op.control_inputs
-        if op.type not in _ASSIGNMENTS:
-            continue
+    for op in assignments(graph, restore_op_name):
         target, value = op.inputs[0], op.inputs[1]
         while value.op.type == "Identity":
             value = value.op.inputs[0]
@@ -240,6 +235,24 @@ def _restored(graph: Any, restore_op_name: str) -> Iterator[tuple[str, Any]]:
             continue
         shape = target.op.get_attr("shape") if "shape" in target.op.node_def.attr else None
         yield names[value.value_index].decode(), tf.TensorShape(shape)
+
+
+def assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
+    """Yield the operations with which a restore operation assigns variables.
+
+    Args:
+        graph: The graph.
+        restore_op_name: As a ``SaverDef`` names it.
+    """
+    pending, seen = [graph.get_operation_by_name(restore_op_name)], set()
+    while pending:
+        op = pending.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        pending += op.control_inputs
+        if op.type in ASSIGNMENTS:
+            yield op
 
 
 def _first_line(error: BaseException) -> str:

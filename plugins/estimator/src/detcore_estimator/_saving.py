@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
+from detcore_estimator._checkpoint_files import (
+    assignments,
+    find_tensorflow_checkpoint,
+    restore_variables,
+)
 from detcore_estimator._tf import tf1
 
 __all__ = ["ModelFiles", "saver_of_local", "saver_of_uncovered"]
 
 _REST = "detcore-uncovered.ckpt"
 _LOCAL = "detcore-local.ckpt"
-_ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 
 
 class ModelFiles:
@@ -93,7 +95,8 @@ def saver_of_uncovered(graph: Any, saver: Any) -> Any:
     with graph.as_default():
         if not saver.saver_def:
             saver.build()
-        covered = set(_assigned(graph, saver.saver_def.restore_op_name))
+        restores = assignments(graph, saver.saver_def.restore_op_name)
+        covered = {op.inputs[0].op.name for op in restores}
         variables = [
             variable
             for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
@@ -118,16 +121,3 @@ def saver_of_local(graph: Any, *, without: Any) -> Any:
     ]
     with graph.as_default():
         return tf1.train.Saver(variables, name="detcore_local") if variables else None
-
-
-def _assigned(graph: Any, restore_op_name: str) -> Iterator[str]:
-    """Yield the names of the variables that a restore operation assigns."""
-    pending, seen = [graph.get_operation_by_name(restore_op_name)], set()
-    while pending:
-        op = pending.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
-        pending += op.control_inputs
-        if op.type in _ASSIGNMENTS:
-            yield op.inputs[0].op.name

@@ -6,11 +6,10 @@ import tempfile
 from typing import Any
 
 from detcore.errors import InvalidModelError
+from detcore_estimator._checkpoint_files import ASSIGNMENTS
 from detcore_estimator._tf import tf1
 
 __all__ = ["VariableTransfer"]
-
-_ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 
 
 class VariableTransfer:
@@ -84,7 +83,7 @@ def _variables(graph: Any) -> list[Any]:
 
 def _can_be_fed(variables: list[Any]) -> bool:
     """Whether each variable has an initializer with a value of its own, to be fed instead."""
-    if any(variable.initializer.type not in _ASSIGNMENTS for variable in variables):
+    if any(variable.initializer.type not in ASSIGNMENTS for variable in variables):
         return False
     values = {variable.initializer.inputs[1].name for variable in variables}
     return len(values) == len(variables)
