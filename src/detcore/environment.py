@@ -15,9 +15,12 @@ DETCORE_TRIAL_INFO
 DETCORE_EVENTS_FD, DETCORE_LEASH_FD
     Set by the runner for its workers: pipe ends for progress events, and for noticing that the
     runner is gone.
+DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
+DETCORE_CROSS_SIZE
+    Set by the launcher for each of several workers: its place among them.
 DETCORE_JOB_KEY
     Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
-    every connection between machines. See `detcore.distributed`.
+    every connection between machines. See `detcore.distributed`. The launcher makes a new one.
 
 The variables that launchers set for ranks are listed in `detcore.distributed`.
 """
@@ -43,6 +46,7 @@ class Environment:
     trial_info: Path | None
     events_fd: int | None
     leash_fd: int | None
+    num_workers: int
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -63,8 +67,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
-        events_fd=_descriptor(env.get("DETCORE_EVENTS_FD")),
-        leash_fd=_descriptor(env.get("DETCORE_LEASH_FD")),
+        events_fd=_number(env.get("DETCORE_EVENTS_FD")),
+        leash_fd=_number(env.get("DETCORE_LEASH_FD")),
+        num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
         config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
@@ -75,9 +80,22 @@ def read_variables(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's variables with some set, for a process that it starts."""
-    return {**os.environ, **variables}
+def child_environment(
+    variables: Mapping[str, str],
+    *,
+    defaults: Mapping[str, str] | None = None,
+    without: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return this process's variables, changed for a process that it starts.
+
+    Args:
+        variables: Set, whatever they were.
+        defaults: Set where they are not set.
+        without: Left out.
+    """
+    left_out = frozenset(without)
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**(defaults or {}), **kept, **variables}
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -103,5 +121,5 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _descriptor(text: str | None) -> int | None:
+def _number(text: str | None) -> int | None:
     return int(text) if text else None

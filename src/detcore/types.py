@@ -118,6 +118,8 @@ class Framework:
             None.
         native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
             trains without a trial class, or None.
+        several_workers: Whether its controllers train one model on several workers together. A
+            trial of several workers is refused where they do not.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         install_hint: The command that brings what `requires` names.
     """
@@ -129,6 +131,7 @@ class Framework:
     prepare_worker: str | None = None
     load_checkpoint: str | None = None
     native_init: str | None = None
+    several_workers: bool = False
     requires: tuple[str, ...] = ()
     install_hint: str = ""
 

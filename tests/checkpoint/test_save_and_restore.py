@@ -14,7 +14,6 @@ import pytest
 from detcore.checkpoint import DownloadMode, list_committed
 from detcore.errors import (
     CheckpointNotFoundError,
-    ContextStateError,
     InvalidCheckpointError,
     UnsafePathError,
 )
@@ -218,14 +217,6 @@ def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> N
     with desk.context.restore_path(uuid):
         pass
     assert random.getstate() == state
-
-
-def test_only_the_chief_saves_for_all(desk: Any, folder: Path) -> None:
-    desk.context._distributed.rank = 1
-    with pytest.raises(ContextStateError, match=r"upload\(\) was called on rank 1 without shard"):
-        desk.context.upload(folder, META)
-    with pytest.raises(ContextStateError, match=r"store_path\(\) was called on rank 1"):
-        desk.context.store_path(META).__enter__()
 
 
 def test_files_keep_the_mode_of_the_process(local_desk: Any, folder: Path) -> None:

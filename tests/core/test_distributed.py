@@ -93,8 +93,9 @@ def test_from_variables(monkeypatch: pytest.MonkeyPatch, factory: str, names: st
         make()
 
 
-def test_init_takes_one_worker() -> None:
-    context = core.DistributedContext()
-    context.size = 2
-    with pytest.raises(DistributedError, match=r"2 workers: this release .*\n.*on rank 0"):
-        core.init(distributed=context)
+def test_init_in_one_of_several_workers_needs_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DETCORE_SIZE", "2")
+    with pytest.raises(DistributedError, match=r"one of 2 workers.*\n.*\nPass distributed=core\."):
+        core.init()

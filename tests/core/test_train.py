@@ -161,19 +161,6 @@ def test_the_first_early_exit_stands(alone: Callable[..., core.Context]) -> None
         assert context.train.early_exit_reason is EarlyExitReason.USER_REQUESTED_STOP
 
 
-def test_only_the_chief_reports(alone: Callable[..., core.Context]) -> None:
-    with alone() as context:
-        context.distributed.rank = 1
-        calls: list[Callable[[], object]] = [
-            lambda: context.train.report_training_metrics(1, {}),
-            lambda: context.train.report_validation_metrics(1, {}),
-            lambda: context.train.report_early_exit(EarlyExitReason.INVALID_HP),
-        ]
-        for call in calls:
-            with pytest.raises(ContextStateError, match="was called on rank 1"):
-                call()
-
-
 def test_event_files_are_copied_on_request(
     alone: Callable[..., core.Context], tmp_path: Path
 ) -> None:

@@ -25,6 +25,9 @@ class Clock:
     def interrupt_requested(self) -> bool:
         return self.interrupt_after is not None and self.controller.done >= self.interrupt_after
 
+    def slowest(self, seconds: float) -> float:
+        return seconds
+
     def boundary(
         self, steps: int, metrics: Mapping[str, float], batches: Sequence[Any] | None = None
     ) -> bool:

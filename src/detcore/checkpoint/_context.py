@@ -249,6 +249,7 @@ class CheckpointContext:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
             UnsafePathError: If a pattern leads out of the checkpoint.
         """
+        self._check_caller("delete", shard=False)
         return delete_checkpoint(self._storage, storage_id, database=self._database, globs=globs)
 
     def describe_saved(self, storage_id: str) -> CheckpointSaved:
@@ -260,12 +261,16 @@ class CheckpointContext:
         return self._saver.describe(storage_id)
 
     def _check_caller(self, name: str, shard: bool) -> None:
-        rank = self._distributed.rank
+        rank, size = self._distributed.rank, self._distributed.size
+        if shard and size > 1:
+            raise ContextStateError(
+                f"{name}() was called with shard=True by {size} workers: this release saves what "
+                "one worker has.\nGather the parts on rank 0, and call it there."
+            )
         if not shard and rank != 0:
             raise ContextStateError(
-                f"{name}() was called on rank {rank} without shard=True.\n"
-                "One worker saves for all, or every worker saves its part.\n"
-                "Call it on rank 0 only, or pass shard=True on all workers."
+                f"{name}() was called on rank {rank}.\n"
+                "One worker saves and deletes for all of them: call it on rank 0 only."
             )
 
 

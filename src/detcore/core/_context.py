@@ -42,6 +42,9 @@ def init(
     records an experiment with one trial, named after the script, which ends as the with-block
     does: COMPLETED, PAUSED when it was asked to stop and agreed, or ERROR.
 
+    Of several workers all enter it; the first one (rank 0, the chief) keeps the records, reports
+    metrics and saves checkpoints that are not sharded.
+
     Args:
         distributed: This worker's place among several; default: one worker.
         checkpoint_storage: An absolute path, a URL that fsspec knows, or a dictionary with
@@ -54,24 +57,26 @@ def init(
 
     Raises:
         ConfigError: If an argument is of the wrong kind.
-        DistributedError: If there is more than one worker, which comes with a later release.
+        DistributedError: If `detcore` started several workers and `distributed` is not given.
     """
     if distributed is not None and not isinstance(distributed, DistributedContext):
         raise ConfigError(
             f"distributed is a {type(distributed).__name__}; expected a DistributedContext, such "
             "as DistributedContext.from_torch_distributed()"
         )
-    if distributed is not None and distributed.size > 1:
+    environment = read_environment()
+    if distributed is None and environment.num_workers > 1:
         # Each worker would record a trial of its own, and save checkpoints apart from the others'.
         raise DistributedError(
-            f"core.init() was called with {distributed.size} workers: this release keeps records "
-            "and checkpoints for one process.\nCall core.init() on rank 0 without distributed=..., "
-            "and use the DistributedContext beside it."
+            f"core.init() was called without distributed=... in one of {environment.num_workers} "
+            "workers of a job.\nThey have to know of each other, or each one would be a trial of "
+            "its own.\nPass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
+            "from_torch_distributed())."
         )
     _check_choice("preempt_mode", preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)
     return Context(
-        environment=read_environment(),
+        environment=environment,
         distributed=distributed or DistributedContext(),
         checkpoint_storage=checkpoint_storage,
         preempt_mode=preempt_mode,
@@ -140,8 +145,18 @@ class Context:
 
     @property
     def database(self) -> Database:
-        """The record store; for framework plugins and the runner."""
-        return self._open_parts().database
+        """The record store; for framework plugins and the runner.
+
+        Raises:
+            ContextStateError: On workers other than the chief, which have none.
+        """
+        database = self._open_parts().database
+        if database is None:
+            raise ContextStateError(
+                f"rank {self.distributed.rank} asked for the records, which rank 0 keeps.\n"
+                "Use them on rank 0, and broadcast what the others need."
+            )
+        return database
 
     @property
     def plugins(self) -> PluginManager:
@@ -191,7 +206,12 @@ class Context:
             early_exit=parts.train.early_exit_reason,
         )
         self._ending.outcome = outcome
+        if error is not None:
+            # The others hear of it now, not after what is left to record.
+            self.distributed.__exit__(type(error), error, error.__traceback__)
         with self._stack:
+            if parts.observers is None:
+                return
             self._stack.callback(parts.observers.ending, outcome)
             if outcome.is_invalid_hp:
                 parts.train.report_early_exit(EarlyExitReason.INVALID_HP)

@@ -8,7 +8,7 @@ from typing import Any
 
 from detcore.errors import MetricError
 
-__all__ = ["clean_batch_metrics", "clean_metric", "clean_metrics", "clean_steps"]
+__all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics", "clean_steps"]
 
 
 def clean_steps(steps_completed: object) -> int:
@@ -17,18 +17,37 @@ def clean_steps(steps_completed: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
-    if not isinstance(steps_completed, bool):
-        try:
-            steps = operator.index(steps_completed)  # type: ignore[arg-type]  # checked by raising
-        except TypeError:
-            pass
-        else:
-            if steps >= 0:
-                return steps
-    raise MetricError(
-        f"steps_completed is {steps_completed!r}; expected a whole number of batches, 0 or more.\n"
-        "Metrics are recorded at the number of batches trained so far."
-    )
+    steps = _whole(steps_completed)
+    if steps is None:
+        raise MetricError(
+            f"steps_completed is {steps_completed!r}; expected a whole number of batches, 0 or "
+            "more.\nMetrics are recorded at the number of batches trained so far."
+        )
+    return steps
+
+
+def clean_count(n_records: object) -> int:
+    """Return a number of records as an int.
+
+    Raises:
+        MetricError: If it is not a whole number, 0 or more.
+    """
+    count = _whole(n_records)
+    if count is None:
+        raise MetricError(
+            f"n_records is {n_records!r}; expected a whole number of records, 0 or more"
+        )
+    return count
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # checked by raising
+    except TypeError:
+        return None
+    return number if number >= 0 else None
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:

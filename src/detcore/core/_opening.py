@@ -12,6 +12,7 @@ from detcore.core._events import EventPipe
 from detcore.core._info import read_trial_info
 from detcore.core._observers import Observers
 from detcore.core._outcome import Outcome
+from detcore.core._recorder import Recorder
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
@@ -46,13 +47,13 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What exists while a context is open."""
+    """What exists while a context is open; records and observers only on the chief."""
 
     info: TrialInfo
-    database: Database
+    database: Database | None
     plugins: PluginManager
     events: EventPipe
-    observers: Observers
+    observers: Observers | None
     checkpoint: CheckpointContext
     train: TrainContext
     searcher: SearcherContext
@@ -69,17 +70,34 @@ class Ending:
 def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
     """Open records, storage and signal handling.
 
+    Of several workers, the chief opens the records and tells the others which trial it is.
+
     Args:
         settings: What with.
         stack: Closes what was opened.
         ending: Read when the stack is closed.
     """
+    distributed = settings.distributed
+    stack.callback(distributed.close)
+    if distributed.rank:
+        return _open_worker(settings, stack)
+    try:
+        parts = _open_chief(settings, stack, ending)
+    except Exception as error:
+        distributed.__exit__(type(error), error, error.__traceback__)
+        raise
+    distributed.broadcast(parts.info)
+    return parts
+
+
+def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
     environment = settings.environment
     plugins = _open_plugins(environment)
-    stack.callback(settings.distributed.close)
     managed = read_trial_info(environment) if environment.trial_info is not None else None
     database = _open_database(managed, environment, stack)
     storage = _open_storage(managed, settings, plugins, stack)
+    # A storage that cannot be written to is found out now, not after an hour of training.
+    storage.probe()
     if managed is not None:
         info = _settle(managed, database, storage)
     else:
@@ -89,17 +107,10 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
     stack.callback(_record_end, ending, observers, database, None if managed else info)
     spool = _open_spool(info, database, stack)
     stack.callback(events.close)
-    train = TrainContext(
-        info,
-        distributed=settings.distributed,
-        database=database,
-        spool=spool,
-        events=events,
-        storage=storage,
-        tensorboard_mode=settings.tensorboard_mode,
-        on_reported=observers.metrics,
+    recorder = Recorder(
+        info, database=database, spool=spool, events=events, on_reported=observers.metrics
     )
-    stack.callback(train.close)
+    train = _make_train(info, settings, storage, recorder, stack)
     checkpoint = _make_checkpoint(info, database, storage, settings, observers)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
@@ -111,6 +122,27 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
         events=events,
         observers=observers,
         checkpoint=checkpoint,
+        train=train,
+        searcher=SearcherContext(info, distributed=settings.distributed, events=events),
+    )
+
+
+def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
+    """Open what a worker other than the chief has: no records, and nobody listens to it."""
+    plugins = _open_plugins(settings.environment)
+    info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
+    storage = _open_storage(info, settings, plugins, stack)
+    events = EventPipe(None)
+    train = _make_train(info, settings, storage, None, stack)
+    stack.callback(settings.preempt.close)
+    settings.preempt.start()
+    return Parts(
+        info=info,
+        database=None,
+        plugins=plugins,
+        events=events,
+        observers=None,
+        checkpoint=_make_checkpoint(info, None, storage, settings, None),
         train=train,
         searcher=SearcherContext(info, distributed=settings.distributed, events=events),
     )
@@ -148,8 +180,6 @@ def _open_storage(
         spec = managed.config.get("checkpoint_storage")
     storage = open_storage(spec, home=settings.environment.home, plugins=plugins)
     stack.callback(storage.close)
-    # A storage that cannot be written to is found out now, not after an hour of training.
-    storage.probe()
     return storage
 
 
@@ -185,12 +215,30 @@ def _open_spool(info: TrialInfo, database: Database, stack: contextlib.ExitStack
     return spool
 
 
+def _make_train(
+    info: TrialInfo,
+    settings: Settings,
+    storage: StorageBackend,
+    recorder: Recorder | None,
+    stack: contextlib.ExitStack,
+) -> TrainContext:
+    train = TrainContext(
+        info,
+        distributed=settings.distributed,
+        recorder=recorder,
+        storage=storage,
+        tensorboard_mode=settings.tensorboard_mode,
+    )
+    stack.callback(train.close)
+    return train
+
+
 def _make_checkpoint(
     info: TrialInfo,
-    database: Database,
+    database: Database | None,
     storage: StorageBackend,
     settings: Settings,
-    observers: Observers,
+    observers: Observers | None,
 ) -> CheckpointContext:
     from detcore.checkpoint import CheckpointContext, CheckpointOwner
 
@@ -200,7 +248,7 @@ def _make_checkpoint(
         database=database,
         owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
-        on_saved=observers.checkpoint_saved,
+        on_saved=observers.checkpoint_saved if observers else None,
     )
 
 

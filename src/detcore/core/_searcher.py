@@ -132,20 +132,25 @@ class SearcherContext:
                 f"operations() was called on rank {self._distributed.rank} in ChiefOnly mode.\n"
                 "Call it on rank 0 only, or pass SearcherMode.WorkersAskChief."
             )
-        return self._operations(auto_ack)
+        return self._operations(auto_ack, searcher_mode)
 
-    def _operations(self, auto_ack: bool) -> Iterator[SearcherOperation]:
+    def _operations(self, auto_ack: bool, mode: SearcherMode) -> Iterator[SearcherOperation]:
         operation = SearcherOperation(
             self._length, self._unit, distributed=self._distributed, events=self._events
         )
         yield operation
-        if not operation.is_completed:
+        is_completed = operation.is_completed
+        if mode is SearcherMode.WorkersAskChief:
+            is_completed = self._distributed.broadcast(is_completed)
+        if not is_completed:
             raise ContextStateError(
                 f"the next operation was asked for, but the one of length {operation.length} was "
                 "not completed.\n"
                 "Without its metric the search method cannot decide what comes next.\n"
-                "Call operation.report_completed(metric) first, or leave the loop with break."
+                "Call operation.report_completed(metric) on rank 0 first, or leave the loop with "
+                "break."
             )
+        operation.is_completed = True
         if auto_ack:
             self.acknowledge_out_of_ops()
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from detcore.core._best import BestValidation
-from detcore.core._metrics import clean_batch_metrics, clean_metrics, clean_steps
+from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
 from detcore.errors import ContextStateError
-from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.core._events import EventPipe
-    from detcore.database import Database, Spool
+    from detcore.core._recorder import Recorder
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
     from detcore.types import TrialInfo
 
 __all__ = ["TrainContext"]
-
-_OnReported: TypeAlias = Callable[
-    [str, int, Mapping[str, float], Sequence[Mapping[str, float]] | None], None
-]
 
 
 class TrainContext:
@@ -42,23 +35,18 @@ class TrainContext:
         info: TrialInfo,
         *,
         distributed: DistributedContext,
-        database: Database,
-        spool: Spool,
-        events: EventPipe,
+        recorder: Recorder | None,
         storage: StorageBackend,
         tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
-        on_reported: _OnReported,
     ) -> None:
         self._info = info
         self._distributed = distributed
-        self._database = database
-        self._spool = spool
-        self._events = events
+        self._recorder = recorder
         self._storage = storage
         self._mode = tensorboard_mode
-        self._on_reported = on_reported
-        self._best = BestValidation(info, database)
         self._tensorboard_path = Path(info.trial_dir) / "tensorboard"
+        if distributed.rank:
+            self._tensorboard_path = Path(info.trial_dir) / f"tensorboard-{distributed.rank}"
         self._event_file = EventFile(self._tensorboard_path)
         self.early_exit_reason: EarlyExitReason | None = None
 
@@ -67,6 +55,8 @@ class TrainContext:
         steps_completed: int,
         metrics: Mapping[str, Any],
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        n_records: int | None = None,
     ) -> None:
         """Record training metrics. Call it on the chief.
 
@@ -75,53 +65,60 @@ class TrainContext:
             metrics: Numbers by name, over the batches since the last report; NaN and infinities
                 are kept.
             batch_metrics: The metrics of each of these batches, oldest first, or None.
+            n_records: Over how many records they are, all workers together; None = unknown.
 
         Raises:
             MetricError: If a value is None or no single number; the message names it.
             StorageFullError: If there is no room for it on the disk.
         """
-        self._need_chief("report_training_metrics")
         steps = clean_steps(steps_completed)
         cleaned = clean_metrics(metrics, "training")
         batches = clean_batch_metrics(batch_metrics)
-        self._report("training", steps, cleaned, batches)
+        self._report("training", steps, cleaned, batches, n_records)
 
-    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_validation_metrics(
+        self,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        *,
+        n_records: int | None = None,
+    ) -> None:
         """Record validation metrics. Call it on the chief.
 
         Args:
             steps_completed: Batches trained since the trial first started.
             metrics: Numbers by name; NaN and infinities are kept.
+            n_records: Over how many records they are, all workers together; None = unknown.
 
         Raises:
             MetricError: If a value is None or no single number; the message names it.
             StorageFullError: If there is no room for it on the disk.
         """
-        self._need_chief("report_validation_metrics")
         steps = clean_steps(steps_completed)
         cleaned = clean_metrics(metrics, "validation")
-        self._report("validation", steps, cleaned, None)
-        self._best.add(cleaned)
+        self._report("validation", steps, cleaned, None, n_records)
 
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
         None before the first validation, and where no experiment file names a metric. What a
         killed run of this trial reported beyond the checkpoint it resumed from does not count.
+        Call it on the chief.
         """
-        return self._best.value()
+        return self._need_chief("get_experiment_best_validation").best_validation()
 
     def set_status(self, status: str) -> None:
-        """Tell whoever watches what the trial is doing, in a few words."""
-        self._events.send("status", status=str(status))
+        """Tell whoever watches what the trial is doing, in a few words; the chief's counts."""
+        if self._recorder is not None:
+            self._recorder.status(str(status))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Say why the trial ends early. The first reason stands; later ones are ignored."""
-        self._need_chief("report_early_exit")
+        recorder = self._need_chief("report_early_exit")
         reason = EarlyExitReason(reason)
         if self.early_exit_reason is None:
             self.early_exit_reason = reason
-            self._record_early_exit(reason)
+            recorder.early_exit(reason)
 
     def get_tensorboard_path(self) -> Path:
         """Return the folder of this trial's event files; it exists."""
@@ -175,28 +172,24 @@ class TrainContext:
         steps: int,
         metrics: dict[str, float],
         batches: list[dict[str, float]] | None,
+        n_records: int | None,
     ) -> None:
-        payload = {"steps_completed": steps, "metrics": metrics, "batch_metrics": batches}
-        self._spool.append(kind, payload)
+        recorder = self._need_chief(f"report_{kind}_metrics")
+        recorder.report(
+            kind, steps, metrics, batches, None if n_records is None else clean_count(n_records)
+        )
         if self._mode is TensorboardMode.AUTO and metrics:
             scalars = {_tag(kind, name): value for name, value in metrics.items()}
             self._event_file.add_scalars(steps, scalars)
-        self._on_reported(kind, steps, metrics, batches)
+        recorder.tell(kind, steps, metrics, batches)
 
-    def _record_early_exit(self, reason: EarlyExitReason) -> None:
-        self._events.send("early_exit", reason=reason.value)
-        if reason is EarlyExitReason.INVALID_HP:
-            self._database.set_trial_state(
-                self._info.trial_id, ExperimentState.ERROR, error=reason.value
-            )
-
-    def _need_chief(self, name: str) -> None:
-        rank = self._distributed.rank
-        if rank != 0:
+    def _need_chief(self, name: str) -> Recorder:
+        if self._recorder is None:
             raise ContextStateError(
-                f"{name}() was called on rank {rank}.\n"
+                f"{name}() was called on rank {self._distributed.rank}.\n"
                 "One worker reports for the trial: call it on rank 0 only."
             )
+        return self._recorder
 
 
 def _tag(kind: str, name: str) -> str:

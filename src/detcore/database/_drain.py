@@ -145,6 +145,7 @@ def _add(batch: _Batch, owner: tuple[int, int], line: Line) -> None:
             steps_completed=payload["steps_completed"],
             metrics=payload["metrics"],
             batch_metrics=payload.get("batch_metrics"),
+            n_records=payload.get("n_records"),
             reported_at=line.reported_at,
         )
         batch.metrics.append(metric_row(record))

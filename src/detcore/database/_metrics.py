@@ -148,6 +148,7 @@ def metric_row(record: MetricRecord) -> dict[str, Any]:
         "steps_completed": record.steps_completed,
         "metrics": encode_metrics(record.metrics),
         "batch_metrics": None if batches is None else encode_metrics(batches),
+        "n_records": record.n_records,
         "reported_at": now() if record.reported_at is None else record.reported_at.timestamp(),
         "values": _numbers(record) if record.kind == "validation" else {},
     }

@@ -107,6 +107,7 @@ class MetricRecord:
         kind: "training" or "validation".
         metrics: Values by name; NaN and the infinities are floats.
         batch_metrics: Values of each batch since the last report, oldest first, or None.
+        n_records: Over how many records they are, all workers together, or None.
         reported_at: When it was reported; None lets `Database.add_metrics` take the time.
         seq: Number in the run's spool, or None.
     """
@@ -117,6 +118,7 @@ class MetricRecord:
     steps_completed: int
     metrics: Mapping[str, Any]
     batch_metrics: list[Mapping[str, Any]] | None = None
+    n_records: int | None = None
     reported_at: datetime.datetime | None = None
     seq: int | None = None
 
@@ -228,6 +230,7 @@ def metric_of(row: Row[Any], *, with_batches: bool = True) -> MetricRecord:
         steps_completed=row.steps_completed,
         metrics=decode_metrics(row.metrics),
         batch_metrics=None if batches is None else decode_metrics(batches),
+        n_records=row.n_records,
         reported_at=moment(row.reported_at),
         seq=row.seq,
     )

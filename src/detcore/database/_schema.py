@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 
 metadata = MetaData(
     naming_convention={
@@ -97,6 +97,7 @@ metrics = Table(
     Column("steps_completed", BigInteger, nullable=False),
     Column("metrics", Text, nullable=False),
     Column("batch_metrics", Text),
+    Column("n_records", BigInteger),
     Column("reported_at", Float(53), nullable=False),
     UniqueConstraint("trial_id", "run_id", "seq"),
     Index(None, "trial_id", "kind", "steps_completed", "run_id"),

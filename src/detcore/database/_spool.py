@@ -68,7 +68,8 @@ class Spool:
 
         Args:
             kind: "training" and "validation" are metrics: their payload has "steps_completed",
-                "metrics" and, if there are any, "batch_metrics". Other kinds are kept as events.
+                "metrics" and, where known, "batch_metrics" and "n_records". Other kinds are kept
+                as events.
             payload: A JSON value; NumPy scalars and arrays, NaN and the infinities are fine.
 
         Returns:

@@ -12,19 +12,19 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.environment import child_environment, read_environment
+from detcore.environment import child_environment, read_environment, read_variables
 from detcore.errors import InvalidHP
+from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_ERROR, EXIT_INVALID_HP
 from detcore.launch._traceback import format_user_error
 
 if TYPE_CHECKING:
     from detcore.core import Context
+    from detcore.distributed import DistributedContext
+    from detcore.environment import Environment
     from detcore.types import TrialInfo
 
 __all__ = ["EXIT_COME_BACK", "EXIT_ERROR", "EXIT_INVALID_HP", "is_trial_class", "main"]
 
-EXIT_ERROR = 1
-EXIT_INVALID_HP = 65
-EXIT_COME_BACK = 75
 _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
@@ -44,10 +44,30 @@ def main() -> int:
     sys.path.insert(0, str(model_dir))
     _show_messages()
     try:
-        with core.init() as context:
+        with core.init(distributed=_place(environment)) as context:
             return _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
         return _tell_error(error, model_dir)
+
+
+def _place(environment: Environment) -> DistributedContext:
+    """Join the trial's other workers; what another launcher says of this process is no matter."""
+    from detcore.distributed import DistributedContext
+
+    if environment.num_workers == 1:
+        return DistributedContext()
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    values = read_variables(f"DETCORE_{name}" for name in names)
+    numbers = [int(values[f"DETCORE_{name}"]) for name in names]
+    rank, size, local_rank, local_size, cross_rank, cross_size = numbers
+    return DistributedContext(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        cross_rank=cross_rank,
+        cross_size=cross_size,
+    )
 
 
 def is_trial_class(entrypoint: object) -> bool:

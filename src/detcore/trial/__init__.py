@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         PrepareOptions,
         SteppingController,
         SupportsStartFrom,
+        ValidationResult,
     )
     from detcore.trial._loop import (
         OpenTrial,
@@ -53,6 +54,7 @@ __all__ = [
     "Trial",
     "TrialContext",
     "TrialSetup",
+    "ValidationResult",
     "capture_random_state",
     "check_requirements",
     "find_framework",
@@ -81,6 +83,7 @@ _HOMES = {
     "Trial": "_trial",
     "TrialContext": "_context",
     "TrialSetup": "_context",
+    "ValidationResult": "_controller",
     "capture_random_state": "_random",
     "check_requirements": "_resolve",
     "find_framework": "_resolve",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import MetricError
-from detcore.trial._code import copy_code
+from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
+from detcore.trial._controller import ValidationResult
+from detcore.trial._saving import TrialSaver
 from detcore.trial._schedule import Schedule, Step
 
 if TYPE_CHECKING:
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from detcore.trial._context import TrialContext
     from detcore.trial._controller import LoopingController, SteppingController
 
-__all__ = ["CLOCK_FILE", "TRIAL_FILE", "Clock", "ClockSettings"]
-
-CLOCK_FILE = "clock.json"
-TRIAL_FILE = "trial.json"
+__all__ = ["Clock", "ClockSettings"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +29,14 @@ class ClockSettings:
         metric: Name of the searcher's metric.
         smaller_is_better: Its direction.
         batches_per_epoch: Batches in one epoch; 0 = unknown.
-        trial_record: Content of ``trial.json`` in each checkpoint.
-        code_dir: Folder of the user's code.
-        code_files: Files in it that are put into each checkpoint, relative to it.
+        average_training_metrics: Whether those of several workers are averaged; else the chief's.
         to_batches: Turns the length of a searcher's operation into batches.
     """
 
     metric: str
     smaller_is_better: bool
     batches_per_epoch: int
-    trial_record: Mapping[str, Any]
-    code_dir: Path
-    code_files: Sequence[str]
+    average_training_metrics: bool
     to_batches: Callable[[SearcherOperation], int]
 
 
@@ -68,6 +61,7 @@ class Clock:
         operation: SearcherOperation,
         operations: Iterator[SearcherOperation],
         settings: ClockSettings,
+        saver: TrialSaver,
         searcher_metric: float | None = None,
     ) -> None:
         self._core = core
@@ -77,9 +71,11 @@ class Clock:
         self._operation = operation
         self._operations = operations
         self._settings = settings
+        self._saver = saver
         self._searcher_metric = searcher_metric
-        self._training: Mapping[str, float] = {}
-        self._batches: Sequence[Mapping[str, float]] | None = None
+        self._is_chief = core.distributed.rank == 0
+        self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
+        self._unit = UnitMetrics({})
         self.steps_completed = context.setup.steps_completed
         self.next_boundary = schedule.next_boundary
         self.stopped: str | None = None
@@ -92,8 +88,20 @@ class Clock:
 
     @property
     def interrupt_requested(self) -> bool:
-        """Whether `boundary` should be called sooner than at `next_boundary`."""
-        return self._core.preempt.is_requested or self._context.get_stop_requested()
+        """Whether `boundary` should be called sooner than at `next_boundary`.
+
+        With several workers all of them read it after the same batches, equally often, and get the
+        same answer: an interrupt of any of them, known to all about a quarter of a second later.
+        """
+        return self._agreement.is_interrupted(bool(self._interrupts()))
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time that any worker measured; all workers call it together.
+
+        For controllers that adapt how much they do between two looks at the clock: with several
+        workers that must not depend on the time of one.
+        """
+        return self._agreement.slowest(seconds)
 
     def open(self) -> bool:
         """Do what is due before the first step; return whether there is anything to train."""
@@ -104,29 +112,39 @@ class Clock:
         steps_completed: int,
         training_metrics: Mapping[str, float],
         batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
     ) -> bool:
         """Report, then validate, checkpoint or stop as the schedule says.
 
-        Calls back the controller's `validate` and `save`.
+        Calls back the controller's `validate` and `save`. With several workers all of them call it
+        at the same batch.
 
         Args:
             steps_completed: Batches completed, over all starts of the trial.
-            training_metrics: Metrics over the batches since the last boundary, by name.
+            training_metrics: This worker's metrics over its batches since the last boundary, by
+                name; what is reported is the mean over the workers, weighted by `n_records`.
             batch_metrics: Metrics of each of these batches, oldest first, or None.
+            n_records: Records in this worker's batches since the last boundary; None = unknown.
 
         Returns:
             True to go on training, False to return from the training loop.
         """
-        self._training, self._batches = training_metrics, batch_metrics
+        mine = UnitMetrics(training_metrics, batch_metrics, n_records)
+        self._unit, interrupts = self._agreement.unit(mine, self._interrupts())
         self._schedule.trained(steps_completed)
         self.steps_completed = steps_completed
-        return self._act()
+        return self._act(interrupts)
 
-    def _act(self) -> bool:
+    def _interrupts(self) -> Interrupts:
+        return Interrupts(self._core.preempt.is_requested, self._context.get_stop_requested())
+
+    def _act(self, known: Interrupts | None = None) -> bool:
         while True:
+            interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
+            known = None  # what is done below may take long
             decision = self._schedule.what_now(
-                preempt=self._core.preempt.should_preempt(auto_ack=False),
-                stop_requested=self._context.get_stop_requested(),
+                preempt=interrupts.preempt, stop_requested=interrupts.stop
             )
             if decision.step is Step.TRAIN:
                 self.next_boundary = decision.until
@@ -150,19 +168,24 @@ class Clock:
         steps = self.steps_completed
         if self._context.ledger is not None:
             self._context.ledger.flush()
-        if self._training:
-            self._core.train.report_training_metrics(steps, self._training, self._batches)
-        done = min(1.0, steps / self._schedule.plan.length)
-        self._operation.report_progress(done * self._operation.length)
-        self._training, self._batches = {}, None
+        if self._is_chief:
+            unit = self._unit
+            if unit.metrics:
+                self._core.train.report_training_metrics(
+                    steps, unit.metrics, unit.batches, n_records=unit.n_records
+                )
+            done = min(1.0, steps / self._schedule.plan.length)
+            self._operation.report_progress(done * self._operation.length)
+        self._unit = UnitMetrics({})
         self._schedule.reported()
 
     def _validate(self) -> None:
-        steps = self.steps_completed
-        metrics = dict(self._controller.validate())
-        previous_best = self._core.train.get_experiment_best_validation()
-        self._core.train.report_validation_metrics(steps, metrics)
-        metric = self._searcher_value(metrics)
+        result = self._controller.validate()
+        if not isinstance(result, ValidationResult):
+            result = ValidationResult(dict(result))
+        previous_best = self._record_validation(result) if self._is_chief else None
+        previous_best = self._agreement.from_chief(previous_best)
+        metric = self._searcher_value(result.metrics)
         self._searcher_metric = metric
         if previous_best is None:
             is_best = True
@@ -171,6 +194,15 @@ class Clock:
         else:
             is_best = metric >= previous_best
         self._schedule.validated(is_best=is_best)
+
+    def _record_validation(self, result: ValidationResult) -> float | None:
+        """Record a validation; return the best value before it."""
+        train = self._core.train
+        previous_best = train.get_experiment_best_validation()
+        train.report_validation_metrics(
+            self.steps_completed, result.metrics, n_records=result.n_records
+        )
+        return previous_best
 
     def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
         name = self._settings.metric
@@ -200,25 +232,22 @@ class Clock:
     def _checkpoint(self) -> None:
         if self._context.ledger is not None:
             self._context.ledger.flush()
-        steps = self.steps_completed
-        state = self._schedule.state_dict()
-        record = dict(self._settings.trial_record, steps_completed=steps)
-        metadata = {"steps_completed": steps, "framework": record.get("framework")}
-        with self._core.checkpoint.store_path(metadata) as (path, _uuid):
-            self._controller.save(path)
-            _write_json(
-                path / CLOCK_FILE,
-                {"version": 1, "schedule": state, "searcher_metric": self._searcher_metric},
-            )
-            _write_json(path / TRIAL_FILE, record)
-            copy_code(self._settings.code_dir, self._settings.code_files, path / "code")
+        self._saver.save(
+            self._controller,
+            steps_completed=self.steps_completed,
+            clock={
+                "schedule": self._schedule.state_dict(),
+                "searcher_metric": self._searcher_metric,
+            },
+        )
         self._schedule.checkpointed()
 
     def _complete(self) -> bool:
         """Complete the searcher's operation; return whether there is another one."""
         if self._searcher_metric is None:
             raise MetricError("an operation ended without a validation")  # the schedule's promise
-        self._operation.report_completed(self._searcher_metric)
+        if self._is_chief:
+            self._operation.report_completed(self._searcher_metric)
         self._schedule.completed()
         following = next(self._operations, None)
         if following is None:
@@ -227,7 +256,3 @@ class Clock:
         self._schedule.extended(self._settings.to_batches(following))
         self._context.planned_batches = self._schedule.plan.length
         return True
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -183,6 +183,20 @@ class TrialContext:
         """Return how many batches were completed before this process started."""
         return self.setup.steps_completed
 
+    def own_folder(self, directory: Path) -> Path | None:
+        """Return the folder with what this worker saved in a checkpoint; for framework plugins.
+
+        Args:
+            directory: The checkpoint, as ``restore`` gets it.
+
+        Returns:
+            The checkpoint itself on the chief, a folder in it elsewhere; None if it was saved by
+            another number of workers, so that nothing in it is this worker's alone.
+        """
+        from detcore.trial._saving import own_folder
+
+        return own_folder(directory, self.distributed)
+
     def get_tensorboard_path(self) -> Path:
         """Return the folder for event files of this trial."""
         return self.setup.tensorboard_path or Path.cwd() / "tensorboard"

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
 
-__all__ = ["LoopingController", "PrepareOptions", "SteppingController", "SupportsStartFrom"]
+__all__ = [
+    "LoopingController",
+    "PrepareOptions",
+    "SteppingController",
+    "SupportsStartFrom",
+    "ValidationResult",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,16 +24,35 @@ class PrepareOptions:
     """How a worker process is prepared before the trial is made.
 
     Attributes:
-        seed: Seed for every random generator of the framework, ``0 <= seed < 2**31``.
+        seed: Seed for every random generator of the framework, ``0 <= seed < 2**31``; the same on
+            all workers.
         deterministic_ops: True or False as configured; None = the framework's plugin decides.
+        rank: Index of this worker.
+        world_size: Workers of the trial. A plugin that takes only one raises
+            `InvalidExperimentError` where it is more.
         local_rank: Index of this worker within its node, for choosing a device.
         local_world_size: Workers on this node.
     """
 
     seed: int
     deterministic_ops: bool | None = None
+    rank: int = 0
+    world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """What a validation found.
+
+    Attributes:
+        metrics: Validation metrics by name, over all workers.
+        n_records: Records that were evaluated, over all workers, each counted once; None = unknown.
+    """
+
+    metrics: Mapping[str, float]
+    n_records: int | None = None
 
 
 class _Controller(Protocol):
@@ -37,21 +62,27 @@ class _Controller(Protocol):
     it starts from another trial's checkpoint (see `SupportsStartFrom`), then training.
     `validate` and `save` may also be called after `restore` and before the first step: an initial
     validation, or one that a killed run did not get to. All calls come from one thread.
+
+    A trial of several workers has a controller on each, and every method is called on all of them
+    at the same batch.
     """
 
     def batches_per_epoch(self) -> int | None:
         """Return how many batches one pass over the training data has; None if unknown."""
 
-    def validate(self) -> Mapping[str, float]:
+    def validate(self) -> ValidationResult | Mapping[str, float]:
         """Evaluate the model as it is and return its validation metrics.
 
         Must leave the training state as it was: random generators and data position included.
+        Several workers evaluate a part of the data each, and all return the result over all of it.
         """
 
     def save(self, directory: Path) -> None:
         """Write the whole training state into a folder that is empty but for detcore's files.
 
-        What `restore` reads must make training go on bit for bit as if never interrupted.
+        What `restore` reads must make training go on bit for bit as if never interrupted. Of
+        several workers, the chief's folder is the checkpoint. Another one writes only what it
+        alone has, such as its position in its data; `TrialContext.own_folder` finds it again.
         """
 
     def restore(self, directory: Path) -> None:

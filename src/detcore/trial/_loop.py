@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidCheckpointError, InvalidExperimentError
-from detcore.trial._clock import CLOCK_FILE, Clock, ClockSettings
+from detcore.errors import InvalidExperimentError
+from detcore.trial._clock import Clock, ClockSettings
 from detcore.trial._code import list_code
 from detcore.trial._context import TrialContext, TrialSetup
 from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
 from detcore.trial._resolve import find_framework, import_object
+from detcore.trial._saving import TrialSaver, read_clock
 from detcore.trial._schedule import Schedule, plan_from_config
 from detcore.trial._source import start_from_source
 from detcore.trial._stepping import drive_stepping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
     from detcore.core import Context, SearcherOperation
     from detcore.data import LedgerWriter
+    from detcore.distributed import DistributedContext
     from detcore.trial._trial import Trial
     from detcore.types import Framework, TrialInfo
 
@@ -145,9 +146,10 @@ def open_trial(
     """
     if core.info is None:
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
+    _check_workers(framework, core.distributed.size)
     if context is None:
-        prepare_process(framework, core.info.trial_seed, config)
-    with _open_ledger(core.info, config) as ledger:
+        prepare_process(framework, core.info.trial_seed, config, core.distributed)
+    with _open_ledger(core, core.info, config) as ledger:
         setup = _make_setup(core, core.info, ledger)
         if context is None:
             context = import_object(framework.context_class)(setup)
@@ -156,13 +158,22 @@ def open_trial(
         yield OpenTrial(core, framework, config, context)
 
 
-def prepare_process(framework: Framework, seed: int, config: ExperimentConfig) -> None:
+def prepare_process(
+    framework: Framework,
+    seed: int,
+    config: ExperimentConfig,
+    distributed: DistributedContext | None = None,
+) -> None:
     """Seed every random generator, and do what the framework's plugin does in a worker.
 
     Args:
         framework: What trains.
-        seed: The trial's seed, ``0 <= seed < 2**31``.
+        seed: The trial's seed, ``0 <= seed < 2**31``; all workers get the same.
         config: The experiment's configuration.
+        distributed: The trial's workers; default: this one alone.
+
+    Raises:
+        InvalidExperimentError: If there are several workers, and the framework takes one.
     """
     import numpy as np
 
@@ -170,15 +181,40 @@ def prepare_process(framework: Framework, seed: int, config: ExperimentConfig) -
     np.random.seed(seed)
     if framework.prepare_worker is not None:
         import_object(framework.prepare_worker)(
-            PrepareOptions(seed=seed, deterministic_ops=config.reproducibility.deterministic_ops)
+            PrepareOptions(
+                seed=seed,
+                deterministic_ops=config.reproducibility.deterministic_ops,
+                rank=distributed.rank if distributed else 0,
+                world_size=distributed.size if distributed else 1,
+                local_rank=distributed.local_rank if distributed else 0,
+                local_world_size=distributed.local_size if distributed else 1,
+            )
+        )
+
+
+def _check_workers(framework: Framework, size: int) -> None:
+    if size > 1 and not framework.several_workers:
+        raise InvalidExperimentError(
+            f"the trial has {size} workers (resources.slots_per_trial), but trials of the "
+            f"framework {framework.name!r} train on one.\n"
+            f"They would train {size} models that know nothing of each other.\n"
+            "Set resources.slots_per_trial: 1."
         )
 
 
 @contextlib.contextmanager
-def _open_ledger(info: TrialInfo, config: ExperimentConfig) -> Iterator[LedgerWriter | None]:
+def _open_ledger(
+    core: Context, info: TrialInfo, config: ExperimentConfig
+) -> Iterator[LedgerWriter | None]:
     if not config.data_ledger:
         yield None
         return
+    if core.distributed.size > 1:
+        raise InvalidExperimentError(
+            f"data_ledger is true, and the trial has {core.distributed.size} workers.\n"
+            "The ledger proves what one worker read; a ledger of several is not made yet.\n"
+            "Set data_ledger: false, or resources.slots_per_trial: 1."
+        )
     from detcore.data import LedgerWriter
 
     path = Path(info.trial_dir) / f"ledger-{info.run_id}.bin"
@@ -247,11 +283,10 @@ def _drive(
             metric=config.searcher.metric,
             smaller_is_better=config.searcher.smaller_is_better,
             batches_per_epoch=_epoch_length(config, global_batch_size, batches_per_epoch),
-            trial_record=record,
-            code_dir=Path(info.model_dir),
-            code_files=code_files,
+            average_training_metrics=config.optimizations.average_training_metrics,
             to_batches=to_batches,
         ),
+        saver=TrialSaver(core, record=record, code_dir=Path(info.model_dir), code_files=code_files),
         searcher_metric=state.get("searcher_metric"),
     )
     core.events.send(
@@ -284,13 +319,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
         start_from_source(core, controller, framework)
         return {}
     with core.checkpoint.restore_path(info.latest_checkpoint) as path:
-        clock_file = Path(path) / CLOCK_FILE
-        if not clock_file.exists():
-            raise InvalidCheckpointError(
-                f"checkpoint {info.latest_checkpoint} has no {CLOCK_FILE}: it was not written by "
-                "a trial of this program, so training cannot go on from it"
-            )
-        state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
+        state = read_clock(Path(path), info.latest_checkpoint)
         controller.restore(Path(path))
     return state
 

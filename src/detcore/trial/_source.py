@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, InvalidExperimentError
-from detcore.trial._clock import TRIAL_FILE
 from detcore.trial._controller import SupportsStartFrom
+from detcore.trial._saving import TRIAL_FILE
 
 if TYPE_CHECKING:
     from detcore.core import Context

@@ -35,7 +35,7 @@ def drive_stepping(controller: SteppingController, clock: Clock) -> None:
             count = min(pace, wanted - done)
             began = time.monotonic()
             metrics = controller.train(count)
-            pace = _next_pace(count, time.monotonic() - began)
+            pace = _next_pace(count, clock.slowest(time.monotonic() - began))
             _add(sums, metrics, count)
             done += count
         means = {name: total / done for name, total in sums.items()}

@@ -11,6 +11,7 @@ import numpy as np
 
 from detcore import Trial, TrialContext
 from detcore.data import IdKind, IndexSampler
+from detcore.trial import ValidationResult
 
 __all__ = ["ToyController", "ToyTrial"]
 
@@ -29,29 +30,33 @@ class ToyTrial(Trial):
 
 
 class ToyController:
-    """A stepping controller."""
+    """A stepping controller; several workers add up their gradients."""
 
     def __init__(self, trial: ToyTrial, context: TrialContext) -> None:
         self._trial = trial
+        self._context = context
+        self._distributed = context.distributed
         self._x, self._y = trial.build_data()
         self._rate = float(context.get_hparam("learning_rate"))
         self._pause_s = float(context.get_hparams().get("pause_s", 0.0))
         self._sampler = IndexSampler(
             len(self._x),
-            context.get_global_batch_size(),
+            context.get_per_slot_batch_size(),
             shuffle=True,
             seed=context.get_trial_seed(),
+            rank=self._distributed.rank,
+            world_size=self._distributed.size,
         )
         self._ledger = context.ledger
         if self._ledger is not None:
             self._ledger.describe(IdKind.RECORD_INDEX, num_records=len(self._x))
         self._weights = np.zeros(self._x.shape[1])
-        self._noise = np.random.default_rng(context.get_trial_seed())
+        self._noise = np.random.default_rng(context.get_trial_seed() + self._distributed.rank)
         self._step = 0
         self._data_start = 0
 
     def batches_per_epoch(self) -> int | None:
-        return self._sampler.batches_per_epoch
+        return -(-self._sampler.batches_per_epoch // self._distributed.size)
 
     def train(self, num_batches: int) -> Mapping[str, float]:
         losses = []
@@ -63,29 +68,35 @@ class ToyController:
                 self._ledger.log(self._step + 1, epoch, index)
             x, y = self._x[index], self._y[index]
             error = x @ self._weights - y + self._noise.normal(scale=1e-3, size=len(y))
-            self._weights -= self._rate * x.T @ error / len(y)
+            gradients = self._distributed.allgather(x.T @ error / len(y))
+            self._weights -= self._rate * np.sum(gradients, axis=0) / len(gradients)
             losses.append(float(np.mean(error**2)))
             self._step += 1
             time.sleep(self._pause_s)
         return {"loss": float(np.mean(losses))}
 
-    def validate(self) -> Mapping[str, float]:
-        return {"val_loss": float(np.mean((self._x @ self._weights - self._y) ** 2))}
+    def validate(self) -> ValidationResult:
+        mine = slice(self._distributed.rank, None, self._distributed.size)
+        errors = (self._x[mine] @ self._weights - self._y[mine]) ** 2
+        parts = self._distributed.allgather((float(errors.sum()), len(errors)))
+        total, count = map(sum, zip(*parts, strict=True))
+        return ValidationResult({"val_loss": total / count}, n_records=int(count))
 
     def save(self, directory: Path) -> None:
-        state = {
-            "weights": self._weights.tolist(),
-            "noise": self._noise.bit_generator.state,
-            "step": self._step,
-        }
+        state = {"noise": self._noise.bit_generator.state}
+        if self._distributed.rank == 0:
+            state |= {"weights": self._weights.tolist(), "step": self._step}
         (directory / "toy.json").write_text(json.dumps(state))
 
     def restore(self, directory: Path) -> None:
         state = json.loads((directory / "toy.json").read_text())
         self._weights = np.asarray(state["weights"])
-        self._noise.bit_generator.state = state["noise"]
         self._step = state["step"]
         self._data_start = self._step if self._trial.restarts_data else 0
+        own = self._context.own_folder(directory)
+        if own is not None:
+            noise = json.loads((own / "toy.json").read_text())["noise"]
+            self._noise.bit_generator.state = noise
 
     def start_from(self, directory: Path) -> None:
         state = json.loads((directory / "toy.json").read_text())

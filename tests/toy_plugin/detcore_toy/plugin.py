@@ -11,4 +11,5 @@ def detcore_register_framework() -> Framework:
         trial_class="detcore_toy:ToyTrial",
         context_class="detcore:TrialContext",
         controller="detcore_toy:ToyController",
+        several_workers=True,
     )

@@ -19,6 +19,7 @@ def detcore_register_framework() -> Framework:
         prepare_worker="detcore_estimator._worker:prepare_worker",
         load_checkpoint="detcore_estimator._load:load_estimator_from_checkpoint_path",
         native_init="detcore_estimator._native:init",
+        several_workers=True,
         requires=("tensorflow",),
         install_hint='pip install "tensorflow>=2.15"',
     )

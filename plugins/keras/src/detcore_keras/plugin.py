@@ -18,6 +18,7 @@ def detcore_register_framework() -> Framework:
         controller="detcore_keras._controller:KerasController",
         prepare_worker="detcore_keras._worker:prepare_worker",
         load_checkpoint="detcore_keras._load:load_model_from_checkpoint_path",
+        several_workers=True,
         requires=("tensorflow",),
         install_hint='pip install "tensorflow>=2.15"',
     )

@@ -1,0 +1,16 @@
+"""Keep over how many records metrics are."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column."""
+    op.add_column("metrics", sa.Column("n_records", sa.BigInteger))

@@ -1,0 +1,149 @@
+"""What the workers of a trial agree on at batch boundaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import MetricError
+from detcore.metrics import weighted_mean
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+__all__ = ["Agreement", "Interrupts", "UnitMetrics"]
+
+# A request to stop is seen by all workers within about this time, and costs nothing in between.
+_EXCHANGE_EVERY_S = 0.25
+_FASTEST_GROWTH = 4
+
+_Batches = Sequence[Mapping[str, float]] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interrupts:
+    """Whether the trial is asked to make way, and whether its code asked for its end."""
+
+    preempt: bool = False
+    stop: bool = False
+
+    def __bool__(self) -> bool:
+        return self.preempt or self.stop
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitMetrics:
+    """Training metrics since the last boundary, and over how many records they are (if known)."""
+
+    metrics: Mapping[str, float]
+    batches: _Batches = None
+    n_records: int | None = None
+
+
+class Agreement:
+    """Exchanges between the workers of a trial, so that all of them do the same at each boundary.
+
+    All workers call the same methods, at the same batches. With one worker nothing is exchanged.
+
+    Args:
+        distributed: The workers.
+        average: Whether training metrics are averaged over the workers; else they are the chief's.
+    """
+
+    def __init__(self, distributed: DistributedContext, *, average: bool = True) -> None:
+        self._distributed = distributed
+        self._average = average
+        self._is_alone = distributed.size == 1
+        self._is_interrupted = False
+        self._reads = 0
+        self._reads_wanted = 1
+        self._since = time.monotonic()
+
+    def is_interrupted(self, mine: bool) -> bool:
+        """Return whether any worker has an interrupt; now and then, else what was known last.
+
+        How often the workers ask each other follows from the slowest one's time between two calls,
+        and is the same count of calls on all of them.
+        """
+        if self._is_alone:
+            return mine
+        self._reads += 1
+        if self._reads >= self._reads_wanted:
+            now = time.monotonic()
+            pace = (now - self._since) / self._reads
+            answers = self._distributed.allgather((mine, pace))
+            self._is_interrupted = any(flag for flag, _ in answers)
+            slowest = max(pace for _, pace in answers)
+            wanted = int(_EXCHANGE_EVERY_S / max(slowest, 1e-9))
+            self._reads_wanted = max(1, min(wanted, _FASTEST_GROWTH * self._reads_wanted))
+            self._reads, self._since = 0, time.monotonic()
+        return self._is_interrupted
+
+    def interrupts(self, mine: Interrupts) -> Interrupts:
+        """Return the interrupts of any worker."""
+        return mine if self._is_alone else self._merged(self._distributed.allgather(mine))
+
+    def unit(self, mine: UnitMetrics, interrupts: Interrupts) -> tuple[UnitMetrics, Interrupts]:
+        """Return the training metrics over all workers and their interrupts, in one exchange."""
+        if self._is_alone:
+            return mine, interrupts
+        sent = UnitMetrics(
+            _plain(mine.metrics),
+            None if mine.batches is None else [_plain(batch) for batch in mine.batches],
+            mine.n_records,
+        )
+        if not self._average and self._distributed.rank:
+            sent = UnitMetrics({}, None, mine.n_records)
+        answers = self._distributed.allgather((sent, interrupts))
+        units = [unit for unit, _ in answers]
+        merged = _mean_of(units) if self._average else units[0]
+        merged = dataclasses.replace(merged, n_records=_total(units))
+        return merged, self._merged([flags for _, flags in answers])
+
+    def from_chief(self, value: Any) -> Any:
+        """Return the chief's value."""
+        return self._distributed.broadcast(value)
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time of any worker."""
+        return seconds if self._is_alone else max(self._distributed.allgather(seconds))
+
+    def _merged(self, answers: Sequence[Interrupts]) -> Interrupts:
+        # A boundary answers what `is_interrupted` told; the next unit starts afresh.
+        self._is_interrupted = False
+        self._reads, self._reads_wanted, self._since = 0, 1, time.monotonic()
+        return Interrupts(any(a.preempt for a in answers), any(a.stop for a in answers))
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
+    plain = {}
+    for name, value in metrics.items():
+        try:
+            plain[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise MetricError(
+                f"the training metric {name!r} is {value!r}, which is not a number, so there is no "
+                "mean of it over the workers"
+            ) from error
+    return plain
+
+
+def _mean_of(units: Sequence[UnitMetrics]) -> UnitMetrics:
+    """Return the mean over workers, weighted by records where all workers know theirs."""
+    counts = [unit.n_records for unit in units]
+    weights = [1.0 if count is None else float(count) for count in counts]
+    if None in counts or not any(weights):
+        weights = [1.0] * len(units)
+    metrics = weighted_mean([unit.metrics for unit in units], weights)
+    batches = [unit.batches for unit in units if unit.batches is not None]
+    if len(batches) < len(units) or len({len(each) for each in batches}) > 1:
+        return UnitMetrics(metrics)
+    even = [1.0] * len(units)
+    return UnitMetrics(metrics, [weighted_mean(each, even) for each in zip(*batches, strict=True)])
+
+
+def _total(units: Sequence[UnitMetrics]) -> int | None:
+    counts = [unit.n_records for unit in units]
+    return None if None in counts else sum(count for count in counts if count is not None)
