@@ -28,6 +28,15 @@ ESTIMATOR_TESTS = [
 ENVIRONMENTS = ("bare", "keras2", "keras3", "estimator", "estimator-latest")
 # A process for each of two cores; whoever is done takes work from the other.
 TWO_AT_ONCE = ["--numprocesses=2", "--dist=worksteal"]
+# Horovod has no wheels; without these settings its build looks for every framework there is.
+HOROVOD = "horovod==0.28.1"
+HOROVOD_BUILD = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 NEXT_STEPS = """
@@ -50,6 +59,11 @@ def install_locked(session: nox.Session, lock: str, *distributions: str) -> None
     """Install the exact versions of a lock file, then our distributions without resolving."""
     session.install("-r", f"locks/{lock}.txt")
     session.install("--no-deps", *distributions)
+
+
+def install_horovod(session: nox.Session) -> None:
+    """Build Horovod against the TensorFlow of the session, once; needs cmake and a C++ compiler."""
+    session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
 
 
 @nox.session
@@ -102,8 +116,9 @@ def bare(session: nox.Session) -> None:
 
 @nox.session
 def keras2(session: nox.Session) -> None:
-    """The Keras plugin on TensorFlow 2.15 with Keras 2."""
+    """The Keras plugin on TensorFlow 2.15 with Keras 2, and Horovod."""
     install_locked(session, "keras2", *CORE, *STORAGE, *KERAS)
+    install_horovod(session)
     session.run("pytest", *TWO_AT_ONCE, *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
@@ -116,8 +131,9 @@ def keras3(session: nox.Session) -> None:
 
 @nox.session
 def estimator(session: nox.Session) -> None:
-    """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator."""
+    """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator, and Horovod."""
     install_locked(session, "estimator", *CORE, *STORAGE, *ESTIMATOR)
+    install_horovod(session)
     session.run("pytest", *TWO_AT_ONCE, *ESTIMATOR_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
