@@ -111,8 +111,8 @@ def test_a_trial_goes_on_with_another_number_of_workers(detcore: Detcore) -> Non
 
 
 def test_what_one_worker_raises_ends_all(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(entrypoint="model_def:Raises",
-                                             resources={"slots_per_trial": 2}), MODEL_DIR)  # fmt: skip
+    config = detcore.config(entrypoint="model_def:Raises", resources={"slots_per_trial": 2})
+    finished = detcore("run", config, MODEL_DIR)
     assert finished.code == 1
     assert "the user's own mistake at batch 7" in finished.stdout
 

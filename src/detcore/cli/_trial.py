@@ -207,6 +207,7 @@ def _plain_report(row: MetricRecord) -> dict[str, Any]:
         "steps_completed": row.steps_completed,
         "run_id": row.run_id,
         "reported_at": row.reported_at,
+        "n_records": row.n_records,
         "metrics": row.metrics,
     }
 
@@ -261,8 +262,10 @@ def _print_validations(facts: _Facts, *, show_all: bool) -> None:
     names, left_out = _fitting(_names(rows, facts.metric))
     recent = len(rows) if show_all else _SHOWN
     shown = [row for row in rows[:-recent] if _is_same(row, facts.best)] + list(rows[-recent:])
+    counts = any(row.n_records is not None for row in shown)
     columns = [
         Column("STEP", align="right"),
+        *([Column("RECORDS", align="right")] if counts else []),
         *[Column(n, align="right") for n in names],
         Column(""),
     ]
@@ -271,6 +274,7 @@ def _print_validations(facts: _Facts, *, show_all: bool) -> None:
         [
             [
                 str(row.steps_completed),
+                *(["" if row.n_records is None else str(row.n_records)] if counts else []),
                 *[_aligned(row.metrics.get(name)) for name in names],
                 "best" if _is_same(row, facts.best) else "",
             ]
@@ -306,7 +310,7 @@ def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
     console = make_console()
     if not console.is_terminal:
         return names, []
-    room = console.width - 18
+    room = console.width - 27
     fitting = 0
     for name in names:
         room -= max(len(name), 9) + 2

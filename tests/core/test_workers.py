@@ -1,0 +1,168 @@
+"""The Core API of several workers: real processes that `detcore launch` starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.database import Database
+
+HEAD = """
+import json, sys
+from pathlib import Path
+from detcore import core
+from detcore.errors import ContextStateError, DistributedError
+
+def attempt(call):
+    try:
+        call()
+    except ContextStateError as error:
+        return str(error)
+    return "nothing was raised"
+"""
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Any:
+    """Return a function that runs a script on N workers; each prints one JSON line."""
+
+    def run(body: str, workers: int, expect: int = 0) -> tuple[list[Any], str]:
+        script = tmp_path / "train.py"
+        script.write_text(HEAD + body)
+        done = subprocess.run(
+            [sys.executable, "-m", "detcore", "launch", "-n", str(workers), "--",
+             sys.executable, str(script), str(tmp_path)],
+            env=variables(tmp_path), capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == expect, done.stdout + done.stderr
+        lines = [line for line in done.stdout.splitlines() if line.startswith("[rank=")]
+        told = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
+        results = [json.loads(told[str(rank)]) for rank in range(workers)] if not expect else []
+        return results, done.stdout + done.stderr
+
+    return run
+
+
+def variables(tmp_path: Path) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "DETCORE_HOME": str(tmp_path / "home")}
+
+
+def test_the_chief_records_and_everybody_restores(launch: Any, tmp_path: Path) -> None:
+    results, _ = launch(
+        """
+with core.init(distributed=core.DistributedContext.from_env()) as context:
+    rank = context.distributed.rank
+    uuid = None
+    if rank == 0:
+        context.train.report_training_metrics(1, {"loss": 0.5}, n_records=8)
+        context.train.report_validation_metrics(1, {"val_loss": 0.25}, n_records=21)
+        with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+            (path / "weights").write_text("from the chief")
+    uuid = context.distributed.broadcast(uuid)
+    with context.checkpoint.restore_path(uuid) as path:
+        text = (path / "weights").read_text()
+    refused = []
+    if rank:
+        refused = [
+            attempt(lambda: context.train.report_training_metrics(1, {})),
+            attempt(lambda: context.train.report_validation_metrics(1, {})),
+            attempt(lambda: context.train.get_experiment_best_validation()),
+            attempt(lambda: context.train.report_early_exit(core.EarlyExitReason.INVALID_HP)),
+            attempt(lambda: context.checkpoint.upload(path, {"steps_completed": 1})),
+            attempt(lambda: context.checkpoint.store_path({"steps_completed": 1}).__enter__()),
+            attempt(lambda: context.checkpoint.delete(uuid)),
+            attempt(lambda: context.database),
+        ]
+    lengths = []
+    for operation in context.searcher.operations():
+        lengths.append(operation.length)
+        if rank == 0:
+            operation.report_completed(0.25)
+    context.distributed.barrier()
+    print(json.dumps([context.info.trial_id, text, refused, lengths]))
+""",
+        3,
+    )
+    assert [result[0] for result in results] == [1, 1, 1]
+    assert [result[1] for result in results] == ["from the chief"] * 3
+    assert [result[3] for result in results] == [[1]] * 3
+    for rank, result in enumerate(results[1:], 1):
+        assert all(f"rank {rank}" in text for text in result[2]), result[2]
+    with Database.open(f"sqlite:///{tmp_path / 'home' / 'detcore.db'}") as database:
+        assert [experiment.state.value for experiment in database.list_experiments()] == [
+            "COMPLETED"
+        ]
+        assert [row.n_records for row in database.metrics(1, "training")] == [8]
+        assert [row.n_records for row in database.metrics(1, "validation")] == [21]
+
+
+def test_all_workers_hear_of_a_stop_and_of_an_operation_left_open(launch: Any) -> None:
+    results, _ = launch(
+        """
+with core.init(distributed=core.DistributedContext.from_env()) as context:
+    before = context.preempt.should_preempt()
+    if context.distributed.rank == 0:
+        context.preempt.request()
+    after = context.preempt.should_preempt()
+
+    def use_up():
+        for operation in context.searcher.operations():
+            pass
+
+    print(json.dumps([before, after, attempt(use_up)]))
+""",
+        2,
+    )
+    for before, after, message in results:
+        assert (before, after) == (False, True)
+        assert "was not completed" in message
+
+
+def test_an_exception_of_one_worker_is_an_error_of_the_experiment(
+    launch: Any, tmp_path: Path
+) -> None:
+    _, output = launch(
+        """
+with core.init(distributed=core.DistributedContext.from_env()) as context:
+    if context.distributed.rank == 1:
+        raise ValueError("a mistake on one worker")
+    context.distributed.barrier()
+""",
+        2,
+        expect=1,
+    )
+    assert "PeerLostError: rank 1 raised ValueError('a mistake on one worker')" in output
+    with Database.open(f"sqlite:///{tmp_path / 'home' / 'detcore.db'}") as database:
+        (experiment,) = database.list_experiments()
+        assert experiment.state.value == "ERROR"
+        assert "rank 1" in (experiment.error or "")
+
+
+def test_a_chief_that_cannot_begin_says_why_to_all(launch: Any) -> None:
+    _, output = launch(
+        """
+Path(sys.argv[1], "home").write_text("no folder")
+try:
+    with core.init(distributed=core.DistributedContext.from_env()):
+        pass
+except DistributedError as error:
+    print("heard:", error)
+    raise
+""",
+        2,
+        expect=1,
+    )
+    assert "heard: rank 0" in output
+
+
+def test_a_worker_that_does_not_say_who_it_is_with_is_told_to(launch: Any) -> None:
+    _, output = launch("core.init()\n", 2, expect=1)
+    assert "in one of 2 workers of a job" in output
+    assert "from_env()" in output
