@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class ToyController:
         return ValidationResult({"val_loss": total / count}, n_records=int(count))
 
     def save(self, directory: Path) -> None:
-        state = {"noise": self._noise.bit_generator.state}
+        state: dict[str, Any] = {"noise": self._noise.bit_generator.state}
         if self._distributed.rank == 0:
             state |= {"weights": self._weights.tolist(), "step": self._step}
         (directory / "toy.json").write_text(json.dumps(state))
