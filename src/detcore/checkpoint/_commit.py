@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detcore.checkpoint._scan import Scan
     from detcore.storage import FileDigest, StorageBackend
 
-__all__ = ["commit", "make_folders", "put_files", "seal_files"]
+__all__ = ["add_metadata", "commit", "make_folders", "put_files", "seal_files"]
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -27,14 +27,12 @@ def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
     return (json.dumps(metadata, indent=2) + "\n").encode()
 
 
-def put_files(
-    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
-) -> dict[str, FileDigest]:
-    """Copy files to a checkpoint that is not committed yet, and ``metadata.json`` with them."""
+def put_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
+    """Copy files to a checkpoint that is not committed yet."""
     pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
     digests = storage.put_tree(pairs)
     make_folders(storage, uuid, scan.directories)
-    return _named(uuid, digests) | _add_metadata(storage, uuid, scan, metadata)
+    return _named(uuid, digests)
 
 
 def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
@@ -45,13 +43,19 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
             path.mkdir(parents=True, exist_ok=True)
 
 
-def seal_files(
-    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
-) -> dict[str, FileDigest]:
+def seal_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
     """Digest files that were written in place, and bring them safely to the disk."""
     keys = [f"{uuid}/{name}" for name in scan.files]
-    digests = storage.digest_tree(keys, make_durable=True)
-    return _named(uuid, digests) | _add_metadata(storage, uuid, scan, metadata)
+    return _named(uuid, storage.digest_tree(keys, make_durable=True))
+
+
+def add_metadata(
+    storage: StorageBackend, uuid: str, metadata: Mapping[str, Any]
+) -> dict[str, FileDigest]:
+    """Write ``metadata.json``, for checkpoints that have none of the user's own."""
+    key = f"{uuid}/{METADATA_FILE}"
+    storage.replace(key, _metadata_bytes(metadata))
+    return _named(uuid, storage.digest_tree([key]))
 
 
 def commit(storage: StorageBackend, manifest: Manifest) -> None:
@@ -87,16 +91,6 @@ def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
                 f"although {digest.size} bytes were written.\n"
                 "Something changed the files while they were saved."
             )
-
-
-def _add_metadata(
-    storage: StorageBackend, uuid: str, scan: Scan, metadata: Mapping[str, Any]
-) -> dict[str, FileDigest]:
-    if METADATA_FILE in scan.files:
-        return {}  # the user's own
-    key = f"{uuid}/{METADATA_FILE}"
-    storage.replace(key, _metadata_bytes(metadata))
-    return _named(uuid, storage.digest_tree([key]))
 
 
 def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:

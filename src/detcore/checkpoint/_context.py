@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,8 @@ from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._verify import check_in_place
+from detcore.checkpoint._sharded import ShardedSaver
+from detcore.checkpoint._shared import download_shared, restored
 from detcore.errors import ContextStateError, InvalidCheckpointError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class CheckpointContext:
         self._saver = Saver(
             storage=storage, database=database, owner=owner, parent=parent, on_saved=on_saved
         )
+        self._sharded_saver = ShardedSaver(self._saver, storage, distributed)
 
     def upload(
         self,
@@ -100,15 +101,13 @@ class CheckpointContext:
             UnsafePathError: If a name is unsafe or a link leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._check_caller("upload", shard)
+        if shard:
+            folder = None if ckpt_dir is None else Path(ckpt_dir)
+            return self._sharded_saver.upload(folder, metadata, self.versions, selector)
+        self._check_caller("upload")
         if ckpt_dir is None:
-            if selector is not None:
-                raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
             raise InvalidCheckpointError(
-                "upload() was called with ckpt_dir=None on all workers.\n"
-                "At least one of them must have a folder to save."
-                if shard
-                else "upload() needs a ckpt_dir; None is for workers of a sharded checkpoint that "
+                "upload() needs a ckpt_dir; None is for workers of a sharded checkpoint that "
                 "have nothing to save"
             )
         plain = check_metadata(metadata)
@@ -126,7 +125,8 @@ class CheckpointContext:
         """Copy a checkpoint's files to a folder, each checked against the manifest.
 
         Into a folder that exists the files are moved once all of them are there: those of the same
-        name are replaced, others stay.
+        name are replaced, others stay. Of the workers of a node that name the same folder, one
+        downloads what any of them selects; all workers of the node call this.
 
         Args:
             storage_id: The checkpoint's UUID.
@@ -139,7 +139,11 @@ class CheckpointContext:
             CheckpointCorruptError: If a file is missing or has changed; it is named.
         """
         _check_mode(download_mode)
-        download_checkpoint(self._storage, storage_id, Path(ckpt_dir), selector=selector)
+        folder = Path(ckpt_dir)
+        if download_mode is DownloadMode.LocalWorkersShareDownload:
+            download_shared(self._storage, storage_id, folder, self._distributed, selector=selector)
+        else:
+            download_checkpoint(self._storage, storage_id, folder, selector=selector)
 
     @contextlib.contextmanager
     def store_path(
@@ -167,7 +171,11 @@ class CheckpointContext:
             UnsafePathError: If the block made a link that leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._check_caller("store_path", shard)
+        if shard:
+            with self._sharded_saver.saving(metadata, self.versions) as (path, uuid):
+                yield path, uuid
+            return
+        self._check_caller("store_path")
         plain = check_metadata(metadata)
         with self._saver.saving(plain, self.versions) as (path, uuid):
             yield path, uuid
@@ -187,8 +195,10 @@ class CheckpointContext:
 
         Args:
             storage_id: The checkpoint's UUID.
-            download_mode: Which workers download.
-            selector: Which files to take; default: all.
+            download_mode: Which workers download, and check. Where they share it, all workers of a
+                node enter the block, and it is left once all of them leave it.
+            selector: Which files to take; default: all. Workers that share a copy get what any of
+                them selects.
 
         Yields:
             The folder.
@@ -198,21 +208,10 @@ class CheckpointContext:
             CheckpointCorruptError: If a file is missing or has changed; it is named.
         """
         _check_mode(download_mode)
-        manifest = read_manifest(self._storage, storage_id)
-        direct = self._storage.direct_path(manifest.uuid)
-        if direct is not None and selector is None:
-            check_in_place(self._storage, manifest, manifest.files)
-            yield direct
-            return
-        import tempfile
-
-        parent = Path(tempfile.mkdtemp(prefix="detcore-restore-"))
-        try:
-            folder = parent / manifest.uuid
-            download_checkpoint(self._storage, storage_id, folder, selector=selector)
-            yield folder
-        finally:
-            shutil.rmtree(parent, ignore_errors=True)
+        is_shared = download_mode is DownloadMode.LocalWorkersShareDownload
+        sharing = self._distributed if is_shared else None
+        with restored(self._storage, storage_id, sharing, selector=selector) as path:
+            yield path
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """Return the metadata that a checkpoint was saved with.
@@ -249,7 +248,7 @@ class CheckpointContext:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
             UnsafePathError: If a pattern leads out of the checkpoint.
         """
-        self._check_caller("delete", shard=False)
+        self._check_caller("delete")
         return delete_checkpoint(self._storage, storage_id, database=self._database, globs=globs)
 
     def describe_saved(self, storage_id: str) -> CheckpointSaved:
@@ -260,18 +259,18 @@ class CheckpointContext:
         """
         return self._saver.describe(storage_id)
 
-    def _check_caller(self, name: str, shard: bool) -> None:
-        rank, size = self._distributed.rank, self._distributed.size
-        if shard and size > 1:
-            raise ContextStateError(
-                f"{name}() was called with shard=True by {size} workers: this release saves what "
-                "one worker has.\nGather the parts on rank 0, and call it there."
+    def _check_caller(self, name: str) -> None:
+        rank = self._distributed.rank
+        if rank != 0:
+            what = (
+                "Call it on rank 0 only"
+                if name == "delete"
+                else (
+                    "One worker saves for all, or every worker saves its part.\n"
+                    "Call it on rank 0 only, or pass shard=True on all workers"
+                )
             )
-        if not shard and rank != 0:
-            raise ContextStateError(
-                f"{name}() was called on rank {rank}.\n"
-                "One worker saves and deletes for all of them: call it on rank 0 only."
-            )
+            raise ContextStateError(f"{name}() was called on rank {rank}.\n{what}.")
 
 
 def _check_mode(mode: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.errors import InvalidCheckpointError
 
-__all__ = ["check_metadata"]
+__all__ = ["check_metadata", "plain_metadata"]
 
 _MAX_DEPTH = 64
 
@@ -23,22 +23,32 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         InvalidCheckpointError: If `steps_completed` is missing or no whole number, or something is
             not JSON; the message names the key.
     """
-    if metadata is None:
-        metadata = {}
-    if not isinstance(metadata, Mapping):
-        raise InvalidCheckpointError(
-            f"checkpoint metadata is a {type(metadata).__name__}; expected a dictionary, such as "
-            "{'steps_completed': 100}"
-        )
-    if "steps_completed" not in metadata:
-        given = ", ".join(repr(key) for key in metadata) or "nothing"
+    plain = plain_metadata(metadata)
+    if "steps_completed" not in plain:
+        given = ", ".join(repr(key) for key in plain) or "nothing"
         raise InvalidCheckpointError(
             f"the checkpoint's metadata has no 'steps_completed' (it has: {given}).\n"
             "Training resumes from the checkpoint with the most steps, so each says its own.\n"
             "Pass metadata={'steps_completed': <batches trained so far>}. Nothing was written."
         )
+    plain["steps_completed"] = _steps(plain["steps_completed"])
+    return plain
+
+
+def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as plain JSON values; a part of it need not have `steps_completed`.
+
+    Raises:
+        InvalidCheckpointError: If something is not JSON; the message names the key.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidCheckpointError(
+            f"checkpoint metadata is a {type(metadata).__name__}; expected a dictionary, such as "
+            "{'steps_completed': 100}"
+        )
     plain: dict[str, Any] = _plain(metadata, "metadata", 0)
-    plain["steps_completed"] = _steps(metadata["steps_completed"])
     return plain
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import commit, put_files, seal_files
+from detcore.checkpoint._commit import add_metadata, commit, put_files, seal_files
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._full import explain_full
 from detcore.checkpoint._ids import new_id
-from detcore.checkpoint._manifest import Manifest, has_manifest, read_manifest
+from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest, read_manifest
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.errors import DetcoreError
 
@@ -49,10 +49,10 @@ class Saver:
         self, scan: Scan, metadata: Mapping[str, Any], versions: Mapping[str, str]
     ) -> Manifest:
         """Copy files to a new checkpoint and commit it."""
-        with self._begun(metadata) as uuid:
-            digests = put_files(self._storage, uuid, scan, metadata)
-            manifest = self._commit(uuid, digests, scan.directories, metadata, versions)
-        self._saved(manifest)
+        with self.begun(metadata) as uuid:
+            digests = put_files(self._storage, uuid, scan)
+            manifest = self.commit(uuid, digests, scan.directories, metadata, versions)
+        self.committed(manifest)
         return manifest
 
     @contextlib.contextmanager
@@ -60,13 +60,13 @@ class Saver:
         self, metadata: Mapping[str, Any], versions: Mapping[str, str]
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and commit what is in it, or leave nothing."""
-        with self._begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
+        with self.begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
             yield folder, uuid
             scan = scan_folder(folder)
             write = seal_files if is_direct else put_files
-            digests = write(self._storage, uuid, scan, metadata)
-            manifest = self._commit(uuid, digests, scan.directories, metadata, dict(versions))
-        self._saved(manifest)
+            digests = write(self._storage, uuid, scan)
+            manifest = self.commit(uuid, digests, scan.directories, metadata, dict(versions))
+        self.committed(manifest)
 
     def describe(self, uuid: str) -> CheckpointSaved:
         """Return what observers are told of a checkpoint."""
@@ -84,7 +84,7 @@ class Saver:
         )
 
     @contextlib.contextmanager
-    def _begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
+    def begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
         """Record a new checkpoint; if the block fails before the commit, remove all traces."""
         uuid = new_id()
         if self._database is not None and self._owner is not None:
@@ -141,7 +141,7 @@ class Saver:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _commit(
+    def commit(
         self,
         uuid: str,
         digests: Mapping[str, FileDigest],
@@ -149,14 +149,18 @@ class Saver:
         metadata: Mapping[str, Any],
         versions: Mapping[str, str],
     ) -> Manifest:
+        """Make a checkpoint exist whose files are all in the storage."""
         import detcore
 
+        files = dict(digests)
+        if METADATA_FILE not in files:
+            files |= add_metadata(self._storage, uuid, metadata)
         manifest = Manifest(
             uuid=uuid,
             steps_completed=metadata["steps_completed"],
             metadata=metadata,
             created=datetime.datetime.now(datetime.timezone.utc),
-            files=digests,
+            files=files,
             directories=directories,
             parent=self._parent,
             versions={"detcore": detcore.__version__, **versions},
@@ -164,7 +168,8 @@ class Saver:
         commit(self._storage, manifest)
         return manifest
 
-    def _saved(self, manifest: Manifest) -> None:
+    def committed(self, manifest: Manifest) -> None:
+        """Record a checkpoint that exists, and tell of it."""
         self._last = manifest
         self._parent = manifest.uuid
         if self._database is not None and self._owner is not None:

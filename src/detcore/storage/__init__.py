@@ -1,5 +1,6 @@
 """Where checkpoint files live: the `StorageBackend` protocol and its implementations."""
 
+from detcore.storage._copy import digest_file
 from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._keys import check_key
 from detcore.storage._local import LocalStorage
@@ -14,6 +15,7 @@ __all__ = [
     "LocalStorage",
     "StorageBackend",
     "check_key",
+    "digest_file",
     "open_folder",
     "open_storage",
 ]

@@ -1,0 +1,239 @@
+"""Saving a checkpoint that every worker has a part of."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.checkpoint._commit import make_folders, put_files, seal_files
+from detcore.checkpoint._metadata import check_metadata, plain_metadata
+from detcore.checkpoint._scan import Scan, scan_folder
+from detcore.checkpoint._shards import Part, Shares, merge_metadata, resolve, share_out
+from detcore.checkpoint._together import together
+from detcore.errors import InvalidCheckpointError
+
+if TYPE_CHECKING:
+    from detcore.checkpoint._manifest import Manifest
+    from detcore.checkpoint._save import Saver
+    from detcore.checkpoint._scan import Selector
+    from detcore.distributed import DistributedContext
+    from detcore.storage import FileDigest, StorageBackend
+
+__all__ = ["ShardedSaver"]
+
+_NOTHING = Scan({}, ())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """What a worker tells the others before anything is written."""
+
+    part: Part
+    has_folder: bool
+    metadata: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+
+class ShardedSaver:
+    """Saves checkpoints together with the other workers; all of them call the same methods.
+
+    Args:
+        saver: Records and commits, on the chief.
+        storage: Where the files go; every worker writes its own there.
+        distributed: The workers.
+    """
+
+    def __init__(
+        self, saver: Saver, storage: StorageBackend, distributed: DistributedContext
+    ) -> None:
+        self._saver = saver
+        self._storage = storage
+        self._distributed = distributed
+        self._manifest: Manifest | None = None
+
+    def upload(
+        self,
+        folder: Path | None,
+        metadata: Mapping[str, Any] | None,
+        versions: Mapping[str, str],
+        selector: Selector | None,
+    ) -> str:
+        """Save the folders of all workers as one checkpoint; return its UUID on all of them."""
+        scan = _NOTHING
+
+        def look() -> _Told:
+            nonlocal scan
+            if folder is None and selector is not None:
+                raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
+            scan = _NOTHING if folder is None else scan_folder(folder, selector)
+            identity = None if folder is None or selector is not None else _identity(folder)
+            return _tell(scan, identity, metadata, versions)
+
+        told = self._together(look)
+        shares, merged = self._agree(told, scan)
+        with self._begun(merged) as uuid:
+            mine = _only(scan, shares.of(self._distributed.rank))
+            self._write(uuid, mine, shares, merged, told, is_in_place=False)
+        return uuid
+
+    @contextlib.contextmanager
+    def saving(
+        self, metadata: Mapping[str, Any] | None, versions: Mapping[str, str]
+    ) -> Iterator[tuple[Path, str]]:
+        """Yield each worker a folder of its own to write to; then save them as one checkpoint."""
+        before = self._together(lambda: _tell(_NOTHING, None, metadata, versions))
+        merged = _merged(before)
+        with self._begun(merged) as uuid, self._staging(uuid) as (folder, is_in_place):
+            failure: Exception | None = None
+            scan = _NOTHING
+            try:
+                yield folder, uuid
+            except Exception as error:  # noqa: BLE001  (raised again, once the others know)
+                failure = error
+
+            def look() -> _Told:
+                nonlocal scan
+                if failure is not None:
+                    raise failure
+                scan = scan_folder(folder)
+                return _tell(scan, None, metadata, versions)
+
+            told = self._together(look)
+            shares, _ = self._agree(told, scan)
+            mine = _only(scan, shares.of(self._distributed.rank))
+            if is_in_place:
+                self._together(lambda: self._move_in(uuid, mine, folder))
+            self._write(uuid, mine, shares, merged, told, is_in_place=is_in_place)
+
+    def _together(self, action: Any) -> list[Any]:
+        return together(self._distributed.allgather, action)
+
+    def _agree(self, told: list[_Told], scan: Scan) -> tuple[Shares, dict[str, Any]]:
+        """Return who saves what, and the merged metadata; conflicts raise on all workers."""
+        if not any(each.has_folder for each in told):
+            raise InvalidCheckpointError(
+                "upload() was called with ckpt_dir=None on all workers.\n"
+                "At least one of them must have a folder to save."
+            )
+        merged = _merged(told)
+        shares = share_out([each.part for each in told])
+        if shares.contested:
+            resolve(shares, self._together(lambda: _digests(scan, shares.contested)))
+        return shares, merged
+
+    @contextlib.contextmanager
+    def _begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
+        """Record a new checkpoint on the chief, which removes all traces if the block fails."""
+        with contextlib.ExitStack() as stack:
+
+            def begin() -> str | None:
+                if self._distributed.rank:
+                    return None
+                return stack.enter_context(self._saver.begun(metadata))
+
+            uuid = self._together(begin)[0]
+            yield str(uuid)
+        if self._manifest is not None:
+            self._saver.committed(self._manifest)
+            self._manifest = None
+
+    @contextlib.contextmanager
+    def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
+        """Yield a folder to write to, and whether it is on the storage's own file system.
+
+        There it lies within the checkpoint, which has no manifest yet, and goes with it on failure.
+        """
+        direct = self._storage.direct_path(f"{uuid}/.worker-{self._distributed.rank}")
+        if direct is not None:
+            self._together(lambda: direct.mkdir(parents=True))
+            yield direct, True
+            return
+        temporary = Path(tempfile.mkdtemp(prefix="detcore-save-"))
+        try:
+            yield temporary, False
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _move_in(self, uuid: str, mine: Scan, staging: Path) -> None:
+        """Move this worker's files from its own folder to their places."""
+        # Links first: what they point to is a file of the same folder, which then moves away.
+        for name, path in sorted(mine.files.items(), key=lambda item: not item[1].is_symlink()):
+            target = self._storage.direct_path(f"{uuid}/{name}")
+            assert target is not None  # as was the folder
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                shutil.copyfile(path, target)
+            else:
+                os.rename(path, target)
+        shutil.rmtree(staging)
+
+    def _write(
+        self,
+        uuid: str,
+        mine: Scan,
+        shares: Shares,
+        metadata: Mapping[str, Any],
+        told: list[_Told],
+        *,
+        is_in_place: bool,
+    ) -> None:
+        """Write this worker's files; once all have written theirs, the chief commits."""
+        write = seal_files if is_in_place else put_files
+        written = self._together(lambda: write(self._storage, uuid, mine))
+
+        def commit() -> None:
+            if self._distributed.rank:
+                return
+            digests: dict[str, FileDigest] = {
+                name: digest for part in written for name, digest in part.items()
+            }
+            make_folders(self._storage, uuid, shares.directories)
+            versions = {
+                name: text for each in reversed(told) for name, text in each.versions.items()
+            }
+            self._manifest = self._saver.commit(
+                uuid, digests, shares.directories, metadata, versions
+            )
+
+        self._together(commit)
+
+
+def _tell(
+    scan: Scan,
+    identity: tuple[str, int, int] | None,
+    metadata: Mapping[str, Any] | None,
+    versions: Mapping[str, str],
+) -> _Told:
+    sizes = {name: path.stat().st_size for name, path in scan.files.items()}
+    return _Told(
+        part=Part(files=sizes, directories=scan.directories, folder=identity),
+        has_folder=scan is not _NOTHING,
+        metadata=plain_metadata(metadata),
+        versions=dict(versions),
+    )
+
+
+def _merged(told: list[_Told]) -> dict[str, Any]:
+    return check_metadata(merge_metadata([each.metadata for each in told]))
+
+
+def _identity(folder: Path) -> tuple[str, int, int]:
+    found = folder.stat()
+    return socket.gethostname(), found.st_dev, found.st_ino
+
+
+def _only(scan: Scan, names: list[str]) -> Scan:
+    return Scan({name: scan.files[name] for name in names}, ())
+
+
+def _digests(scan: Scan, names: tuple[str, ...]) -> dict[str, FileDigest]:
+    from detcore.storage import digest_file
+
+    return {name: digest_file(scan.files[name]) for name in names if name in scan.files}

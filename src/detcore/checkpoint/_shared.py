@@ -1,0 +1,133 @@
+"""One download for all workers of a node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.checkpoint._download import download_checkpoint
+from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._together import Exchange, together
+from detcore.checkpoint._verify import check_in_place
+
+if TYPE_CHECKING:
+    from detcore.checkpoint._scan import Selector
+    from detcore.distributed import DistributedContext
+    from detcore.storage import StorageBackend
+
+__all__ = ["download_shared", "restored"]
+
+
+def download_shared(
+    storage: StorageBackend,
+    uuid: str,
+    folder: Path,
+    distributed: DistributedContext,
+    *,
+    selector: Selector | None = None,
+) -> None:
+    """Download a checkpoint; of the workers of a node that name one folder, the first does it.
+
+    Args:
+        storage: Where the checkpoint is.
+        uuid: Which.
+        folder: Where to.
+        distributed: The workers; all of this node call this.
+        selector: What this worker wants. The folder gets what any of those that share it wants.
+
+    Raises:
+        CheckpointError: If it fails, on all workers of the node.
+    """
+    if distributed.local_size == 1:
+        download_checkpoint(storage, uuid, folder, selector=selector)
+        return
+    exchange = distributed.allgather_local
+    place = os.path.realpath(folder)
+    wishes = together(exchange, lambda: (place, _wanted(read_manifest(storage, uuid), selector)))
+    sharing = [index for index, (other, _) in enumerate(wishes) if other == place]
+
+    def download() -> None:
+        if sharing[0] == distributed.local_rank:
+            wanted = frozenset[str]().union(*(wishes[index][1] for index in sharing))
+            download_checkpoint(storage, uuid, folder, selector=wanted.__contains__)
+
+    together(exchange, download)
+
+
+@contextlib.contextmanager
+def restored(
+    storage: StorageBackend,
+    uuid: str,
+    distributed: DistributedContext | None,
+    *,
+    selector: Selector | None = None,
+) -> Iterator[Path]:
+    """Yield a folder with a checkpoint's files: the checkpoint itself, or a copy of it.
+
+    Args:
+        storage: Where the checkpoint is.
+        uuid: Which.
+        distributed: The workers that share it, each node for itself; None: this one alone.
+        selector: Which files are wanted; default: all.
+
+    Raises:
+        CheckpointError: If it fails, on all workers that share it.
+    """
+    is_first = distributed is None or distributed.local_rank == 0
+    exchange: Exchange = _alone if distributed is None else distributed.allgather_local
+    wishes = together(exchange, lambda: _look(storage, uuid, selector))
+    direct = storage.direct_path(uuid) if selector is None else None
+    if all(direct is not None for direct, _ in wishes) and direct is not None:
+
+        def check() -> None:
+            if is_first:
+                manifest = read_manifest(storage, uuid)
+                check_in_place(storage, manifest, manifest.files)
+
+        together(exchange, check)
+        yield direct
+        return
+    wanted = frozenset[str]().union(*(names for _, names in wishes))
+
+    def fetch() -> Path:
+        if not is_first:
+            return Path()  # the first one's counts
+        parent = Path(tempfile.mkdtemp(prefix="detcore-restore-"))
+        try:
+            download_checkpoint(storage, uuid, parent / uuid, selector=wanted.__contains__)
+        except BaseException:
+            shutil.rmtree(parent, ignore_errors=True)
+            raise
+        return parent
+
+    parent = together(exchange, fetch)[0]
+    try:
+        yield parent / uuid
+        exchange(None)  # nobody reads any more
+    finally:
+        if is_first:
+            shutil.rmtree(parent, ignore_errors=True)
+
+
+def _alone(stuff: Any) -> list[Any]:
+    return [stuff]
+
+
+def _look(
+    storage: StorageBackend, uuid: str, selector: Selector | None
+) -> tuple[Path | None, frozenset[str]]:
+    """Return the checkpoint's own folder, if it can be used as it is, and what is wanted of it."""
+    manifest = read_manifest(storage, uuid)
+    direct = storage.direct_path(manifest.uuid) if selector is None else None
+    return direct, _wanted(manifest, selector)
+
+
+def _wanted(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
+    """Return the names that are wanted; those of empty folders end in ``/``."""
+    names = (*manifest.files, *(f"{name}/" for name in manifest.directories))
+    return frozenset(name for name in names if selector is None or selector(name))
