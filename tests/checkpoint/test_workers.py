@@ -16,7 +16,7 @@ import json, os, sys
 from pathlib import Path
 from detcore import core
 from detcore.checkpoint import CheckpointContext, DownloadMode
-from detcore.errors import CheckpointConflictError, CheckpointCorruptError, CheckpointError, DetcoreError
+from detcore.errors import CheckpointError, DetcoreError
 from detcore.storage import FsspecStorage, LocalStorage
 
 root = Path(sys.argv[1])
@@ -91,9 +91,10 @@ desk.versions["plugin"] = "1"
 (folder / "same").write_text("same everywhere")
 (folder / "empty").mkdir()
 mine = None if rank == 2 else folder
-uploaded = desk.upload(mine, {{"steps_completed": 3}} if rank == 0 else {{"more": {{str(rank): rank}}}},
-                       shard=True)
-with desk.store_path({{"steps_completed": 4, "rank": {{str(rank): rank}}}}, shard=True) as (path, stored):
+metadata = {{"steps_completed": 3}} if rank == 0 else {{"more": {{str(rank): rank}}}}
+uploaded = desk.upload(mine, metadata, shard=True)
+metadata = {{"steps_completed": 4, "rank": {{str(rank): rank}}}}
+with desk.store_path(metadata, shard=True) as (path, stored):
     (path / "deep").mkdir()
     (path / "deep" / f"{{rank}}.txt").write_text(f"of {{rank}}")
     (path / "same").write_text("same everywhere")
