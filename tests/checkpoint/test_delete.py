@@ -104,7 +104,7 @@ def test_the_manifest_goes_first(local_desk: Any, folder: Path) -> None:
         local_desk.context.delete(uuid)
     assert seen == [False]
     assert (path / "weights.bin").exists()
-    assert local_desk.states() == {uuid: "DELETED"}
+    assert local_desk.states() == {uuid: "DELETING"}
 
 
 def pathlib_left(root: Path, globs: list[str]) -> set[str]:

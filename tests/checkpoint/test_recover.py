@@ -59,9 +59,10 @@ def test_an_empty_manifest_does_not_count(desk: Any) -> None:
 
 def test_an_interrupted_deletion_is_finished(desk: Any, folder: Path) -> None:
     uuid = desk.context.upload(folder, META)
-    desk.database.checkpoint_deleted(uuid)
+    desk.database.checkpoint_deleting(uuid)
     recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
     assert desk.names(uuid) == []
+    assert desk.states() == {uuid: "DELETED"}
 
 
 def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._commit import make_folders
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.storage import StorageBackend
 
-__all__ = ["delete_checkpoint", "remove_files"]
+__all__ = ["delete_checkpoint", "finish_part", "remove_files"]
 
 
 def delete_checkpoint(
@@ -29,9 +30,9 @@ def delete_checkpoint(
 ) -> dict[str, int]:
     """Delete a checkpoint, or those of its files that patterns name.
 
-    The record and the manifest go first, the files after them, so that an interruption leaves
-    files that count for nothing, never a checkpoint with files missing. Deleting what is deleted
-    already is fine.
+    The record goes first, then the manifest, then the files, so that an interruption leaves files
+    that count for nothing, never a checkpoint with files missing; the trial's next start removes
+    them. Deleting what is deleted already is fine.
 
     Args:
         storage: Where it is.
@@ -57,8 +58,11 @@ def delete_checkpoint(
         if left.files or left.directories:
             _delete_part(storage, database, left, split)
             return left.resources()
-    _record(database, uuid, {})
+    if database is not None:
+        with contextlib.suppress(NotFoundError):  # one of another database, in a shared storage
+            database.checkpoint_deleting(uuid)
     remove_files(storage, uuid)
+    _record(database, uuid, {})
     return {}
 
 
@@ -68,12 +72,36 @@ def remove_files(storage: StorageBackend, uuid: str) -> None:
     storage.delete_tree(uuid)
 
 
+def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[str]) -> Manifest:
+    """Finish a partial deletion that was interrupted.
+
+    Args:
+        storage: Where the checkpoint is.
+        manifest: What it says now.
+        kept: What was to stay, as recorded; names of empty folders end in ``/``.
+
+    Returns:
+        What is left.
+    """
+    left = dataclasses.replace(
+        manifest,
+        files={name: digest for name, digest in manifest.files.items() if name in kept},
+        directories=tuple(name for name in manifest.directories if f"{name}/" in kept),
+    )
+    if left != manifest:
+        storage.replace(f"{left.uuid}/{MANIFEST_FILE}", encode_manifest(left))
+    prefix = f"{left.uuid}/"
+    there = {entry.key[len(prefix) :] for entry in storage.list(left.uuid)}
+    storage.delete(prefix + name for name in sorted(there - set(left.files) - {MANIFEST_FILE}))
+    return left
+
+
 def _delete_part(
     storage: StorageBackend, database: Database | None, left: Manifest, split: Split
 ) -> None:
     uuid = left.uuid
-    storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
     _record(database, uuid, left.resources())
+    storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
     storage.delete(f"{uuid}/{name}" for name in sorted(split.gone_files))
     for name in sorted(split.gone_folders):
         storage.delete_tree(f"{uuid}/{name}")

@@ -30,6 +30,7 @@ MANIFEST_FILE = "manifest.json"
 METADATA_FILE = "metadata.json"
 _FORMAT = "detcore-checkpoint"
 _VERSION = 1
+_ALGORITHMS = ("xxh3_128", "sha256")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,14 @@ class Manifest:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
+    def algorithm(self) -> str:
+        """How its files are digested; all of them alike."""
+        algorithms = sorted({digest.algorithm for digest in self.files.values()})
+        if len(algorithms) > 1:
+            raise ValueError(f"checkpoint {self.uuid} mixes the digests {', '.join(algorithms)}")
+        return algorithms[0] if algorithms else DEFAULT_ALGORITHM
+
+    @property
     def size_bytes(self) -> int:
         """Sum of the sizes of its files."""
         return sum(digest.size for digest in self.files.values())
@@ -82,9 +91,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent": manifest.parent,
         "versions": dict(manifest.versions),
         "metadata": manifest.metadata,
-        "digest": "sha256",
+        "digest": manifest.algorithm,
         "files": {
-            name: {"size": digest.size, "sha256": digest.sha256}
+            name: {"size": digest.size, digest.algorithm: digest.value}
             for name, digest in sorted(manifest.files.items())
         },
         "directories": sorted(manifest.directories),
@@ -165,8 +174,12 @@ def list_committed(storage: StorageBackend) -> list[str]:
 def _from_fields(fields: Mapping[str, Any]) -> Manifest:
     from detcore.storage import FileDigest, check_key
 
-    if fields["digest"] != "sha256":
-        raise ValueError(f"its files are digested with {fields['digest']!r}, not sha256")
+    algorithm = fields["digest"]
+    if algorithm not in _ALGORITHMS:
+        raise ValueError(
+            f"its files are digested with {algorithm!r}; this release knows "
+            f"{' and '.join(_ALGORITHMS)}"
+        )
     for name in (*fields["files"], *fields["directories"]):
         check_key(name)
     return Manifest(
@@ -175,7 +188,7 @@ def _from_fields(fields: Mapping[str, Any]) -> Manifest:
         metadata=fields["metadata"],
         created=datetime.datetime.fromisoformat(fields["created"]),
         files={
-            name: FileDigest(size=entry["size"], sha256=entry["sha256"])
+            name: FileDigest(entry["size"], entry[algorithm], algorithm)
             for name, entry in fields["files"].items()
         },
         directories=tuple(fields["directories"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint._delete import remove_files
+from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.errors import StorageError
 
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["recover_checkpoints"]
 
 
+_UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
+
+
 def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: int) -> list[str]:
     """Settle the checkpoints of a trial whose process is gone.
 
     One that was being written is looked at: with a manifest it is whole and becomes COMPLETED,
-    without one its files are removed. Of one that was being deleted the rest is removed.
+    without one its files are removed. Of one that was being deleted, wholly or in part, the rest
+    of what was to go is removed.
 
     Call it only while no process works on the trial. Doing it again is fine.
 
@@ -34,7 +38,7 @@ def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: i
     Raises:
         StorageError: If the storage's folder is not there, so that nothing can be told.
     """
-    records = database.list_checkpoints(trial_id=trial_id, states=("ACTIVE", "DELETED"))
+    records = database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
     records = [record for record in records if record.storage_url == storage.url]
     if not records:
         return []
@@ -51,9 +55,11 @@ def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: i
             )
             completed.append(record.uuid)
             continue
+        if record.state == "PARTIALLY_DELETED" and has_manifest(storage, record.uuid):
+            finish_part(storage, read_manifest(storage, record.uuid), record.resources)
+            continue
         remove_files(storage, record.uuid)
-        if record.state == "ACTIVE":
-            database.checkpoint_deleted(record.uuid)
+        database.checkpoint_deleted(record.uuid)
     return completed
 
 

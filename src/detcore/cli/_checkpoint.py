@@ -255,6 +255,7 @@ def _readable(store: _Store, uuid: str) -> CheckpointRecord:
     why = {
         "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
         "DELETED": "was deleted",
+        "DELETING": "was being deleted when its process ended",
     }
     raise CheckpointStateError(
         f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"

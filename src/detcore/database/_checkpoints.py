@@ -16,7 +16,7 @@ from detcore.errors import DatabaseError, NotFoundError
 __all__ = ["CheckpointQueries"]
 
 ACTIVE, COMPLETED = "ACTIVE", "COMPLETED"
-PARTIALLY_DELETED, DELETED = "PARTIALLY_DELETED", "DELETED"
+PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED"
 _LISTED = 10
 
 
@@ -104,6 +104,18 @@ class CheckpointQueries(Queries):
             state=PARTIALLY_DELETED if resources else DELETED,
             resources=encode_document(resources or {}),
             deleted_at=now(),
+        )
+
+    def checkpoint_deleting(self, uuid: str) -> None:
+        """Record that all files of a checkpoint are about to be deleted (state DELETING).
+
+        It counts no more from now on; whoever starts its trial next deletes what is left.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+        """
+        self._update_checkpoint(
+            uuid, state=DELETING, resources=encode_document({}), deleted_at=now()
         )
 
     def get_checkpoint(self, uuid: str) -> CheckpointRecord:

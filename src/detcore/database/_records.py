@@ -143,7 +143,7 @@ class CheckpointRecord:
     """A checkpoint.
 
     Attributes:
-        state: ACTIVE (being written), COMPLETED, PARTIALLY_DELETED or DELETED.
+        state: ACTIVE (being written), COMPLETED, PARTIALLY_DELETED, DELETING or DELETED.
         metadata: What was saved with it.
         resources: Its files and their sizes in bytes.
     """
