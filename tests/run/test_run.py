@@ -122,12 +122,6 @@ def test_a_mistake_in_the_file_is_exit_code_2_with_its_place(detcore: Detcore) -
     assert f"{path}:" in finished.stderr
 
 
-def test_several_slots_are_refused_rather_than_trained_on_one(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(resources={"slots_per_trial": 2}), MODEL_DIR)
-    assert finished.code == 1
-    assert "resources.slots_per_trial is 2" in finished.stderr
-
-
 def test_a_script_is_a_trial_too(detcore: Detcore) -> None:
     model_dir = detcore.tmp_path / "script"
     model_dir.mkdir()

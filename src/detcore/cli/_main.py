@@ -50,6 +50,7 @@ class _Lazy:
 
 COMMANDS = {
     "run": _Lazy("detcore.cli._run:run", "Train an experiment, or go on with one."),
+    "launch": _Lazy("detcore.cli._launch:launch", "Run a command as several workers."),
     "experiment": _Lazy(
         "detcore.cli._experiment:experiment_group", "List and describe experiments."
     ),

@@ -31,6 +31,7 @@ Examples:
   detcore run const.yaml                      train the code beside const.yaml
   detcore run const.yaml model/ --test        one batch, one validation, one checkpoint
   detcore run const.yaml --set searcher.max_length.epochs=2
+  detcore run const.yaml --slots 2            in two worker processes
   detcore run --resume 3                      go on with experiment 3
 
 \b
@@ -61,6 +62,12 @@ Exit codes:
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a setting of the file."
 )
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train in N worker processes (resources.slots_per_trial).",
+)
 @click.pass_obj
 def run(
     obj: CliContext,
@@ -70,6 +77,7 @@ def run(
     test_mode: bool,
     as_json: bool,
     settings: tuple[str, ...],
+    slots: int | None,
 ) -> None:
     """Train an experiment in this terminal, or go on with one.
 
@@ -88,13 +96,15 @@ def run(
     )
     try:
         if config is not None:
+            if slots is not None:
+                settings = (*settings, f"resources.slots_per_trial={slots}")
             loaded = _load(config, settings, obj)
             for notice in [*loaded.notices, *_not_yet(loaded)]:
                 display.notice(notice)
             folder = (model_dir or config.parent).absolute()
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
         else:
-            result = resume_experiment(resume or 0, run_settings)
+            result = resume_experiment(resume or 0, run_settings, slots=slots)
     finally:
         display.close()
     _conclude(result, as_json=as_json)

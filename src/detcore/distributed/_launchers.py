@@ -11,7 +11,7 @@ from detcore.distributed._numbers import NAMES
 from detcore.environment import read_variables
 from detcore.errors import DistributedError
 
-__all__ = ["Place", "find_place"]
+__all__ = ["Place", "find_place", "launcher_variables"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,20 @@ def find_place() -> Place | None:
             places.append(dataclasses.replace(place, launcher=launcher))
     if not places:
         return None
-    for other in places[1:]:
-        if not places[0].agrees(other):
-            seen = "\n".join(f"  {place}" for place in places)
-            raise DistributedError(
-                f"the variables of several launchers disagree about this worker:\n{seen}\n"
-                "Unset those that are left over from another launcher, or pass the six numbers."
-            )
-    return places[0]
+    for place in places:
+        # What detcore started as one worker may have started several with another launcher.
+        if all(place.agrees(other) for other in places):
+            return place
+    seen = "\n".join(f"  {place}" for place in places)
+    raise DistributedError(
+        f"the variables of several launchers disagree about this worker:\n{seen}\n"
+        "Unset those that are left over from another launcher, or pass the six numbers."
+    )
+
+
+def launcher_variables() -> frozenset[str]:
+    """Return the names of all variables that tell a worker its place."""
+    return frozenset(name for names, _ in _LAUNCHERS.values() for name in names)
 
 
 def _place(*numbers: int, chief_ip: str | None = None) -> Place:
@@ -150,6 +156,14 @@ def _jax(values: Mapping[str, str]) -> Place:
 _Reader = Callable[[Mapping[str, str]], "Place | None"]
 # The innermost first: who started this process rather than the one that started it.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
+    "detcore": _six(
+        "DETCORE_RANK",
+        "DETCORE_SIZE",
+        "DETCORE_LOCAL_RANK",
+        "DETCORE_LOCAL_SIZE",
+        "DETCORE_CROSS_RANK",
+        "DETCORE_CROSS_SIZE",
+    ),
     "torchrun": _six(
         "RANK",
         "WORLD_SIZE",

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from detcore.environment import child_environment
 from detcore.errors import WorkerError
+from detcore.launch._job import LocalJob
+from detcore.launch._lines import Line
+from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
 
-__all__ = ["LocalLauncher", "WorkerEvent", "WorkerProcess"]
+__all__ = ["LocalLauncher", "WorkerEvent", "WorkerGroup"]
 
 _READ_BYTES = 1 << 16
+# The workers of a trial class end together; one may hang while it takes its framework down.
+_LINGER_S = 60.0
+# How often a progress bar's state becomes a line.
+_UPDATE_INTERVAL_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,112 +37,117 @@ class WorkerEvent:
 
 
 class LocalLauncher:
-    """Starts the worker of a trial as a process of this machine."""
+    """Starts the workers of a trial as processes of this machine."""
 
     def start(
         self,
         info: TrialInfo,
         *,
         home: Path,
+        slots: int = 1,
         keep_open: tuple[int, ...] = (),
         on_output: Callable[[str, str], None],
         disabled_plugins: frozenset[str] = frozenset(),
         allowed_plugins: frozenset[str] | None = None,
-    ) -> WorkerProcess:
-        """Start a worker; it ends when this process does, however that happens.
+    ) -> WorkerGroup:
+        """Start the workers; they end when this process does, however that happens.
 
         Args:
-            info: Which trial it runs.
+            info: Which trial they run.
             home: The folder of records and default checkpoints.
-            keep_open: File descriptors the worker inherits (the experiment's lock).
-            on_output: Called from a thread with ``("stdout" | "stderr", line)``.
-            disabled_plugins: Plugins that are switched off in the worker too.
+            slots: Number of workers; >= 1.
+            keep_open: File descriptors that rank 0 inherits (the experiment's lock).
+            on_output: Called from threads, one at a time, with ``("stdout" | "stderr", line)``;
+                of several workers a line begins with ``[rank=N]``.
+            disabled_plugins: Plugins that are switched off in the workers too.
             allowed_plugins: The only plugins that are on, or None for all.
 
         Raises:
-            WorkerError: If the process cannot be started.
+            WorkerError: If a process cannot be started.
         """
-        info_file = _write_info(info)
-        events_read, events_write = os.pipe()
-        leash_read, leash_write = os.pipe()
-        inherited = (events_write, leash_read, *keep_open)
         variables = {
             "DETCORE_HOME": str(home),
-            "DETCORE_TRIAL_INFO": str(info_file),
-            "DETCORE_EVENTS_FD": str(events_write),
-            "DETCORE_LEASH_FD": str(leash_read),
+            "DETCORE_TRIAL_INFO": str(_write_info(info)),
             "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
             "PYTHONUNBUFFERED": "1",
         }
         if allowed_plugins is not None:
             variables["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
+        # Imported by a worker it would be there before it is run.
+        from detcore.launch.worker import is_trial_class
+
+        job = LocalJob(slots, horovod=slots > 1)
+        linger_s = _LINGER_S if is_trial_class(info.config["entrypoint"]) else None
+        workers = Workers(_LineSink(on_output, slots), linger_s=linger_s)
+        events_read, events_write = os.pipe()
+        leash_read, leash_write = os.pipe()
+        variables["DETCORE_LEASH_FD"] = str(leash_read)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "detcore.launch.worker"],
-                cwd=info.model_dir,
-                env=child_environment(variables),
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                # Ctrl-C in the terminal reaches the runner only; it passes one signal on.
-                start_new_session=True,
-            )
-        except OSError as error:
+            for rank in range(slots):
+                # Empty: not that of an outer runner either.
+                mine = {**variables, "DETCORE_EVENTS_FD": "" if rank else str(events_write)}
+                inherited = (leash_read,) if rank else (leash_read, events_write, *keep_open)
+                workers.start(
+                    [sys.executable, "-m", "detcore.launch.worker"],
+                    job.environment(rank, mine),
+                    cwd=info.model_dir,
+                    keep_open=inherited,
+                )
+        except WorkerError:
+            job.close()
             for descriptor in (events_read, leash_write):
                 os.close(descriptor)
-            raise WorkerError(f"the worker in {info.model_dir} did not start: {error}") from error
+            raise
         finally:
             for descriptor in (events_write, leash_read):
                 os.close(descriptor)
-        return WorkerProcess(process, events_read, leash_write, on_output)
+        return WorkerGroup(workers, job, events_read, leash_write)
 
 
-class WorkerProcess:
-    """A running worker: its events, its output, its end."""
+class WorkerGroup:
+    """The running workers of a trial: the events of rank 0, their output, their end."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        events_fd: int,
-        leash_fd: int,
-        on_output: Callable[[str, str], None],
-    ) -> None:
-        self._process = process
+    def __init__(self, workers: Workers, job: LocalJob, events_fd: int, leash_fd: int) -> None:
+        self._workers = workers
+        self._job = job
         self._events_fd = events_fd
         self._leash_fd = leash_fd
         self._buffer = b""
-        self._readers = [
-            threading.Thread(target=_pump, args=(stream, name, on_output), daemon=True)
-            for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr"))
-            if stream is not None
-        ]
-        for reader in self._readers:
-            reader.start()
 
     @property
     def pid(self) -> int:
-        """The worker's process id."""
-        return self._process.pid
+        """The process id of rank 0."""
+        return self._workers.pids[0]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids by rank."""
+        return self._workers.pids
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that failed first, None while none has."""
+        return self._workers.first_failed
 
     def events(self, interval_s: float = 0.1) -> Iterator[WorkerEvent | None]:
-        """Yield what the worker tells until it ends; None when nothing came for `interval_s`."""
+        """Yield what rank 0 tells until all have ended; None when nothing came for `interval_s`."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._events_fd, selectors.EVENT_READ)
+            is_open = True
             while True:
-                ended = self._process.poll() is not None
-                if selector.select(0 if ended else interval_s):
+                self._workers.poll()
+                is_alive = self._workers.is_alive
+                if is_open and selector.select(interval_s if is_alive else 0):
                     data = os.read(self._events_fd, _READ_BYTES)
                     yield from self._parse(data)
                     if not data:
                         selector.unregister(self._events_fd)
-                        break
-                elif ended:
-                    break
+                        is_open = False
+                elif not is_alive:
+                    return
+                elif not is_open:
+                    time.sleep(interval_s)
                 yield None
-        while self._process.poll() is None:
-            time.sleep(interval_s)
-            yield None
 
     def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
@@ -148,31 +156,49 @@ class WorkerProcess:
             yield WorkerEvent(str(fields.pop("type")), fields)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Ask the worker to checkpoint and come back later."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        """Ask the workers to checkpoint and come back later."""
+        self._workers.signal(number)
 
     def kill(self) -> None:
-        """End the worker and all it started, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """End the workers and all they started, at once."""
+        self._workers.kill()
 
     def close(self) -> int:
-        """Wait for the end, release everything, and return the exit code (negative: signal)."""
-        code = self._process.wait()
-        # What the worker started may still hold its output open; it must not outlive it.
-        self.kill()
-        for reader in self._readers:
-            reader.join()
+        """Wait for the end, release everything, and return the exit code.
+
+        Returns:
+            The code of the worker that failed first (negative: signal), else 75 if one wants to
+            come back later, else 0.
+        """
+        code = self._workers.close()
+        self._job.close()
         for descriptor in (self._events_fd, self._leash_fd):
             os.close(descriptor)
         return code
 
 
-def _pump(stream: IO[bytes], name: str, on_output: Callable[[str, str], None]) -> None:
-    with stream:
-        for line in stream:
-            on_output(name, line.decode("utf-8", "replace").rstrip("\r\n"))
+class _LineSink:
+    """Hands lines on as text; of a progress bar the end, and a state now and then."""
+
+    def __init__(self, on_output: Callable[[str, str], None], slots: int) -> None:
+        self._on_output = on_output
+        self._slots = slots
+        self._shown_at: dict[tuple[int, str], float] = {}
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        if line.is_final:
+            self._shown_at.pop((rank, stream), None)
+        elif not self._is_due(rank, stream):
+            return
+        prefix = f"[rank={rank}] " if self._slots > 1 else ""
+        self._on_output(stream, prefix + line.text.decode("utf-8", "replace"))
+
+    def _is_due(self, rank: int, stream: str) -> bool:
+        now = time.monotonic()
+        if now - self._shown_at.setdefault((rank, stream), now) < _UPDATE_INTERVAL_S:
+            return False
+        self._shown_at[rank, stream] = now
+        return True
 
 
 def _write_info(info: TrialInfo) -> Path:

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.environment import child_environment, read_environment, read_variables
-from detcore.errors import InvalidHP
-from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_ERROR, EXIT_INVALID_HP
+from detcore.errors import InvalidHP, PeerLostError
+from detcore.launch._exit_codes import (
+    EXIT_COME_BACK,
+    EXIT_ERROR,
+    EXIT_INVALID_HP,
+    EXIT_PEER_LOST,
+)
 from detcore.launch._traceback import format_user_error
 
 if TYPE_CHECKING:
@@ -90,6 +95,8 @@ def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
 
 def _tell_error(error: Exception, model_dir: Path) -> int:
     print(format_user_error(error, model_dir), file=sys.stderr)
+    if isinstance(error, PeerLostError):
+        return EXIT_PEER_LOST
     return EXIT_INVALID_HP if isinstance(error, InvalidHP) else EXIT_ERROR
 
 

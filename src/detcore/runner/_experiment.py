@@ -19,7 +19,7 @@ from detcore.config import (
 )
 from detcore.database import Database, ingest_spools
 from detcore.errors import RunError
-from detcore.launch import LocalLauncher
+from detcore.launch import LocalLauncher, describe_exit, num_cores
 from detcore.launch.worker import EXIT_COME_BACK, EXIT_INVALID_HP
 from detcore.runner._lock import experiment_lock
 from detcore.types import ExperimentState, TrialInfo
@@ -120,12 +120,19 @@ def start_experiment(
             return _Run(database, settings, experiment_id, lock, test_mode).run()
 
 
-def resume_experiment(experiment_id: int, settings: RunSettings) -> ExperimentResult:
+def resume_experiment(
+    experiment_id: int, settings: RunSettings, *, slots: int | None = None
+) -> ExperimentResult:
     """Go on with an experiment from its latest checkpoint; one that is complete is left alone.
+
+    Args:
+        experiment_id: Which one.
+        settings: Where and with what.
+        slots: Number of workers from now on; default: as recorded.
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If it is running.
+        RunError: If it is running, or if its batches are too small for so many workers.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
@@ -137,7 +144,7 @@ def resume_experiment(experiment_id: int, settings: RunSettings) -> ExperimentRe
             )
         with experiment_lock(_experiment_folder(environment, experiment_id), experiment_id) as lock:
             ingest_spools(database, environment.home)
-            run = _Run(database, settings, experiment_id, lock, test_mode=False)
+            run = _Run(database, settings, experiment_id, lock, test_mode=False, slots=slots)
             if record.state == ExperimentState.COMPLETED:
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 return run.result()
@@ -154,6 +161,7 @@ class _Run:
         experiment_id: int,
         lock_fd: int,
         test_mode: bool,
+        slots: int | None = None,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -161,6 +169,8 @@ class _Run:
         self._lock_fd = lock_fd
         record = database.get_experiment(experiment_id)
         self._plain: Mapping[str, Any] = record.config
+        if slots is not None:
+            self._plain = _with_slots(record.config, slots)
         self._model_dir = record.model_dir
         self._test_mode = test_mode
         self._error: str | None = None
@@ -182,9 +192,12 @@ class _Run:
         info = self._trial_info(trial.id)
         listener = self._settings.listener
         manager = self._settings.plugins
-        worker = LocalLauncher().start(
+        slots = _slots(info.config)
+        _tell_if_crowded(slots, listener)
+        workers = LocalLauncher().start(
             info,
             home=self._settings.environment.home,
+            slots=slots,
             keep_open=(self._lock_fd,),
             on_output=listener.output,
             disabled_plugins=manager.disabled,
@@ -193,26 +206,28 @@ class _Run:
         self._database.set_trial_state(trial.id, ExperimentState.RUNNING)
         code = 1
         try:
-            listener.trial_started(info, pid=worker.pid)
-            for event in worker.events():
+            listener.trial_started(info, pid=workers.pid)
+            if slots > 1:
+                listener.notice(f"{slots} workers: processes {', '.join(map(str, workers.pids))}")
+            for event in workers.events():
                 if event is None:
-                    interrupts.forward(worker, listener)
+                    interrupts.forward(workers, listener)
                     listener.tick()
                     continue
                 if event.type == "finished" and event.fields.get("error"):
                     self._error = str(event.fields["error"])
                 listener.event(info, event)
         except BaseException:
-            worker.kill()
+            workers.kill()
             raise
         finally:
-            code = worker.close()
+            code = workers.close()
             self._was_cut_short = interrupts.is_urgent and code != 0
-            state = self._ended(trial.id, code)
+            state = self._ended(trial.id, code, workers.first_failed)
         return state
 
-    def _ended(self, trial_id: int, code: int) -> ExperimentState:
-        """Record how a worker ended, whatever it was able to say itself."""
+    def _ended(self, trial_id: int, code: int, first_failed: int | None) -> ExperimentState:
+        """Record how the workers ended, whatever they were able to say themselves."""
         ingest_spools(self._database, self._settings.environment.home)
         if code == 0:
             state = ExperimentState.COMPLETED
@@ -222,8 +237,12 @@ class _Run:
             state = ExperimentState.ERROR
             if code == EXIT_INVALID_HP and self._error is None:
                 self._error = "the trial rejected its hyperparameters"
-            if self._error is None:
-                self._error = _describe_exit(code)
+            if first_failed:
+                # Rank 0 may be able to tell only that it lost the other one.
+                own = f"; rank 0: {self._error}" if self._error else ""
+                self._error = f"rank {first_failed} {describe_exit(code)}{own}"
+            elif self._error is None:
+                self._error = f"the worker {describe_exit(code)}"
         self._database.set_trial_state(trial_id, state, error=self._error)
         return state
 
@@ -366,19 +385,27 @@ def _check_supported(config: ExperimentConfig, plugins: PluginManager) -> None:
             f"{', '.join(sorted(searchers))}.\n"
             "Other search methods come with plugins, or with a later release of detcore."
         )
-    slots = config.resources.slots_per_trial
-    if slots > 1:
+
+
+def _slots(plain: Mapping[str, Any]) -> int:
+    """Return the number of workers; 0 slots are one worker, on the CPU."""
+    return max(1, int(plain["resources"]["slots_per_trial"]))
+
+
+def _with_slots(plain: Mapping[str, Any], slots: int) -> dict[str, Any]:
+    batch_size = plain["hyperparameters"].get("global_batch_size")
+    if isinstance(batch_size, int) and batch_size < slots:
         raise RunError(
-            f"resources.slots_per_trial is {slots}, but this release trains a trial in one "
-            "process.\nSet it to 1; training on several processes comes with a later release."
+            f"{slots} workers, but hyperparameters.global_batch_size is {batch_size}: each worker "
+            f"needs at least one record per batch.\nGo on with at most {batch_size}."
         )
+    return {**plain, "resources": {**plain["resources"], "slots_per_trial": slots}}
 
 
-def _describe_exit(code: int) -> str:
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"the worker was killed by {name}"
-    return f"the worker ended with exit code {code}"
+def _tell_if_crowded(slots: int, listener: RunListener) -> None:
+    cores = num_cores()
+    if slots > cores:
+        listener.notice(
+            f"{slots} workers share {cores} CPU core{'s' if cores > 1 else ''}: without a GPU "
+            f"each, more than {cores} make training slower, not faster"
+        )

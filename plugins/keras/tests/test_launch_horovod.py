@@ -1,0 +1,251 @@
+"""``detcore launch`` and ``detcore run --slots`` with a real Horovod, also on several "machines".
+
+Addresses of the loopback interface stand for machines, and a script that runs its command here
+stands for ssh.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+# TensorFlow 2.16 brought Keras 3, and Horovod 0.28 does not compile against it.
+if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16):
+    pytest.skip("there is no Horovod for this TensorFlow", allow_module_level=True)
+
+ALLREDUCE = """
+import os
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from detcore import core
+
+for attempt in range(2):  # the second one must not find the addresses of the first
+    hvd.init()
+    total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum).numpy().tolist()
+    numbers = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size())
+    print("RESULT", attempt, *numbers, total, flush=True)
+    hvd.shutdown()
+with core.DistributedContext.from_env() as distributed:
+    print("CONTEXT", distributed.allgather(distributed.rank), flush=True)
+"""
+ACROSS = """
+import json, os, signal, sys, time
+from pathlib import Path
+import horovod.tensorflow as hvd
+
+hvd.init()
+from detcore import core
+with core.DistributedContext.from_horovod(hvd) as distributed:
+    ranks = distributed.allgather((distributed.rank, distributed.cross_rank, os.getpid()))
+    assert distributed.cross_size == 2
+
+def end(number, frame):
+    print("got", number, flush=True)
+    os._exit(75)
+
+signal.signal(signal.SIGUSR1, end)
+told = {"ranks": ranks, "token": os.environ.get("MY_TOKEN"), "chosen": os.environ.get("CHOSEN")}
+Path(f"ready-{hvd.rank()}.part").write_text(json.dumps(told))
+Path(f"ready-{hvd.rank()}.part").rename(f"ready-{hvd.rank()}")
+time.sleep(60)
+"""
+STUBBORN = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+rank = os.environ["HOROVOD_RANK"]
+Path(f"ready-{rank}").write_text(str(os.getpid()))
+if sys.argv[1] == rank:
+    while len(list(Path(".").glob("ready-?"))) < 2: time.sleep(0.05)
+    sys.exit(3)
+time.sleep(60)
+"""
+SSH = """#!{python}
+import os, sys
+words = sys.argv[1:]
+while words[0].startswith("-"):
+    words = words[2:]  # each option of horovodrun's and ours takes a value
+host, *words = words
+while words and words[0].startswith("-"):
+    words = words[2:]
+assert host == "127.0.0.2"
+os.environ["SSH_CONNECTION"] = "127.0.0.1 50000 127.0.0.2 22"
+os.execvp("sh", ["sh", "-c", " ".join(words)])
+"""
+HOSTS = ("--launcher", "horovod", "--hosts", "127.0.0.1:1,127.0.0.2:1")
+
+
+class Detcore:
+    """The `detcore` command, in a folder of its own, where `ssh` stays on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.variables: dict[str, str] = {}
+        self.started: list[subprocess.Popen[str]] = []
+        (folder / "bin").mkdir()
+        (folder / "bin" / "ssh").write_text(SSH.format(python=sys.executable))
+        (folder / "bin" / "ssh").chmod(0o700)
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "detcore", *map(str, words)],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "HOME": str(self.folder),
+                "DETCORE_HOME": str(self.folder / "home"),
+                **self.variables,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def script(self, source: str) -> Path:
+        path = self.folder / "worker.py"
+        path.write_text(source)
+        return path
+
+    def ready(self) -> list[str]:
+        """Wait for both workers; return what they wrote."""
+
+        def both() -> list[str]:
+            found = [path.read_text() for path in sorted(self.folder.glob("ready-?"))]
+            return found if len(found) == 2 and all(found) else []
+
+        return wait_for(both, self.started[-1])
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
+    command = Detcore(tmp_path)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        if process is not None and process.poll() not in (None, -signal.SIGKILL):
+            raise AssertionError(f"the job ended too soon: {process.communicate()}")
+        time.sleep(0.05)
+    raise TimeoutError("the condition did not come true")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def command_lines() -> str:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().decode("utf-8", "replace"))
+        except OSError:  # it ended meanwhile
+            continue
+    return "\n".join(lines)
+
+
+def test_horovod_is_here() -> None:
+    assert importlib.util.find_spec("horovod") is not None, "this environment must have Horovod"
+
+
+def test_four_workers_add_up_their_ranks(detcore: Detcore) -> None:
+    script = detcore.script(ALLREDUCE)
+    job = detcore.start("launch", "--launcher", "horovod", "-n", 4, "--", "python", script)
+    stdout, stderr = job.communicate(timeout=200)
+    assert job.returncode == 0, stderr
+    for rank in range(4):
+        for attempt in range(2):
+            assert f"[rank={rank}] RESULT {attempt} {rank} 4 {rank} 4 1 [10.0]" in stdout
+        assert f"[rank={rank}] CONTEXT [0, 1, 2, 3]" in stdout
+
+
+def test_a_trial_of_two_slots_can_use_horovod(detcore: Detcore) -> None:
+    detcore.script(ALLREDUCE)
+    (detcore.folder / "exp.yaml").write_text(
+        "name: horovod\nentrypoint: python worker.py\n"
+        "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    )
+    job = detcore.start("run", "exp.yaml", "--slots", 2)
+    stdout, stderr = job.communicate(timeout=200)
+    assert job.returncode == 0, stdout + stderr
+    for rank in range(2):
+        assert f"[rank={rank}] RESULT 1 {rank} 2 {rank} 2 1 [3.0]" in stdout
+        assert f"[rank={rank}] CONTEXT [0, 1]" in stdout
+
+
+def test_two_machines(detcore: Detcore) -> None:
+    detcore.variables = {
+        "MY_TOKEN": "zq-not-for-everybody",
+        "AWS_SECRET_ACCESS_KEY": "zq-aws",
+        "DETCORE_JOB_KEY": "zq-key",
+        "CHOSEN": "by me",
+    }
+    script = detcore.script(ACROSS)
+    job = detcore.start("launch", *HOSTS, "--env", "CHOSEN", "--", "python", script)
+    told = [json.loads(text) for text in detcore.ready()]
+    lines = command_lines()
+    assert "horovodrun" in lines
+    assert "zq-" not in lines, "a secret is on a command line"
+    for worker in told:
+        assert [rank[:2] for rank in worker["ranks"]] == [[0, 0], [1, 1]]
+        assert worker["token"] is None
+        assert worker["chosen"] == "by me"
+    job.send_signal(signal.SIGUSR1)
+    stdout, stderr = job.communicate(timeout=60)
+    assert job.returncode == 75, stderr
+    got = sorted(line for line in stdout.splitlines() if "got" in line)
+    assert got == [f"[rank={rank}] got {int(signal.SIGUSR1)}" for rank in range(2)]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, failing: int) -> None:
+    script = detcore.script(STUBBORN)
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, failing)
+    pids = [int(text) for text in detcore.ready()]
+    _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 3, stderr
+    assert f"rank {failing} ended with exit code 3; ending the others" in stderr
+    assert not any(map(is_running, pids))
+
+
+def test_a_killed_launcher_leaves_nothing_on_other_machines(detcore: Detcore) -> None:
+    script = detcore.script(STUBBORN)
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, "none")
+    pids = [int(text) for text in detcore.ready()]
+    job.kill()
+    job.communicate()
+    wait_for(lambda: not any(map(is_running, pids)))
+
+
+def test_a_machine_that_cannot_be_reached_is_told(detcore: Detcore) -> None:
+    (detcore.folder / "bin" / "ssh").write_text("#!/bin/sh\necho no route to $5 >&2\nexit 255\n")
+    job = detcore.start("launch", *HOSTS, "--", "python", "-c", "pass")
+    _, stderr = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert "horovodrun did not start the workers" in stderr
+    assert "ssh not successful for host 127.0.0.2" in stderr

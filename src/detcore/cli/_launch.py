@@ -1,0 +1,174 @@
+"""``detcore launch``: run a command as several workers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.launch import Host, LauncherName
+
+__all__ = ["launch"]
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore launch -n 4 -- python train.py
+  detcore launch --launcher horovod -n 2 -- python train.py
+  detcore launch --launcher horovod --hosts a:4,b:4 -- python train.py
+
+\b
+Exit codes:
+  0      all workers ended well
+  2      the command line is wrong
+  75     a worker wants to come back later, and none failed
+  other  that of the worker that failed first; 128 + n: killed by signal n
+"""
+
+
+@click.command(
+    epilog=_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[--launcher local|horovod|torch] -n N [--hosts a:4,b:4] --",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["local", "horovod", "torch"]),
+    default="local",
+    show_default=True,
+    help="Whose variables tell a worker who it is, besides detcore's own.",
+)
+@click.option(
+    "-n",
+    "--num-workers",
+    "num_workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many workers.  [default with --hosts: all slots]",
+)
+@click.option("--hosts", metavar="NAME:SLOTS,...", help="Machines to use (with horovod).")
+@click.option(
+    "--network-interface",
+    metavar="NAME",
+    help="Which one leads to the other machines, the same on all.  [default: found out]",
+)
+@click.option(
+    "--env",
+    "exported",
+    multiple=True,
+    metavar="NAME",
+    help="Pass a variable on to the hosts, besides the harmless ones; may be given again.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.pass_obj
+def launch(
+    obj: CliContext,
+    launcher: LauncherName,
+    num_workers: int | None,
+    hosts: str | None,
+    network_interface: str | None,
+    exported: tuple[str, ...],
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND in several worker processes.
+
+    Each line that a worker prints begins with its rank. SIGINT, SIGTERM and SIGUSR1 are passed
+    on; when one worker fails the rest are ended.
+    """
+    if not command:
+        raise click.UsageError("there is no COMMAND to run, such as: -- python train.py")
+    if hosts is None and (network_interface or exported):
+        raise click.UsageError("--network-interface and --env belong to --hosts")
+    from detcore.launch import Printer, run_on_hosts, run_workers
+
+    # "python" means this environment's Python, whether it was activated or not.
+    search_path = f"{Path(sys.executable).parent}:{obj.environment.search_path}"
+    line = [_find_program(command[0], search_path), *command[1:]]
+    variables = {"PATH": search_path}
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
+    if hosts is not None:
+        found, number = _check_hosts(hosts, num_workers, launcher)
+        code = run_on_hosts(
+            line,
+            horovodrun=_find_horovodrun(),
+            hosts=found,
+            num_workers=number,
+            network_interface=network_interface,
+            variables=variables,
+            exported=exported,
+            printer=printer,
+            notice=_notice,
+        )
+    elif num_workers is None:
+        raise click.UsageError("give the number of workers: -n N")
+    else:
+        code = run_workers(
+            line,
+            num_workers=num_workers,
+            launcher=launcher,
+            variables=variables,
+            printer=printer,
+            notice=_notice,
+        )
+    raise SystemExit(code)
+
+
+def _notice(text: str) -> None:
+    click.echo(f"detcore launch: {text}", err=True)
+
+
+def _check_hosts(hosts: str, num_workers: int | None, launcher: str) -> tuple[list[Host], int]:
+    from detcore.launch import parse_hosts
+
+    if launcher != "horovod":
+        raise click.UsageError(
+            f"--hosts works with --launcher horovod, not with {launcher}.\n"
+            "With PyTorch, run torchrun on each machine."
+        )
+    try:
+        found = parse_hosts(hosts)
+    except ValueError as error:
+        raise click.UsageError(f"--hosts: {error}") from error
+    slots = sum(host.slots for host in found)
+    if num_workers is not None and num_workers > slots:
+        raise click.UsageError(f"-n {num_workers}, but the hosts have {slots} slots: {hosts}")
+    return found, num_workers or slots
+
+
+def _find_horovodrun() -> str:
+    path = Path(sys.executable).parent / "horovodrun"
+    if not path.is_file():
+        raise click.UsageError(
+            f"--hosts needs horovodrun, but there is no {path}.\n"
+            "Install Horovod in this environment: HOROVOD_WITH_GLOO=1 pip install horovod"
+        )
+    return str(path)
+
+
+def _find_program(name: str, search_path: str) -> str:
+    found = shutil.which(name, path=search_path)
+    if found is not None:
+        return found
+    if name.endswith(".py") and Path(name).is_file():
+        raise click.UsageError(f"{name} is no program by itself; write: -- python {name}")
+    raise click.UsageError(f"no program is called {name!r}.\n{_hint(name, search_path)}")
+
+
+def _hint(name: str, search_path: str) -> str:
+    import difflib
+
+    if "/" in name:
+        return "There is no such file, or it may not be executed."
+    names = {
+        path.name
+        for folder in search_path.split(":")
+        if Path(folder).is_dir()
+        for path in Path(folder).iterdir()
+    }
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"Did you mean {near[0]!r}?" if near else "Give its path, or see to your PATH."

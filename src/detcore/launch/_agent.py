@@ -1,0 +1,83 @@
+"""What ``horovodrun`` starts on each machine: it starts the worker and watches over it.
+
+It tells the launcher, between the worker's lines, how to reach the worker and how that ended; and
+it ends the worker when nobody hears it any more, because the launcher or the connection is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from detcore.environment import child_environment, read_variables
+from detcore.launch._job import default_settings
+from detcore.launch._lines import MARK
+
+__all__ = ["main"]
+
+_EXIT_NOT_STARTED = 127
+_GRACE_S = 5.0
+_STDOUT = 1
+
+
+def main(command: Sequence[str]) -> int:
+    """Run a worker to its end.
+
+    Args:
+        command: Program and arguments.
+
+    Returns:
+        0, whatever the worker's code, which the launcher is told: horovodrun would end the
+        others at once.
+    """
+    told = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
+    environment = child_environment(
+        {}, defaults=default_settings(int(told.get("HOROVOD_LOCAL_SIZE", "1")))
+    )
+    try:
+        worker = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as error:
+        print(f"{command[0]} did not start: {error}", file=sys.stderr)
+        _tell("ended", _EXIT_NOT_STARTED)
+        return 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: worker.send_signal(received))
+    threading.Thread(target=_end_when_unheard, args=(worker,), daemon=True).start()
+    way = "ssh" if "SSH_CONNECTION" in told else "direct"
+    _tell("started", way, told.get("HOROVOD_HOSTNAME", "localhost"), worker.pid)
+    code = worker.wait()
+    _signal_group(worker, signal.SIGKILL)
+    _tell("ended", code)
+    return 0
+
+
+def _tell(*words: object) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(_STDOUT, MARK + (" ".join(map(str, words)) + "\n").encode())
+
+
+def _end_when_unheard(worker: subprocess.Popen[bytes]) -> None:
+    poll = select.poll()
+    poll.register(_STDOUT, 0)  # errors and hang-ups are always told
+    poll.poll()
+    _signal_group(worker, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        worker.wait(_GRACE_S)
+    _signal_group(worker, signal.SIGKILL)
+
+
+def _signal_group(worker: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(worker.pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,227 @@
+"""Running any command as several workers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from detcore.environment import read_environment
+from detcore.launch import _guard
+from detcore.launch._exit_codes import EXIT_COME_BACK
+from detcore.launch._exported import exported_environment
+from detcore.launch._horovodrun import HorovodRun
+from detcore.launch._hosts import Host, chief_address, interface_towards
+from detcore.launch._job import LocalJob, outer_variables
+from detcore.launch._printer import Printer
+from detcore.launch._workers import Workers
+
+__all__ = ["LauncherName", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
+
+LauncherName = Literal["local", "horovod", "torch"]
+
+_POLL_S = 0.1
+_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+def run_workers(
+    command: Sequence[str],
+    *,
+    num_workers: int,
+    launcher: LauncherName,
+    variables: Mapping[str, str],
+    printer: Printer,
+    notice: Callable[[str], None],
+) -> int:
+    """Run a command in several processes of this machine until all have ended.
+
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on; a second SIGINT ends all at once. When one
+    fails the rest are ended. If this process is killed, so are they.
+
+    Args:
+        command: Program and arguments.
+        num_workers: How many processes; >= 1.
+        launcher: Whose variables they find, besides detcore's own.
+        variables: More variables for all of them.
+        printer: Takes their output.
+        notice: Told, in a line, what happens to the job.
+
+    Returns:
+        The exit code of the first that failed (128 + n: killed by signal n), else 75 if one
+        wants to come back later, else 0.
+
+    Raises:
+        WorkerError: If a process cannot be started.
+    """
+    events_fd = read_environment().events_fd  # of a trial whose command is `detcore launch ...`
+    workers = Workers(printer)
+    with ExitStack() as stack:
+        job = LocalJob(num_workers, horovod=launcher == "horovod", torch=launcher == "torch")
+        stack.callback(job.close)
+        guard = stack.enter_context(_guarded())
+        signals = stack.enter_context(_Signals())
+        stack.callback(workers.kill)  # those that an error here leaves behind
+        for rank in range(num_workers):
+            mine = dict(variables) if rank == 0 else {**variables, "DETCORE_EVENTS_FD": ""}
+            keep_open = (events_fd,) if rank == 0 and events_fd is not None else ()
+            guard(f"+{workers.start(command, job.environment(rank, mine), keep_open=keep_open)}")
+        return _follow(
+            workers, printer, signals, notice, lambda rank: guard(f"-{workers.pids[rank]}")
+        )
+
+
+def run_on_hosts(
+    command: Sequence[str],
+    *,
+    horovodrun: str,
+    hosts: Sequence[Host],
+    num_workers: int,
+    network_interface: str | None,
+    variables: Mapping[str, str],
+    exported: Sequence[str],
+    printer: Printer,
+    notice: Callable[[str], None],
+) -> int:
+    """Run a command on several machines through ``horovodrun``; see `run_workers`.
+
+    Args:
+        command: Program and arguments; the same paths on all machines.
+        horovodrun: Path of that program.
+        hosts: The machines; rank 0 runs on the first one.
+        num_workers: How many processes in all.
+        network_interface: Its name on all machines; None: the one that leads to the hosts.
+        variables: Variables for all workers.
+        exported: Names of this process's variables that the workers find too.
+        printer: Takes their output.
+        notice: Told, in a line, what happens to the job.
+
+    Returns:
+        As `run_workers` does.
+
+    Raises:
+        ConfigError: If a variable may not be passed on.
+        WorkerError: If a host has no address, or horovodrun does not start.
+    """
+    told = {"PYTHONUNBUFFERED": "1", "DET_CHIEF_IP": chief_address(hosts), **variables}
+    line = [
+        *(horovodrun, "--gloo", "-np", str(num_workers)),
+        *("-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)),
+        # Named, so that horovodrun does not look for it: it would put a secret on command lines.
+        *("--network-interfaces", network_interface or interface_towards(hosts)),
+        *(sys.executable, "-m", "detcore.launch._agent", *command),
+    ]
+    with ExitStack() as stack:
+        guard = stack.enter_context(_guarded())
+        signals = stack.enter_context(_Signals())
+        environment = exported_environment(told, exported, outer_variables())
+        run = HorovodRun(line, environment, printer)
+        stack.callback(run.kill)
+        guard(f"+{run.pid}")
+        code = _follow(run, printer, signals, notice, lambda rank: None)
+        guard(f"-{run.pid}")
+        if run.first_failed is None and code not in (0, EXIT_COME_BACK):
+            notice("\n".join(["horovodrun did not start the workers:", *run.messages]))
+    return code
+
+
+def _follow(
+    workers: Workers | HorovodRun,
+    printer: Printer,
+    signals: _Signals,
+    notice: Callable[[str], None],
+    ended: Callable[[int], None],
+) -> int:
+    """Look after workers to their end; return the code for the shell."""
+    try:
+        while workers.is_alive:
+            for rank, code in workers.poll(_POLL_S):
+                ended(rank)
+                if workers.first_failed == rank:
+                    others = "; ending the others" if workers.is_alive else ""
+                    notice(f"rank {rank} {describe_exit(code)}{others}")
+            signals.pass_on(workers)
+            if printer.is_broken and workers.is_alive and not workers.is_ending:
+                workers.end()
+        code = workers.close()
+    finally:
+        printer.close()
+    return _EXIT_BROKEN_PIPE if printer.is_broken else shell_code(code)
+
+
+def shell_code(code: int) -> int:
+    """Return a process's code as shells have it: 128 + n for signal n."""
+    return code if code >= 0 else 128 - code
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: ``"ended with exit code 3"``, ``"was killed by SIGKILL"``."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+class _Signals:
+    """Collects the signals that this process gets, to pass them on."""
+
+    def __init__(self) -> None:
+        self._received: deque[int] = deque()
+        self._num_interrupts = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._received.append(number)
+
+    def pass_on(self, workers: Workers | HorovodRun) -> None:
+        """Pass on what was received since; a second SIGINT ends all at once."""
+        while self._received:
+            number = self._received.popleft()
+            self._num_interrupts += number == signal.SIGINT
+            if number == signal.SIGINT and self._num_interrupts > 1:
+                workers.kill()
+            else:
+                workers.signal(number, with_children=number == signal.SIGINT)
+
+
+@contextmanager
+def _guarded() -> Iterator[Callable[[str], None]]:
+    """Start the process that outlives this one; yield how to tell it what to watch."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(_guard.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
+        start_new_session=True,
+    )
+
+    def tell(command: str) -> None:
+        if guard.stdin is not None:
+            with suppress(BrokenPipeError):  # somebody killed it: the job goes on without
+                guard.stdin.write(command + "\n")
+
+    try:
+        yield tell
+    finally:
+        with guard, suppress(BrokenPipeError):
+            pass

@@ -1,0 +1,187 @@
+"""Running a command on several machines, through ``horovodrun``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+from detcore.launch._exit_codes import EXIT_COME_BACK
+from detcore.launch._lines import MARK, Line, LineCutter
+from detcore.launch._workers import GRACE_S, NOTICE_S, Sink, Workers
+
+__all__ = ["HorovodRun"]
+
+_PREFIX = re.compile(rb"\[(\d+)\]<(stdout|stderr)>:")
+_ENDED = re.compile(r"Process (\d+) exit with status code (\d+)")
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
+_KEPT_MESSAGES = 200
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Worker:
+    way: str
+    host: str
+    pid: int
+
+
+class HorovodRun:
+    """A running ``horovodrun`` and the workers it started; the rules are those of `Workers`.
+
+    Signals go to the workers directly, or over ssh: horovodrun passes none on.
+
+    Args:
+        command: The command line of horovodrun.
+        environment: All its variables; it puts them on command lines.
+        sink: Takes what the workers print.
+    """
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], sink: Sink) -> None:
+        self._sink = sink
+        self._cutters: dict[tuple[int, str], LineCutter] = {}
+        self._news: queue.SimpleQueue[tuple[int, list[str]]] = queue.SimpleQueue()
+        self._running: dict[int, _Worker] = {}
+        self._codes: dict[int, int] = {}
+        self._first_failed: int | None = None
+        self._end_at: float | None = None
+        self._kill_at: float | None = None
+        self._calls: list[subprocess.Popen[bytes]] = []
+        self.messages: list[str] = []
+        self._run = Workers(self._take, make_cutter=_Pieces)
+        self.pid = self._run.start(command, environment)
+
+    def _take(self, rank: int, stream: str, line: Line) -> None:
+        match = _PREFIX.match(line.text)
+        if match is None:
+            if len(self.messages) < _KEPT_MESSAGES:
+                self.messages.append(line.text.decode("utf-8", "replace").rstrip())
+            return
+        rank, stream = int(match[1]), match[2].decode()
+        text, mark, told = line.text[match.end() :].partition(MARK)
+        cutter = self._cutters.setdefault((rank, stream), LineCutter())
+        lines = [*cutter.feed(text), *(cutter.finish() if mark else ())]
+        for whole in lines:
+            self._sink(rank, stream, whole)
+        if mark:
+            self._news.put((rank, told.decode().split()))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether horovodrun has not ended, as of the last `poll`."""
+        return self._run.is_alive
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that failed first, None while none has."""
+        return self._first_failed
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether those that are left were asked to end."""
+        return self._kill_at is not None
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Return the ranks that ended since, with their codes; see `Workers.poll`."""
+        self._run.poll(timeout_s)
+        ended = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                rank, (what, *words) = self._news.get_nowait()
+                if what == "started":
+                    self._running[rank] = _Worker(words[0], words[1], int(words[2]))
+                    if self.is_ending:
+                        self._send(signal.SIGTERM, [self._running[rank]], with_children=False)
+                    continue
+                self._running.pop(rank, None)
+                code = self._codes[rank] = int(words[0])
+                ended.append((rank, code))
+                if code not in (0, EXIT_COME_BACK) and self._first_failed is None:
+                    self._first_failed = rank
+                    self._end_at = time.monotonic() + NOTICE_S
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at and not self._run.is_ending:
+            self.kill()
+        elif self._kill_at is None and self._end_at is not None and now >= self._end_at:
+            self.end()
+        self._calls = [call for call in self._calls if call.poll() is None]
+        return ended
+
+    def end(self) -> None:
+        """Ask all to end; kill those that are still there after the grace time."""
+        self._kill_at = self._kill_at or time.monotonic() + GRACE_S
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all workers, and horovodrun."""
+        self._kill_at = self._kill_at or time.monotonic()
+        self.signal(signal.SIGKILL, with_children=True)
+        self._run.end()
+
+    def signal(self, number: int, *, with_children: bool = False) -> None:
+        """Pass a signal on to every worker; see `Workers.signal`."""
+        self._send(number, list(self._running.values()), with_children=with_children)
+        if not self._running and number != signal.SIGUSR1:
+            self._run.signal(signal.SIGTERM)  # it is still connecting
+
+    def _send(self, number: int, workers: list[_Worker], *, with_children: bool) -> None:
+        over_ssh: dict[str, list[str]] = {}
+        for worker in workers:
+            target = -worker.pid if with_children else worker.pid
+            if worker.way == "ssh":
+                over_ssh.setdefault(worker.host, []).append(str(target))
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target, number)
+        for host, targets in over_ssh.items():
+            name = signal.Signals(number).name.removeprefix("SIG")
+            self._calls.append(
+                subprocess.Popen(
+                    [*_SSH, host, f"kill -s {name} -- {' '.join(targets)}"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+
+    def close(self) -> int:
+        """Wait for the end; return the code as `Workers.close` does."""
+        run_code = self._run.close()
+        self.poll(0.0)
+        # Those whose agent was killed are still there.
+        self._send(signal.SIGKILL, list(self._running.values()), with_children=True)
+        for call in self._calls:
+            call.wait(GRACE_S)
+        for (rank, stream), cutter in self._cutters.items():
+            for line in cutter.finish():
+                self._sink(rank, stream, line)
+        if self._first_failed is not None:
+            return self._codes[self._first_failed]
+        # A worker whose agent was killed, or a connection that broke, is told by horovodrun only.
+        for match in filter(None, map(_ENDED.match, self.messages)):
+            self._first_failed = int(match[1])
+            return int(match[2])
+        return run_code or (EXIT_COME_BACK if EXIT_COME_BACK in self._codes.values() else 0)
+
+
+class _Pieces:
+    """Cuts horovodrun's output after each return and line end, where it puts a new rank."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Line]:
+        """Yield the pieces that `data` completes, with their ends."""
+        *pieces, self._rest = re.split(rb"(?<=[\r\n])", self._rest + data)
+        yield from map(Line, pieces)
+
+    def finish(self) -> Iterator[Line]:
+        """Yield what was left without an end."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            yield Line(rest)

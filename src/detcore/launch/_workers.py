@@ -1,0 +1,222 @@
+"""Processes that belong together: they are signalled together, and end together."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from detcore.errors import WorkerError
+from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
+from detcore.launch._lines import Cutter, Line, LineCutter
+from detcore.launch._pump import Pump
+
+__all__ = ["GRACE_S", "NOTICE_S", "Sink", "Workers"]
+
+# Time for the others to notice by themselves, and for the one that is to blame to say why.
+NOTICE_S = 2.0
+GRACE_S = 5.0
+_ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+
+
+class Sink(Protocol):
+    """Takes what workers print; called from one thread at a time."""
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
+
+
+class Workers:
+    """The processes of one job, each with a session of its own.
+
+    When one has failed the rest have two seconds to end by themselves; then they get SIGTERM, and
+    five seconds later SIGKILL. A worker that ends with 0 or 75 (come back later) has not failed,
+    and the others go on.
+
+    Args:
+        sink: Takes what they print.
+        make_cutter: Makes what cuts a stream into lines.
+        linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
+            they are ended then, which is no failure. None: as long as they like.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        make_cutter: Callable[[], Cutter] = LineCutter,
+        linger_s: float | None = None,
+    ) -> None:
+        self._make_cutter = make_cutter
+        self._linger_s = linger_s
+        self._sink = sink
+        self._sink_lock = threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pumps: list[Pump] = []
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._codes: dict[int, int] = {}
+        self._first_failed: int | None = None
+        self._end_at: float | None = None
+        self._kill_at: float | None = None
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        cwd: str | Path | None = None,
+        keep_open: tuple[int, ...] = (),
+    ) -> int:
+        """Start the next rank; return its process id.
+
+        Raises:
+            WorkerError: If it cannot be started; those started before are ended.
+        """
+        rank = len(self._processes)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment,
+                pass_fds=keep_open,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # Ctrl-C in the terminal reaches this process only, which passes it on once.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.kill()
+            self.close()
+            raise WorkerError(f"rank {rank} ({command[0]}) did not start: {error}") from error
+        self._processes.append(process)
+        for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
+            if stream is not None:
+                self._pumps.append(Pump(stream, rank, name, self._take, self._make_cutter()))
+        threading.Thread(
+            target=self._wait, args=(rank, process), name=f"detcore-wait-{rank}", daemon=True
+        ).start()
+        return process.pid
+
+    def _take(self, rank: int, stream: str, line: Line) -> None:
+        with self._sink_lock:
+            self._sink(rank, stream, line)
+
+    def _wait(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self._ended.put(rank)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids by rank, ended ones too."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that failed first, None while none has."""
+        return self._first_failed
+
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[int, int]]:
+        """Look after them: returns the ranks that ended since, with their codes, in that order.
+
+        Args:
+            timeout_s: How long to wait for one to end, in seconds.
+        """
+        news = []
+        with contextlib.suppress(queue.Empty):
+            rank = self._ended.get(timeout=timeout_s) if timeout_s else self._ended.get_nowait()
+            while True:
+                news.append((rank, self._note_end(rank)))
+                rank = self._ended.get_nowait()
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self.kill()
+        elif self._kill_at is None and self._end_at is not None and now >= self._end_at:
+            self.end()
+        return news
+
+    def _note_end(self, rank: int) -> int:
+        code = self._processes[rank].returncode
+        self._codes[rank] = code
+        # What the worker started must not outlive it, or it keeps its output open.
+        self._signal_group(rank, signal.SIGKILL)
+        if code in (0, EXIT_COME_BACK):
+            if rank == 0 and self._linger_s is not None:
+                self._end_at = self._end_at or time.monotonic() + self._linger_s
+        elif self._is_to_blame(code):
+            self._first_failed = rank
+            self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
+        return code
+
+    def _is_to_blame(self, code: int) -> bool:
+        """Whether the rank that ended now, with a failure, is the reason why the job ends."""
+        if self.is_ending and code in _ENDED_BY_US:
+            return False
+        if self._first_failed is None:
+            return True
+        # A rank that lost another one may end before that other one does.
+        return self._codes[self._first_failed] == EXIT_PEER_LOST != code
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any has not ended, as of the last `poll`."""
+        return len(self._codes) < len(self._processes)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether those that are left were asked to end."""
+        return self._kill_at is not None
+
+    def end(self) -> None:
+        """Ask all to end; kill those that are still there after the grace time."""
+        self._kill_at = self._kill_at or time.monotonic() + GRACE_S
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int, *, with_children: bool = False) -> None:
+        """Pass a signal on to every worker.
+
+        Args:
+            number: The signal.
+            with_children: Also to what the workers started, as a terminal does with Ctrl-C.
+        """
+        for rank, process in enumerate(self._processes):
+            if rank in self._codes:
+                continue
+            if with_children:
+                self._signal_group(rank, number)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+
+    def kill(self) -> None:
+        """End all workers and all they started, at once."""
+        for rank in range(len(self._processes)):
+            if rank not in self._codes:
+                self._signal_group(rank, signal.SIGKILL)
+
+    def _signal_group(self, rank: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._processes[rank].pid, number)
+
+    def close(self) -> int:
+        """Wait for the end of all and of their output; return the code of the job.
+
+        Returns:
+            The code of the first that failed (negative: signal), else 75 if one wants to come
+            back later, else 0.
+        """
+        while self.is_alive:
+            self.poll(0.1)
+        for pump in self._pumps:
+            pump.join()
+        if self._first_failed is not None:
+            return self._codes[self._first_failed]
+        return EXIT_COME_BACK if EXIT_COME_BACK in self._codes.values() else 0

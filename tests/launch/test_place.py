@@ -1,0 +1,51 @@
+"""What a worker makes of detcore's variables beside those of another launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from detcore.distributed import launcher_variables
+from detcore.distributed._launchers import find_place
+from detcore.errors import DistributedError
+from detcore.launch._job import LocalJob
+
+
+def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tuple[str, int, int]:
+    for name in launcher_variables():
+        monkeypatch.delenv(name, raising=False)
+    for name in launcher_variables() & variables.keys():
+        monkeypatch.setenv(name, variables[name])
+    place = find_place()
+    assert place is not None
+    return (place.launcher, *place.numbers[:2])
+
+
+@pytest.mark.parametrize(("horovod", "torch"), [(False, False), (True, False), (False, True)])
+def test_all_that_a_job_sets_agrees(
+    monkeypatch: pytest.MonkeyPatch, horovod: bool, torch: bool
+) -> None:
+    job = LocalJob(3, horovod=horovod, torch=torch)
+    variables = job.environment(2, {})
+    job.close()
+    assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
+
+
+def test_one_worker_of_detcore_may_start_several_with_another_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outer, inner = LocalJob(1), LocalJob(2, torch=True)
+    of_torch = {
+        name: value
+        for name, value in inner.environment(1, {}).items()
+        if not name.startswith("DETCORE_")
+    }
+    variables = {**of_torch, **_of_detcore(outer.environment(0, {}))}
+    assert place_in(monkeypatch, variables) == ("torchrun", 1, 2)
+    other = _of_detcore(LocalJob(4).environment(3, {}))
+    with pytest.raises(DistributedError, match=r"detcore: rank=3, size=4.*\n.*torchrun: rank=1"):
+        place_in(monkeypatch, {**of_torch, **other})
+    inner.close()
+
+
+def _of_detcore(variables: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith("DETCORE_")}

@@ -1,0 +1,123 @@
+"""The key-value server, asked as Horovod asks it, and as nobody should."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from detcore.launch._peer import is_own_peer
+from detcore.launch._rendezvous import RendezvousServer
+
+
+@pytest.fixture
+def server() -> Iterator[RendezvousServer]:
+    server = RendezvousServer({"global": 2})
+    yield server
+    server.close()
+
+
+def ask(
+    server: RendezvousServer, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    result = answer.status, answer.read()
+    connection.close()
+    return result
+
+
+def test_a_value_is_there_once_it_was_put(server: RendezvousServer) -> None:
+    assert ask(server, "GET", "/global/0") == (404, b"")
+    assert ask(server, "PUT", "/global/0", b"\x00address\xff") == (200, b"")
+    assert ask(server, "GET", "/global/0") == (200, b"\x00address\xff")
+    assert ask(server, "GET", "/local/0") == (404, b"")
+
+
+def test_a_scope_is_emptied_when_all_ranks_are_done_with_it(server: RendezvousServer) -> None:
+    for rank in "01":
+        ask(server, "PUT", f"/global/{rank}", b"old")
+    for _ in range(2):
+        ask(server, "DELETE", "/global/0")
+    assert ask(server, "GET", "/global/1")[0] == 200
+    ask(server, "DELETE", "/global/1")
+    assert ask(server, "GET", "/global/0")[0] == 404
+    ask(server, "PUT", "/other/key", b"value")
+    ask(server, "DELETE", "/other/key")
+    assert ask(server, "GET", "/other/key")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (b"GET /global HTTP/1.0\r\n\r\n", 400),
+        (b"GET /a/b/c HTTP/1.0\r\n\r\n", 400),
+        (b"PUT /global/0 HTTP/1.0\r\n\r\n", 411),
+        (b"PUT /global/0 HTTP/1.0\r\nContent-Length: -5\r\n\r\n", 411),
+        (b"PUT /global/0 HTTP/1.0\r\nContent-Length: 99999999999999\r\n\r\n", 413),
+        (b"POST /global/0 HTTP/1.0\r\n\r\n", 501),
+        (b"\x16\x03 garbage HTTP/1.0\r\n\r\n", 501),
+    ],
+)
+def test_what_is_no_request_of_horovod_is_refused(
+    server: RendezvousServer, request_text: bytes, status: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(request_text)
+        answer = connection.makefile("rb").read()
+    assert str(status).encode() in answer.splitlines()[0]
+    assert ask(server, "GET", "/global/0")[0] == 404
+
+
+def test_it_listens_on_the_loopback_address_only(server: RendezvousServer) -> None:
+    assert server._server.server_address[0] == "127.0.0.1"
+
+
+def test_a_peer_is_known_by_its_user() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, address = listener.accept()
+        with accepted:
+            assert is_own_peer(address, accepted.getsockname())
+            assert not is_own_peer(address, accepted.getsockname(), uid=os.getuid() + 1)
+            assert not is_own_peer((address[0], 1), accepted.getsockname())
+            assert client.getpeername() == listener.getsockname()
+
+
+def test_another_user_of_the_machine_gets_no_answer(server: RendezvousServer) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    code = (
+        "import socket, sys\n"
+        "peer = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "peer.sendall(b'PUT /global/0 HTTP/1.0\\r\\nContent-Length: 1\\r\\n\\r\\nx')\n"
+        "try: print(peer.recv(100))\n"
+        "except ConnectionError: print(b'')\n"
+    )
+    result = subprocess.run(
+        ["/usr/bin/env", "python3", "-c", code, str(server.port)],
+        user=65534, capture_output=True, text=True, check=True, cwd="/",
+        env={"PATH": "/usr/bin:/usr/local/bin"},
+    )  # fmt: skip
+    assert result.stdout == "b''\n"
+    assert ask(server, "GET", "/global/0")[0] == 404
+
+
+def test_its_memory_and_threads_are_bounded(server: RendezvousServer) -> None:
+    value = bytes(1 << 20)
+    statuses = [ask(server, "PUT", f"/global/{key}", value)[0] for key in range(70)]
+    assert statuses.count(200) == 64
+    assert set(statuses) == {200, 507}
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]
+    # They are dropped when their time is up, and then it answers again.
+    assert ask(server, "GET", "/global/0")[0] == 200
+    assert threading.active_count() - before <= 20
+    for connection in silent:
+        connection.close()

@@ -1,0 +1,74 @@
+"""The rules for when workers are ended, with real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from detcore.errors import WorkerError
+from detcore.launch._exit_codes import EXIT_PEER_LOST
+from detcore.launch._lines import Line
+from detcore.launch._workers import Workers
+
+
+class Printed(list[str]):
+    """Keeps what workers print."""
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        self.append(f"{rank} {stream} {line.text.decode()}")
+
+
+def run(workers: Workers, *sources: str) -> int:
+    for source in sources:
+        workers.start([sys.executable, "-S", "-c", "import sys, time\n" + source], os.environ)
+    return workers.close()
+
+
+def test_who_only_lost_another_one_is_not_to_blame() -> None:
+    lost, guilty = f"sys.exit({EXIT_PEER_LOST})", "time.sleep(0.5); sys.exit(65)"
+    workers = Workers(Printed())
+    assert run(workers, guilty, lost, "time.sleep(60)") == 65
+    assert workers.first_failed == 0
+
+
+def test_who_lost_another_one_is_named_if_nobody_else_failed() -> None:
+    workers = Workers(Printed())
+    assert run(workers, f"sys.exit({EXIT_PEER_LOST})", "time.sleep(60)") == EXIT_PEER_LOST
+    assert workers.first_failed == 0
+
+
+def test_the_guilty_one_has_time_to_say_why() -> None:
+    printed = Printed()
+    why = "time.sleep(1.0); print('the reason'); sys.exit(1)"
+    assert run(Workers(printed), why, f"sys.exit({EXIT_PEER_LOST})") == 1
+    assert printed == ["0 stdout the reason"]
+
+
+def test_those_who_do_not_end_after_rank_0_are_ended_without_blame() -> None:
+    workers = Workers(Printed(), linger_s=0.5)
+    began = time.monotonic()
+    assert run(workers, "", "time.sleep(60)", "sys.exit(75)") == 75
+    assert workers.first_failed is None
+    assert time.monotonic() - began < 20
+    patient = Workers(Printed())
+    assert run(patient, "", "time.sleep(1.5); sys.exit(4)") == 4
+
+
+def test_output_that_a_process_of_another_session_holds_open_is_not_waited_for() -> None:
+    leave = "import subprocess; subprocess.Popen(['sleep', '20'], start_new_session=True)"
+    printed = Printed()
+    began = time.monotonic()
+    assert run(Workers(printed), leave + "; print('left')") == 0
+    assert time.monotonic() - began < 15
+    assert printed == ["0 stdout left"]
+
+
+def test_a_program_that_cannot_be_started_ends_those_that_were() -> None:
+    workers = Workers(Printed())
+    workers.start([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+    with pytest.raises(WorkerError, match=r"rank 1 \(/no/such\) did not start"):
+        workers.start(["/no/such"], os.environ)
+    assert not workers.is_alive

@@ -1,0 +1,213 @@
+"""``detcore run`` with several workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from processes import all_command_lines, wait_until_gone
+from toy_command import MODEL_DIR, Detcore, Finished
+
+TELL = """
+import os
+from pathlib import Path
+names = [name for name in os.environ if name.startswith(("DETCORE_", "HOROVOD_", "OMP_", "TF_"))]
+rank = os.environ["DETCORE_RANK"]
+Path(f"told-{rank}").write_text("\\n".join(f"{name}={os.environ[name]}" for name in names))
+print("I am", rank)
+"""
+FAILS = """
+import time
+import numpy as np
+from detcore_toy import ToyTrial
+
+class Fails(ToyTrial):
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        if step == 7 and self.context.distributed.rank == self.context.get_hparam("failing_rank"):
+            raise ZeroDivisionError("a mistake of this rank")
+"""
+
+
+def folder_with(detcore: Detcore, name: str, source: str) -> Path:
+    folder = detcore.tmp_path / "code"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(source)
+    return folder
+
+
+def workers_of(detcore: Detcore, process: object) -> list[int]:
+    """Read the notice that lists the process ids."""
+    stdout = getattr(process, "stdout", None)
+    assert stdout is not None
+    for line in stdout:
+        match = re.match(r"\d workers: processes ([\d, ]+)$", line)
+        if match:
+            return [int(pid) for pid in match[1].split(", ")]
+    raise AssertionError("no workers were announced")
+
+
+def slow(detcore: Detcore, **changes: object) -> Path:
+    return detcore.config(
+        hyperparameters={"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.03},
+        searcher__max_length={"batches": 200},
+        **changes,
+    )
+
+
+def finish(process: object, detcore: Detcore) -> Finished:
+    stdout, stderr = detcore.started[-1].communicate(timeout=60)
+    return Finished(detcore.started[-1].returncode, stdout, stderr)
+
+
+def test_two_workers_train_one_trial(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--slots", 2, "--json")
+    assert finished.code == 0, finished.stderr
+    (trial,) = finished.summary["trials"]
+    assert trial["steps_completed"] == 40
+    assert trial["best_validation"] < 0.1
+
+
+def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore) -> None:
+    folder = folder_with(detcore, "train.py", TELL)
+    finished = detcore(
+        "run", detcore.config(entrypoint="python train.py"), folder, "--slots", 3, timeout_s=60
+    )
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert {f"[rank={rank}] I am {rank}" for rank in range(3)} <= set(finished.stdout.splitlines())
+    keys = set()
+    for rank in range(3):
+        text = (folder / f"told-{rank}").read_text()
+        told = dict(line.split("=", 1) for line in text.splitlines())
+        for prefix in ("DETCORE_", "HOROVOD_"):
+            names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+            numbers = [int(told[prefix + name]) for name in names]
+            assert numbers == [rank, 3, rank, 3, 0, 1]
+        assert told["HOROVOD_CONTROLLER"] == told["HOROVOD_CPU_OPERATIONS"] == "gloo"
+        assert int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) > 0
+        assert told["OMP_NUM_THREADS"] == told["TF_NUM_INTRAOP_THREADS"]
+        assert bool(told["DETCORE_EVENTS_FD"]) == (rank == 0)
+        keys.add(told["DETCORE_JOB_KEY"])
+    assert len(keys) == 1
+
+
+def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> None:
+    folder = folder_with(detcore, "train.py", TELL)
+    finished = detcore("run", detcore.config(entrypoint="python train.py"), folder)
+    assert finished.code == 0, finished.stderr
+    assert "I am 0" in finished.stdout.splitlines()
+    text = (folder / "told-0").read_text()
+    assert "DETCORE_SIZE=1" in text.splitlines()
+    assert "HOROVOD_RANK" not in text
+
+
+def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
+    process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
+    pids = workers_of(detcore, process)
+    detcore.wait_for(detcore.committed)
+    key_line = Path(f"/proc/{pids[0]}/environ").read_bytes()
+    key = re.search(rb"DETCORE_JOB_KEY=(\w+)", key_line)
+    assert key is not None
+    assert key[1].decode() not in all_command_lines()
+    began = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    finished = finish(process, detcore)
+    assert time.monotonic() - began < 10
+    assert finished.code == 1
+    assert "experiment 1: error: rank 1 was killed by SIGKILL" in finished.stdout
+    assert wait_until_gone(pids, 0.0) == []
+    resumed = detcore("run", "--resume", 1, "--json", "--slots", 1)
+    assert resumed.code == 0, resumed.stdout + resumed.stderr
+    assert resumed.summary["trials"][0]["steps_completed"] == 200
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_on_one_worker_is_told_with_its_rank(detcore: Detcore, rank: int) -> None:
+    folder = folder_with(detcore, "model_def.py", FAILS)
+    hparams = {"global_batch_size": 8, "learning_rate": 0.05, "failing_rank": rank}
+    path = detcore.config(entrypoint="model_def:Fails", hyperparameters=hparams)
+    finished = detcore("run", path, folder, "--slots", 2)
+    assert finished.code == 1
+    assert f"[rank={rank}] ZeroDivisionError: a mistake of this rank" in finished.stdout
+    (summary,) = re.findall(r"^experiment 1: error: (.*)", finished.stdout, re.MULTILINE)
+    if rank == 0:
+        assert summary.startswith("ZeroDivisionError: a mistake of this rank")
+    else:
+        assert summary.startswith("rank 1 ended with exit code 1")
+
+
+def test_an_interrupt_reaches_all_and_the_trial_goes_on_with_other_slots(detcore: Detcore) -> None:
+    process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 3, "--json")
+    pids: list[int] = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        match = re.match(r"\d workers: processes ([\d, ]+)$", line)
+        if match:
+            pids = [int(pid) for pid in match[1].split(", ")]
+            break
+    detcore.wait_for(detcore.committed)
+    process.send_signal(signal.SIGINT)
+    finished = finish(process, detcore)
+    assert finished.code == 75, finished.stderr
+    assert finished.summary["state"] == "PAUSED"
+    assert wait_until_gone(pids, 0.0) == []
+    resumed = detcore("run", "--resume", 1, "--json", "--slots", 2)
+    assert resumed.code == 0, resumed.stderr
+    assert resumed.summary["trials"][0]["steps_completed"] == 200
+    assert "2 workers: processes" in resumed.stderr
+
+
+def test_a_killed_runner_leaves_no_worker_behind(detcore: Detcore) -> None:
+    process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
+    pids = workers_of(detcore, process)
+    detcore.wait_for(detcore.committed)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert wait_until_gone(pids, 5.0) == []
+
+
+def test_more_workers_than_cores_are_remarked_on(detcore: Detcore) -> None:
+    folder = folder_with(detcore, "train.py", "print('here')")
+    slots = len(os.sched_getaffinity(0)) + 1
+    path = detcore.config(entrypoint="python train.py")
+    finished = detcore("run", path, folder, "--slots", slots)
+    assert f"{slots} workers share {slots - 1} CPU core" in finished.stdout
+    assert finished.stdout.count("] here") == slots
+
+
+def test_more_workers_than_records_in_a_batch_are_refused(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--slots", 9)
+    assert finished.code == 2
+    assert "global_batch_size 8 is less than slots_per_trial 9" in finished.stderr
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--slots", 0)
+    assert finished.code == 2
+    assert detcore("run", detcore.config(), MODEL_DIR, "--test").code == 0
+    finished = detcore("run", "--resume", 1, "--slots", 9)
+    assert finished.code == 1
+    assert "at most 8" in finished.stderr
+
+
+def test_a_trial_may_be_a_launch_of_its_own(detcore: Detcore) -> None:
+    source = """
+from detcore import core
+with core.init(distributed=core.DistributedContext.from_env()) as context:
+    for operation in context.searcher.operations():
+        if context.distributed.rank == 0:
+            context.train.report_validation_metrics(operation.length, {"val_loss": 0.25})
+            operation.report_completed(0.25)
+    print("met", context.distributed.allgather(context.distributed.rank))
+"""
+    folder = folder_with(detcore, "train.py", source)
+    command = "detcore launch -n 2 -- python train.py"
+    finished = detcore("run", detcore.config(entrypoint=command), folder, "--json")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["best_validation"] == 0.25
+    assert finished.stderr.count("] met [0, 1]") == 2
+    assert "trial 1: batch 40: validation: val_loss 0.25" in finished.stderr

@@ -1,0 +1,64 @@
+"""The `detcore launch` command, run as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["LAUNCH", "Launch"]
+
+LAUNCH = [sys.executable, "-m", "detcore", "launch"]
+
+
+class Launch:
+    """Starts `detcore launch`, and ends what a test leaves."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.started: list[subprocess.Popen[str]] = []
+        self.variables: dict[str, str] = {}
+
+    def script(self, source: str) -> Path:
+        path = self.tmp_path / f"worker{len(list(self.tmp_path.glob('worker*')))}.py"
+        path.write_text(source)
+        return path
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*LAUNCH, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "DETCORE_HOME": str(self.tmp_path / "home"), **self.variables},
+            cwd=self.tmp_path,
+        )
+        self.started.append(process)
+        return process
+
+    def __call__(
+        self, *arguments: object, timeout_s: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        stdout, stderr = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def wait_for_files(self, pattern: str, count: int, timeout_s: float = 30) -> list[Path]:
+        def found() -> list[Path]:
+            paths = sorted(path for path in self.tmp_path.glob(pattern) if path.read_text())
+            return paths if len(paths) == count else []
+
+        return wait_for(found, timeout_s)
+
+
+def wait_for(condition: Callable[[], list[Path]], timeout_s: float) -> list[Path]:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise TimeoutError("the condition did not come true")

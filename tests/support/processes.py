@@ -1,0 +1,38 @@
+"""Looking at processes from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["all_command_lines", "is_running", "wait_until_gone"]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
+    """Return those that are still there after the time."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def all_command_lines() -> str:
+    """Return the command lines of all processes of the machine that may be read."""
+    lines = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                lines.append((folder / "cmdline").read_bytes().decode("utf-8", "replace"))
+            except OSError:
+                continue
+    return "\n".join(lines)
