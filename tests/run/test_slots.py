@@ -77,9 +77,9 @@ def test_two_workers_train_one_trial(detcore: Detcore) -> None:
 
 def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore) -> None:
     folder = folder_with(detcore, "train.py", TELL)
-    finished = detcore(
-        "run", detcore.config(entrypoint="python train.py"), folder, "--slots", 3, timeout_s=60
-    )
+    fusion = {"tensor_fusion_threshold": 16, "auto_tune_tensor_fusion": True}
+    config = detcore.config(entrypoint="python train.py", optimizations=fusion)
+    finished = detcore("run", config, folder, "--slots", 3, timeout_s=60)
     assert finished.code == 0, finished.stdout + finished.stderr
     assert {f"[rank={rank}] I am {rank}" for rank in range(3)} <= set(finished.stdout.splitlines())
     keys = set()
@@ -92,6 +92,9 @@ def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore
             assert numbers == [rank, 3, rank, 3, 0, 1]
         assert told["HOROVOD_CONTROLLER"] == told["HOROVOD_CPU_OPERATIONS"] == "gloo"
         assert int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) > 0
+        assert told["HOROVOD_FUSION_THRESHOLD"] == str(16 << 20)
+        assert told["HOROVOD_AUTOTUNE"] == "1"
+        assert "HOROVOD_CYCLE_TIME" not in told
         assert told["OMP_NUM_THREADS"] == told["TF_NUM_INTRAOP_THREADS"]
         assert bool(told["DETCORE_EVENTS_FD"]) == (rank == 0)
         keys.add(told["DETCORE_JOB_KEY"])

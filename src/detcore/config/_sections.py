@@ -78,11 +78,15 @@ class Optimizations(Section):
     auto_tune_tensor_fusion: bool = Field(
         default=False, description="Let Horovod find the next two settings."
     )
-    tensor_fusion_threshold: int = Field(
-        default=64, ge=0, description="Megabytes of gradients sent together."
+    tensor_fusion_threshold: int | None = Field(
+        default=None,
+        ge=0,
+        description="Megabytes of gradients that Horovod sends together; null = as it thinks best.",
     )
-    tensor_fusion_cycle_time: int = Field(
-        default=5, ge=0, description="Milliseconds between two exchanges of gradients."
+    tensor_fusion_cycle_time: int | None = Field(
+        default=None,
+        ge=0,
+        description="Milliseconds between two looks of Horovod; null = as it thinks best.",
     )
 
 

@@ -8,11 +8,12 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from detcore.distributed import launcher_variables
 from detcore.environment import child_environment
 
-__all__ = ["LocalJob", "default_settings", "num_cores", "outer_variables"]
+__all__ = ["LocalJob", "default_settings", "horovod_settings", "num_cores", "outer_variables"]
 
 _LOOPBACK = "127.0.0.1"
 _HOST = "localhost"
@@ -150,6 +151,24 @@ def default_settings(size: int) -> dict[str, str]:
         threads = str(max(1, num_cores() // size))
         defaults.update(OMP_NUM_THREADS=threads, TF_NUM_INTRAOP_THREADS=threads)
     return defaults
+
+
+def horovod_settings(optimizations: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables by which Horovod is told how to put gradients together.
+
+    Args:
+        optimizations: That section of the experiment file; what it leaves open is left to Horovod.
+    """
+    settings = {}
+    threshold = optimizations.get("tensor_fusion_threshold")
+    if threshold is not None:
+        settings["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold) << 20)
+    cycle_time = optimizations.get("tensor_fusion_cycle_time")
+    if cycle_time is not None:
+        settings["HOROVOD_CYCLE_TIME"] = str(cycle_time)
+    if optimizations.get("auto_tune_tensor_fusion"):
+        settings["HOROVOD_AUTOTUNE"] = "1"
+    return settings
 
 
 def num_cores() -> int:

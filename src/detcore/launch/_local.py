@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import WorkerError
-from detcore.launch._job import LocalJob
+from detcore.launch._job import LocalJob, horovod_settings
 from detcore.launch._lines import Line
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
@@ -76,6 +76,8 @@ class LocalLauncher:
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
+        if slots > 1:
+            variables.update(horovod_settings(info.config.get("optimizations") or {}))
         job = LocalJob(slots, horovod=slots > 1)
         linger_s = _LINGER_S if is_trial_class(info.config["entrypoint"]) else None
         workers = Workers(_LineSink(on_output, slots), linger_s=linger_s)
