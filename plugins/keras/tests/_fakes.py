@@ -65,7 +65,15 @@ class FakeClock:
         self.training: list[tuple[int, dict[str, float]]] = []
         self.batches: list[Mapping[str, float]] = []
         self.validations: list[tuple[int, dict[str, float]]] = []
+        self.records: list[int | None] = []
+        self.validated_records: list[int | None] = []
         self.next_boundary = min(until, start + unit)
+
+    def slowest(self, seconds: float) -> float:
+        distributed = None if self.context is None else self.context.distributed
+        if distributed is None or distributed.size == 1:
+            return seconds
+        return max(distributed.allgather(seconds))
 
     @property
     def interrupt_requested(self) -> bool:
@@ -77,13 +85,18 @@ class FakeClock:
         steps_completed: int,
         training_metrics: Mapping[str, float],
         batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
     ) -> bool:
         interrupted = self.interrupt_requested
+        self.records.append(n_records)
         self.steps_completed = steps_completed
         self.training.append((steps_completed, dict(training_metrics)))
         self.batches.extend(batch_metrics or ())
         if self.validate_every and steps_completed % self.validate_every == 0:
-            self.validations.append((steps_completed, dict(self.controller.validate())))
+            result = self.controller.validate()
+            self.validations.append((steps_completed, dict(result.metrics)))
+            self.validated_records.append(result.n_records)
         if self.save_every and (steps_completed % self.save_every == 0 or interrupted):
             assert self.directory is not None
             target = self.directory / f"step-{steps_completed}"
@@ -94,7 +107,10 @@ class FakeClock:
 
 
 def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:
-    """Return a managed context; options: hparams, config, ledger, test_mode, batch_size."""
+    """Return a managed context.
+
+    Options: hparams, config, ledger, test_mode, batch_size, distributed, steps_completed.
+    """
     hparams = {"global_batch_size": options.get("batch_size", 8), **options.get("hparams", {})}
     config = options.get("config", {})
     info = TrialInfo(
@@ -112,11 +128,12 @@ def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:
         config=config,
         hparams=hparams,
         seed=SEED,
-        distributed=OneWorker(),  # type: ignore[arg-type]
+        distributed=options.get("distributed") or OneWorker(),  # type: ignore[arg-type]
         info=info,
         tensorboard_path=tmp_path / "tensorboard",
         cache_dir=tmp_path / "cache",
         ledger=options.get("ledger"),
+        steps_completed=options.get("steps_completed", 0),
         test_mode=options.get("test_mode", False),
     )
     return TFKerasTrialContext(setup)

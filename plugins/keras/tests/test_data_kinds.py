@@ -63,7 +63,7 @@ def take(feed: DatasetFeed, count: int) -> list[np.ndarray]:
         inputs, available = feed.block(count - len(found))
         for _ in range(available):
             found.append(np.asarray(feed.fetch(inputs, 0)))
-        feed.advance(available)
+        feed.advance(available, {})
     return found
 
 
@@ -79,6 +79,18 @@ def test_dataset_goes_on_where_it_was(tmp_path: Path, name: str) -> None:
         second = feed_of(name)
         second.restore(folder, state)
         rest = take(second, 32 - position)
+        assert [batch.tolist() for batch in rest] == [b.tolist() for b in whole[position:]]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_dataset_finds_a_batch_without_a_saved_state(name: str) -> None:
+    """As after a checkpoint of another number of workers."""
+    whole = take(feed_of(name), 24)
+    for position in (0, 3, 6, 7, 14, 20):
+        feed = feed_of(name)
+        feed.seek(position)
+        rest = take(feed, 24 - position)
+        assert feed.position == 24
         assert [batch.tolist() for batch in rest] == [b.tolist() for b in whole[position:]]
 
 
@@ -110,10 +122,11 @@ def test_large_arrays_are_never_copied_whole(tmp_path: Path) -> None:
         inputs, count = feed.block(7 - feed.position)
         assert count <= 2
         found += [np.asarray(feed.fetch(inputs, index)[0]) for index in range(count)]
-        feed.advance(count)
+        feed.advance(count, {})
     order = np.concatenate(feed._sampler.batches(0, 7))
     assert np.array_equal(np.concatenate(found), x[order])
     assert [len(batch) for batch in found] == [8, 8, 8, 8, 8, 8, 4]
+    assert feed.records == 52
 
 
 def test_skipping_far_ahead_in_arrays_is_quick() -> None:

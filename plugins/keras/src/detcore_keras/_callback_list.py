@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from detcore_keras._callback_checks import (
 )
 from detcore_keras._callback_hooks import has_batch_hooks, overrides, wants_train_batches
 from detcore_keras._callback_state import from_saved, to_saved
+from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard
 
 __all__ = ["CallbackMultiplexer", "SavedCallbacks", "has_batch_hooks", "read_callbacks"]
@@ -77,7 +79,9 @@ class CallbackMultiplexer:
         self._is_chief = is_chief
         self._tensorboard_path = tensorboard_path
         # Named before any is left out, so that names are the same on all workers.
-        self._stateful = {name: c for name, c in by_name(given).items() if c in here}
+        named = by_name(given)
+        self._names = frozenset(named)
+        self._stateful = {name: c for name, c in named.items() if c in here}
         self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
         self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
         self._until: int | None = None
@@ -177,25 +181,39 @@ class CallbackMultiplexer:
             for callback in self._of_detcore("on_checkpoint_end"):
                 callback.on_checkpoint_end(str(directory))
 
-    def save(self, directory: Path) -> None:
+    def digests(self) -> dict[str, bytes]:
+        """Return a digest of each callback's state, by name: equal where the states are."""
+        found = {}
+        for name in self._stateful:
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            digest = hashlib.blake2b(digest_size=16)
+            digest.update(json.dumps(self._saved_state(name, arrays), sort_keys=True).encode())
+            for key, array in sorted(arrays.items()):
+                digest.update(f"{key} {array.dtype} {array.shape} ".encode() + array.tobytes())
+            found[name] = digest.digest()
+        return found
+
+    def save(self, directory: Path, *, leave_out: Collection[str] = ()) -> None:
         """Write the state: ``callbacks.json``, and arrays in ``callbacks.npz``.
+
+        Args:
+            directory: Folder to write into.
+            leave_out: Names of callbacks whose state the chief's checkpoint holds already.
 
         Raises:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the
                 callback and the attribute.
         """
-        state, arrays = self.state_dict()
+        state, arrays = self.state_dict(leave_out)
         write_arrays(directory / _ARRAYS_FILE, arrays)
         text = json.dumps(state, indent=1, allow_nan=False) + "\n"
         (directory / _STATE_FILE).write_text(text, encoding="utf-8")
 
-    def state_dict(self) -> SavedCallbacks:
+    def state_dict(self, leave_out: Collection[str] = ()) -> SavedCallbacks:
         """Return the state as a JSON value, and the arrays that it refers to."""
         arrays: dict[str, npt.NDArray[Any]] = {}
-        states = {
-            name: to_saved(callback.get_state(), arrays, f"of {name}")
-            for name, callback in self._stateful.items()
-        }
+        names = [name for name in self._stateful if name not in leave_out]
+        states = {name: self._saved_state(name, arrays) for name in names}
         ended = None
         if self._ended is not None:
             epoch, logs = self._ended
@@ -208,11 +226,24 @@ class CallbackMultiplexer:
         }
         return state, arrays
 
-    def load_state(self, state: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+        return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
+
+    def load_state(
+        self,
+        state: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        chief: SavedCallbacks | None = None,
+    ) -> None:
         """Take what `state_dict` returned, or `read_callbacks`; after `train_begin`.
 
         Callbacks that the checkpoint does not know begin afresh, and states of callbacks that are
         gone are dropped; a line says so.
+
+        Args:
+            state: The state.
+            arrays: The arrays that it refers to.
+            chief: The chief's, for what was left out of this worker's own.
         """
         if state.get("version") != _VERSION:
             raise InvalidCheckpointError(
@@ -223,11 +254,15 @@ class CallbackMultiplexer:
         ended = state["ended_epoch"]
         if ended is not None:
             self._ended = (ended["epoch"], from_saved(ended["logs"], arrays))
-        saved: Mapping[str, Any] = state["callbacks"]
-        tell_changes(saved.keys() - self._stateful.keys(), self._stateful.keys() - saved.keys())
+        saved = {name: (value, arrays) for name, value in state["callbacks"].items()}
+        if chief is not None:
+            theirs = {name: (value, chief[1]) for name, value in chief[0]["callbacks"].items()}
+            saved = {**theirs, **saved}
+        tell_changes(saved.keys() - self._names, self._stateful.keys() - saved.keys())
         for name, callback in self._stateful.items():
-            if saved.get(name) is not None:
-                callback.load_state(from_saved(saved[name], arrays))
+            value, its_arrays = saved.get(name, (None, arrays))
+            if value is not None:
+                callback.load_state(from_saved(value, its_arrays))
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -281,8 +316,19 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
     return state, read_arrays(directory / _ARRAYS_FILE)
 
 
+# Those of Keras that write files, which the workers of a trial would overwrite for each other.
+_WRITERS = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+
+
 def _is_chief_only(callback: Any) -> bool:
-    return bool(getattr(callback, "_chief_worker_only", False))
+    wanted = getattr(callback, "_chief_worker_only", None)
+    return bool(wanted) or isinstance(callback, _WRITERS)
 
 
 def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:

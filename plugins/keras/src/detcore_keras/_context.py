@@ -94,8 +94,9 @@ class TFKerasTrialContext(TrialContext):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Name an optimizer that the model uses beside the one passed to ``compile``.
 
-        Its state is then part of every checkpoint. The optimizer given to ``model.compile``, and
-        optimizers that are attributes of the model, are found without it.
+        Its state is then part of every checkpoint, and the gradients that it is given are averaged
+        over the workers, and added up over batches as ``optimizations`` says. The optimizer given
+        to ``model.compile``, and optimizers that are attributes of the model, are found without it.
 
         Args:
             optimizer: A Keras optimizer object, not its name.

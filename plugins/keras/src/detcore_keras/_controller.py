@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError, describe
+from detcore.trial import ValidationResult
 from detcore_keras import _state
 from detcore_keras._callback_list import (
     CallbackMultiplexer,
@@ -20,15 +21,13 @@ from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
 from detcore_keras._feeds import make_feed
 from detcore_keras._fit import fit_until_stopped, keras_function
+from detcore_keras._gradients import GradientOptions, share_gradients
 from detcore_keras._keras import keras, tf
-from detcore_keras._model import (
-    aggregate_gradients,
-    checked_model,
-    model_generators,
-    optimizers_of,
-)
-from detcore_keras._rng import RandomState, preserved_rng
+from detcore_keras._model import checked_model, model_generators, optimizers_of
+from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
+from detcore_keras._variables import raw_variable, training_variables
+from detcore_keras._workers import Workers
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
@@ -57,14 +56,20 @@ class KerasController:
     def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
         self._context = context
         batch_size = context.get_per_slot_batch_size()
-        _check_one_worker(context)
+        config = context.setup.config
+        optimizations = config.get("optimizations") or {}
+        self._workers = Workers(context, optimizations)
+        self._has_started = False
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
         model = checked_model(trial.build_model(), context)
-        config = context.setup.config
-        aggregate_gradients(model, config.get("optimizations") or {})
         options = context.fit_options
         self._model = model
+        share_gradients(
+            self._optimizers(),
+            GradientOptions.from_config(optimizations, world_size=self._workers.size),
+            self._workers.collective,
+        )
         self._own_function = own_train_function(model)
         self._traced = not (self._own_function or model.run_eagerly)
         self._weigh = class_weighted(options.class_weight) if options.class_weight else None
@@ -83,9 +88,11 @@ class KerasController:
             wrapped=context.wrapped_datasets,
             seed=context.get_trial_seed(),
             test_mode=context.test_mode,
+            distributed=context.distributed,
         )
         self._user_callbacks = _checked_callbacks(trial.keras_callbacks())
-        self._epoch_batches = _epoch_batches(config, context, self._feed.batches_per_epoch)
+        self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
+        self._epoch_batches = _epoch_batches(config, context, self._steps_per_epoch)
         self._steps = TrainSteps(
             model=model,
             element_spec=self._feed.element_spec,
@@ -93,53 +100,80 @@ class KerasController:
             fetch=self._feed.fetch,
             weigh=self._weigh,
             split=self._feed.split,
+            # XLA cannot compile the exchange of gradients.
+            may_compile=self._workers.size == 1,
         )
         self._callbacks: CallbackMultiplexer | None = None
-        self._saved_callbacks: SavedCallbacks | None = None
+        self._saved_callbacks: list[SavedCallbacks] | None = None
         self._random: RandomState | None = None
 
     def batches_per_epoch(self) -> int | None:
-        """Return the batches of one pass over the training data; None if unknown."""
-        return self._feed.batches_per_epoch
+        """Return the steps of one pass over the training data; None if unknown.
+
+        Of several workers: until each has seen its share.
+        """
+        return self._steps_per_epoch
 
     def run(self, clock: Clock) -> None:
         """Train inside one ``model.fit`` until the clock says stop."""
         self._build()
+        self._start_together()
         callbacks = self._begun_callbacks()
-        units = self._units(callbacks)
+        units = self._units(callbacks, clock)
 
         def train() -> Mapping[str, float] | None:
             if self._random is not None:
                 self._random.restore()
                 self._random = None
             metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
-            going = clock.boundary(self._feed.position, metrics.last, metrics.batches)
+            going = clock.boundary(
+                self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
+            )
             self._model.reset_metrics()
-            return metrics.last if going else None
+            return metrics.means if going else None
 
-        fit_until_stopped(self._model, train=train, on_end=callbacks.train_end)
+        try:
+            fit_until_stopped(self._model, train=train, on_end=callbacks.train_end)
+        except tf.errors.OpError as error:
+            collective = self._workers.collective
+            if collective is not None and collective.failure is not None:
+                raise collective.failure from error
+            raise
 
-    def validate(self) -> dict[str, float]:
-        """Evaluate the model; names of metrics begin with ``val_``."""
+    def validate(self) -> ValidationResult:
+        """Evaluate the model; names of metrics begin with ``val_``.
+
+        Each of several workers evaluates its share of the data, with the chief's weights.
+        """
+        self._build()
+        self._start_together()
         callbacks = self._begun_callbacks()
         with preserved_rng(model_generators(self._model)):
             callbacks.test_begin()
-            logs = self._evaluation.run(self._model, callbacks.callbacks)
+            with self._workers.chief_weights(self._model):
+                logs, n_records = self._evaluation.run(self._model, callbacks.callbacks)
         metrics = {f"val_{name}": value for name, value in logs.items()}
         callbacks.test_end(metrics)
         self._heed_stop_training()
-        return metrics
+        return ValidationResult(metrics, n_records)
 
     def save(self, directory: Path) -> None:
         """Write model, optimizers, generators, data position and callbacks.
 
+        Of several workers, the chief writes all of it, and the others what differs from that.
         Callbacks are told before the commit, so files that they add travel with the checkpoint.
         """
         self._build()
+        self._start_together()
         callbacks = self._begun_callbacks()
-        _state.capture_training_state(
-            self._model, self._optimizers(), directory, input_spec=self._feed.element_spec[0]
-        )
+        optimizers = self._optimizers()
+        own = self._workers.own_variables(self._model, optimizers)
+        if self._workers.is_chief:
+            _state.capture_training_state(
+                self._model, optimizers, directory, input_spec=self._feed.element_spec[0]
+            )
+        else:
+            _state.capture_own_state(self._model, optimizers, own, directory)
         _state.capture_rng(directory)
         position = {
             "version": 1,
@@ -149,7 +183,10 @@ class KerasController:
         }
         _write(directory / _POSITION_FILE, position)
         callbacks.checkpoint_end(directory)
-        callbacks.save(directory)
+        digests = self._workers.all_gather(callbacks.digests() if self._workers.size > 1 else {})
+        mine = {} if self._workers.is_chief else digests[self._workers.rank]
+        same = {name for name, digest in mine.items() if digests[0].get(name) == digest}
+        callbacks.save(directory, leave_out=same)
 
     def restore(self, directory: Path) -> None:
         """Read what `save` wrote.
@@ -158,16 +195,31 @@ class KerasController:
             InvalidCheckpointError: If it does not fit this model.
             DataError: If it does not fit this data.
         """
-        position = _read(directory / _POSITION_FILE)
+        own = self._context.own_folder(directory)
+        position = _read((own or directory) / _POSITION_FILE)
         self._build()
-        self._feed.restore(directory, position["data"])
+        if own is None:
+            self._feed.seek(self._context.get_initial_batch())
+        else:
+            self._feed.restore(own, position["data"])
         self._evaluation.load_state(position["validation"])
-        self._saved_callbacks = read_callbacks(directory)
+        self._saved_callbacks = [read_callbacks(own or directory)]
+        if own is not None and own != directory:
+            self._saved_callbacks.append(read_callbacks(directory))
         if not position["untouched"]:
+            self._has_started = True
             if not self._traced:
                 self._build_by_training()
-            _state.restore_training_state(self._model, self._optimizers(), directory)
-        _state.restore_rng(directory)
+            self._restore_variables(directory, own)
+        _state.restore_rng(own or directory)
+        if own is None:
+            self._vary()
+            _logger.info(
+                "the checkpoint was saved by another number of workers: training goes on at batch "
+                "%d, in the order that %d worker(s) take the data in",
+                self._feed.position,
+                self._workers.size,
+            )
         # Callbacks that begin, and whatever else comes before the first step, may draw numbers that
         # an uninterrupted run drew long ago.
         self._random = RandomState(model_generators(self._model))
@@ -182,6 +234,7 @@ class KerasController:
         """
         _read(directory / _POSITION_FILE)
         self._build()
+        self._start_together()
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
@@ -191,6 +244,42 @@ class KerasController:
         """Stop the data's workers."""
         self._feed.close()
         self._evaluation.close()
+        self._workers.close()
+
+    def _restore_variables(self, directory: Path, own: Path | None) -> None:
+        optimizers = self._optimizers()
+        _state.restore_training_state(self._model, optimizers, directory)
+        if own is None:
+            folders = sorted((directory / "workers").glob("*"))
+            _state.restore_mean_gradients(self._model, optimizers, directory, folders)
+        elif own != directory:
+            _state.restore_own_state(self._model, optimizers, own)
+
+    def _start_together(self) -> None:
+        """Give all workers the chief's model, and each random numbers of its own; once.
+
+        Where variables are made by the first step only, this waits until after it.
+        """
+        if self._traced and not self._has_started:
+            self._has_started = True
+            self._share_start()
+
+    def _share_start(self) -> None:
+        self._workers.share_variables(self._model, self._optimizers())
+        self._vary()
+
+    def _vary(self) -> None:
+        if self._workers.size == 1:
+            return
+        found = training_variables(self._model, self._optimizers())
+        generators = {id(v.handle): v for v in map(raw_variable, model_generators(self._model))}
+        generators.update((id(f.variable.handle), f.variable) for f in found if f.is_generator)
+        vary_by_rank(
+            list(generators.values()),
+            seed=self._context.get_trial_seed(),
+            rank=self._workers.rank,
+            step=self._feed.position,
+        )
 
     def _build(self) -> None:
         """Make all variables, so that they can be saved and restored before the first step."""
@@ -212,26 +301,39 @@ class KerasController:
             self._callbacks = CallbackMultiplexer(
                 self._user_callbacks,
                 model=self._model,
-                params={"verbose": int(self._context.fit_options.verbose)},
+                params={
+                    "verbose": int(self._context.fit_options.verbose and self._workers.is_chief)
+                },
                 batches_per_epoch=self._epoch_batches,
-                is_chief=self._context.distributed.get_rank() == 0,
+                is_chief=self._workers.is_chief,
                 tensorboard_path=self._context.get_tensorboard_path(),
             )
             self._callbacks.train_begin()
             if self._saved_callbacks is not None:
-                self._callbacks.load_state(*self._saved_callbacks)
+                own, *chief = self._saved_callbacks
+                self._callbacks.load_state(*own, *chief)
             self._heed_stop_training()
         return self._callbacks
 
-    def _units(self, callbacks: CallbackMultiplexer) -> Units:
+    def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
+        reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
+        told = self._workers.all_gather((reason, bool(self._user_callbacks)))
+        # A callback may be there on the chief alone; but all workers go the same way.
+        reason = next((reason for reason, _ in told if reason is not None), None)
+        has_callbacks = any(here for _, here in told)
+        shares_metrics = has_callbacks and self._workers.size > 1
+        waits = not (self._traced or self._has_started)
         parts: dict[str, Any] = {
             "model": self._model,
             "feed": self._feed,
             "callbacks": callbacks,
             "ledger": self._context.ledger,
             "epoch_batches": self._epoch_batches,
+            "stops_at_epochs": has_callbacks,
+            "slowest": clock.slowest if self._workers.size > 1 else float,
+            "mean_metrics": self._workers.mean_metrics if shares_metrics else None,
+            "after_first_batch": self._share_start if waits else None,
         }
-        reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
         if reason is None and not self._feed.in_graph:
             reason = "the data is neither arrays nor a tf.data.Dataset"
         if reason is None and not self._steps.can_run_many:
@@ -255,16 +357,6 @@ class KerasController:
 
     def _optimizers(self) -> list[Any]:
         return optimizers_of(self._model, self._context)
-
-
-def _check_one_worker(context: TFKerasTrialContext) -> None:
-    size = context.distributed.get_size()
-    if size > 1:
-        raise InvalidExperimentError(
-            f"this trial runs on {size} workers, but TFKerasTrial trains in one process in this "
-            f"version.\nThe workers would train {size} models that know nothing of each other.\n"
-            "Set resources.slots_per_trial: 1."
-        )
 
 
 def _checked_callbacks(callbacks: Any) -> list[Any]:

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
 __all__ = [
+    "RECORD_COUNT",
     "ArrayFeed",
     "Feed",
     "SequenceFeed",
     "Split",
     "as_arrays",
     "as_sequence",
+    "batch_records",
     "batch_spec",
     "batch_tensors",
     "check_saved",
@@ -45,6 +47,8 @@ _ACCEPTED = (
 
 
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
+# Key under which a step hands on how many records its batch has.
+RECORD_COUNT = "detcore/record_count"
 
 
 class Feed(Protocol):
@@ -52,11 +56,15 @@ class Feed(Protocol):
 
     Attributes:
         in_graph: Whether blocks hold many batches, which one graph execution can go through.
-        batches_per_epoch: Batches in one pass over the data; None if unknown.
+        batches_per_epoch: Batches in one pass over the data (over the data of this worker, where
+            each has its own); None if unknown.
         element_spec: Nested ``tf.TypeSpec`` of one fetched batch.
         inputs_spec: The same of a block; None where it cannot be said.
         split: See `TrainSteps`; None where a fetched batch is all there is.
         position: Batches handed out and trained on so far.
+        records: Records trained on by this process; None = unknown.
+        shared_records: Records or items that all workers take their batches from; None where each
+            has data of its own.
     """
 
     in_graph: bool
@@ -65,6 +73,8 @@ class Feed(Protocol):
     inputs_spec: Any
     split: Split | None
     position: int
+    records: int | None
+    shared_records: int | None
 
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the inputs of the next batches, and how many they are: 1 to `limit`."""
@@ -72,8 +82,13 @@ class Feed(Protocol):
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Return batch `index` of a block; runs in the graph."""
 
-    def advance(self, count: int) -> None:
-        """Note that `count` batches of the block were trained on."""
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
+        """Note that `count` batches of the block were trained on.
+
+        Args:
+            count: How many.
+            outputs: What their steps returned beside the model's metrics; see `Feed.split`.
+        """
 
     def describe(self, ledger: LedgerWriter) -> None:
         """Say what the ids are that `log` writes; before anything is fed."""
@@ -88,6 +103,9 @@ class Feed(Protocol):
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
         """Continue where `save` was called."""
+
+    def seek(self, position: int) -> None:
+        """Continue at a batch, where another number of workers saved the checkpoint."""
 
     def close(self) -> None:
         """Release workers and memory."""
@@ -112,10 +130,13 @@ class ArrayFeed:
         self._structure = arrays
         self._sampler = sampler
         self.batches_per_epoch: int | None = sampler.batches_per_epoch
+        self.shared_records: int | None = sampler.num_records
         specs = [tf.TensorSpec((None, *a.shape[1:]), _dtype(a)) for a in self._arrays]
         self.element_spec = tf.nest.pack_sequence_as(arrays, specs)
         self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
         self.position = 0
+        self.records: int | None = 0
+        self._ends: npt.NDArray[np.int32] = np.zeros(1, np.int32)
         record_bytes = sum(a[:1].nbytes for a in self._arrays)
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
         self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
@@ -124,7 +145,7 @@ class ArrayFeed:
         """Gather the records of the next batches."""
         count = min(limit, self._block_batches)
         batches = list(self._sampler.batches(self.position, self.position + count))
-        offsets = np.cumsum([0, *map(len, batches)], dtype=np.int32)
+        offsets = self._ends = np.cumsum([0, *map(len, batches)], dtype=np.int32)
         rows = np.concatenate(batches)
         leaves = tuple(floats_as_keras(array[rows]) for array in self._arrays)
         return (leaves, tf.convert_to_tensor(offsets)), count
@@ -135,9 +156,11 @@ class ArrayFeed:
         start, stop = offsets[index], offsets[index + 1]
         return tf.nest.pack_sequence_as(self._structure, [leaf[start:stop] for leaf in leaves])
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Note that `count` batches of the block were trained on."""
         self.position += count
+        self.records = (self.records or 0) + int(self._ends[count] - self._ends[0])
+        self._ends = self._ends[count:]
 
     def describe(self, ledger: LedgerWriter) -> None:
         """Ids are the indices of records."""
@@ -157,6 +180,10 @@ class ArrayFeed:
         """Continue at the saved position."""
         check_saved(state, kind="arrays", size=("num_records", len(self._arrays[0])))
         self.position = state["batches"]
+
+    def seek(self, position: int) -> None:
+        """Continue at a batch: the order is computed for any number of workers."""
+        self.position = position
 
     def close(self) -> None:
         """Nothing to release."""
@@ -180,7 +207,10 @@ class SequenceFeed:
         self._loader = loader
         self._items: Generator[Any, None, None] | None = None
         self.batches_per_epoch: int | None = sampler.batches_per_epoch
+        self.shared_records: int | None = sampler.num_records
         self.position = 0
+        self.records: int | None = 0
+        self._block_records = 0
         with preserved_rng():
             first = batch_tensors(sequence[0], sequence)
         self.element_spec = batch_spec(first)
@@ -190,15 +220,18 @@ class SequenceFeed:
         """Take the next item."""
         if self._items is None:
             self._items = self._open()
-        return batch_tensors(next(self._items), self._sequence), 1
+        batch = batch_tensors(next(self._items), self._sequence)
+        self._block_records = int(batch_records(batch))
+        return batch, 1
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """A block is one batch."""
         return inputs
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Note that the item was trained on; at the end of an epoch, tell the Sequence."""
         self.position += count
+        self.records = (self.records or 0) + self._block_records
         self._loader.release()
         if self._sampler.position(self.position).epoch > self._loader.epochs_ended:
             self._close_items()
@@ -221,7 +254,11 @@ class SequenceFeed:
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
         """Continue at the saved position, after the ends of epochs that came before it."""
         check_saved(state, kind="sequence", size=("num_records", len(self._sequence)))
-        self.position = state["batches"]
+        self.seek(state["batches"])
+
+    def seek(self, position: int) -> None:
+        """Continue at a batch, after the ends of epochs that came before it."""
+        self.position = position
         while self._loader.epochs_ended < self._sampler.position(self.position).epoch:
             self._loader.end_epoch()
 
@@ -361,6 +398,16 @@ def _tensors_of(part: Any) -> Any:
     if isinstance(part, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
         return part
     return floats_as_keras(np.asarray(part))
+
+
+def batch_records(batch: Any) -> Any:
+    """Return how many records a batch of tensors has; int32 scalar, also in a graph."""
+    first = tf.nest.flatten(batch)[0]
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int32)
+    if isinstance(first, tf.SparseTensor):
+        return tf.cast(first.dense_shape[0], tf.int32)
+    return tf.shape(first)[0]
 
 
 def batch_spec(batch: Any) -> Any:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detcore.data import shard_range
+from detcore.errors import DataError
 from detcore_keras._context import FitOptions
 from detcore_keras._data import (
     as_arrays,
     as_sequence,
+    batch_records,
     batch_spec,
     batch_tensors,
     floats_as_keras,
@@ -20,9 +24,13 @@ from detcore_keras._data import (
 from detcore_keras._fast_loop import replaces_keras
 from detcore_keras._fit import replaced_function, stand_in
 from detcore_keras._keras import keras, tf
+from detcore_keras._merging import merged_results
 from detcore_keras._rng import preserved_rng
-from detcore_keras._test_steps import TestSteps
+from detcore_keras._test_steps import Tested, TestSteps
 from detcore_keras._tfdata import check_dataset
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
 
 __all__ = ["Evaluation"]
 
@@ -41,6 +49,8 @@ class Evaluation:
         wrapped: The datasets that ``wrap_dataset`` returned.
         seed: The trial's seed.
         test_mode: Evaluate one batch only.
+        distributed: The workers; each evaluates its share of the records or items, and of a
+            dataset what ``wrap_dataset`` left it.
     """
 
     def __init__(
@@ -52,58 +62,99 @@ class Evaluation:
         wrapped: Iterable[Any],
         seed: int,
         test_mode: bool,
+        distributed: DistributedContext,
     ) -> None:
+        self._distributed = distributed
         self._passes = 0
         self._loader: Any = None
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
         sequence = as_sequence(data)
         if isinstance(data, tf.data.Dataset):
-            check_dataset(data, wrapped, "validation")
+            check_dataset(data, wrapped, "validation", may_be_empty=distributed.size > 1)
             self._dataset = data
             self._steps = self._steps or options.validation_steps
         elif sequence is not None:
             self._loader = make_loader(data, sequence, options, seed)
             self._dataset = self._from_sequence(sequence.sequence)
         elif isinstance(data, tuple):
-            self._dataset = _from_arrays(as_arrays(data, "validation"), batch_size)
+            arrays = as_arrays(data, "validation")
+            mine = self._share(len(tf.nest.flatten(arrays)[0]))
+            arrays = tf.nest.map_structure(lambda leaf: leaf[mine.start : mine.stop], arrays)
+            self._dataset = _from_arrays(arrays, batch_size)
         else:
             raise not_supported(data, "validation")
 
-    def run(self, model: Any, callbacks: Sequence[Any] = ()) -> dict[str, float]:
-        """Evaluate the model; return its metrics under Keras's own names.
+    def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
+        """Return the model's metrics under Keras's own names, and over how many records they are.
+
+        Both are over all workers.
 
         Args:
-            model: The compiled model.
+            model: The compiled model; the same on all workers.
             callbacks: The user's callbacks; those with batch-level test hooks get them called.
 
         Raises:
-            DataError: If there is no data.
+            DataError: If there is no data on any worker.
+            InvalidModelError: If a metric cannot be put together from its parts on the workers.
         """
         if replaces_keras(model, "make_test_function", "_make_function"):
-            logs = model.evaluate(self._dataset, steps=self._steps, verbose=0, return_dict=True)
+            tested = self._evaluate_by_own_function(model)
         else:
-            logs = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
+            tested = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
         self._end_pass()
-        return {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        if self._distributed.size > 1:
+            return merged_results(model, tested, self._distributed)
+        if not tested.num_batches:
+            raise DataError(
+                "the validation data is empty: it has 0 batches.\n"
+                "Look at what build_validation_data_loader filters out, and at drop_remainder."
+            )
+        numbers = {
+            name: float(value) for name, value in tested.outputs.items() if np.ndim(value) == 0
+        }
+        return numbers, tested.n_records
 
-    def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Mapping[str, Any]:
+    def _share(self, count: int) -> range:
+        """Return which of the records or items are this worker's."""
+        rank, size = self._distributed.rank, self._distributed.size
+        return shard_range(count, rank=rank, world_size=size)
+
+    def _evaluate_by_own_function(self, model: Any) -> Tested:
+        """Let Keras call the test function that the model's class makes, and count its data."""
+        batches, records = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
+
+        def counted(*batch: Any) -> Any:
+            batches.assign_add(1)
+            records.assign_add(tf.cast(batch_records(batch), tf.int64))
+            return batch
+
+        dataset = self._dataset if self._steps is None else self._dataset.take(self._steps)
+        if not iter(dataset).get_next_as_optional().has_value():
+            return Tested({}, 0, 0)
+        logs = model.evaluate(dataset.map(counted), verbose=0, return_dict=True)
+        return Tested(logs, int(batches), int(records))
+
+    def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Tested:
         if self._test_steps is None:
             self._test_steps = TestSteps(model, self._dataset.element_spec)
         steps = self._test_steps
         iterator = iter(self._dataset)
         limit = self._steps or _NO_LIMIT
+        tested: Tested | None = None
 
         def test() -> Mapping[str, Any]:
+            nonlocal tested
             if callbacks or not steps.can_run_all:
-                return steps.run_each(iterator, limit, callbacks)
-            return steps.run_all(iterator, limit)
+                tested = steps.run_each(iterator, limit, callbacks)
+            else:
+                tested = steps.run_all(iterator, limit)
+            return tested.outputs
 
         with replaced_function(model, "test", test):
-            logs: Mapping[str, Any] = model.evaluate(
-                stand_in(), steps=1, verbose=0, return_dict=True
-            )
-        return logs
+            logs = model.evaluate(stand_in(), steps=1, verbose=0, return_dict=True)
+        assert tested is not None  # Keras called the function
+        return dataclasses.replace(tested, outputs=logs)
 
     def state_dict(self) -> dict[str, int]:
         """Return JSON values for `load_state`."""
@@ -126,16 +177,17 @@ class Evaluation:
         self._passes += 1
 
     def _from_sequence(self, sequence: Any) -> Any:
+        mine = self._share(len(sequence))
         with preserved_rng():
             spec = batch_spec(batch_tensors(sequence[0], sequence))
 
         def items() -> Iterator[Any]:
             # Copied: TensorFlow may read a batch later than it asks for the next one.
-            for item in self._loader.batches(range(len(sequence)), self._passes, copy=True):
+            for item in self._loader.batches(mine, self._passes, copy=True):
                 yield batch_tensors(item, sequence)
 
         dataset = tf.data.Dataset.from_generator(items, output_signature=spec)
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(sequence)))
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(mine)))
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:

@@ -45,6 +45,7 @@ class TrainSteps:
         weigh: Adds class weights to a batch; see `class_weighted`.
         split: Takes a fetched batch apart, in the graph, into outputs of its own (such as the ids
             of its records) and what the model is trained on; None where they are the same.
+        may_compile: Whether the step may be compiled by XLA, where the model says so.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class TrainSteps:
         fetch: Callable[[Any, Any], Any],
         weigh: Callable[[Any], Any] | None = None,
         split: Callable[[Any], tuple[Mapping[str, Any], Any]] | None = None,
+        may_compile: bool = True,
     ) -> None:
         self._model = model
+        self._may_compile = may_compile
         self._element_spec = element_spec
         self._inputs_spec = inputs_spec
         self._fetch = fetch
@@ -124,7 +127,7 @@ class TrainSteps:
             # As Keras 3 itself: `train_step` is taken as written. Keras 2 has AutoGraph convert it.
             train = tf.autograph.experimental.do_not_convert(train)
         # Compiled or not as the model says; what is around it (hashes, say) cannot be.
-        jit = getattr(self._model, "jit_compile", None)
+        jit = getattr(self._model, "jit_compile", None) if self._may_compile else False
         train = tf.function(train, reduce_retracing=True, jit_compile=jit)
 
         def step(data: Any) -> Any:

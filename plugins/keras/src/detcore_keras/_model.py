@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidExperimentError, InvalidModelError, describe
+from detcore.errors import InvalidModelError, describe
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["aggregate_gradients", "checked_model", "model_generators", "optimizers_of"]
+__all__ = ["checked_model", "model_generators", "optimizers_of"]
 
 
 def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
@@ -72,41 +71,6 @@ def optimizers_of(model: Any, context: TFKerasTrialContext) -> list[Any]:
         if isinstance(optimizer, kinds) and not any(optimizer is known for known in found):
             found.append(optimizer)
     return found
-
-
-def aggregate_gradients(model: Any, optimizations: Mapping[str, Any]) -> None:
-    """Make the optimizer add up the gradients of several batches, where the experiment asks for it.
-
-    Args:
-        model: The compiled model.
-        optimizations: The section of the experiment file.
-
-    Raises:
-        InvalidExperimentError: If this Keras version cannot do it.
-    """
-    frequency = int(optimizations.get("aggregation_frequency") or 1)
-    if frequency == 1:
-        return
-    setting = f"optimizations.aggregation_frequency is {frequency}"
-    if KERAS_MAJOR == 2:
-        raise InvalidExperimentError(
-            f"{setting}, but the optimizers of Keras 2 cannot add up gradients.\n"
-            "Training would go on as if it were 1, with other results.\n"
-            "Use Keras 3 (TensorFlow 2.16 or newer), or set it to 1."
-        )
-    if not optimizations.get("average_aggregated_gradients", True):
-        raise InvalidExperimentError(
-            f"{setting} and optimizations.average_aggregated_gradients is false, but Keras 3 "
-            "always averages them.\nSet it to true, and scale the learning rate instead."
-        )
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    if optimizer.built or optimizer.gradient_accumulation_steps not in (None, frequency):
-        raise InvalidExperimentError(
-            f"{setting}, but the optimizer was given "
-            f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} or was used "
-            "already.\nSet only one of the two, and compile the model with a new optimizer."
-        )
-    optimizer.gradient_accumulation_steps = frequency
 
 
 def model_generators(model: Any) -> list[Any]:

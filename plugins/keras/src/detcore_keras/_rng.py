@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from detcore_keras._keras import tf
+from detcore_keras._keras import keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = ["RandomState", "preserved_rng"]
+__all__ = ["RandomState", "preserved_rng", "vary_by_rank"]
+
+# Odd and large: ranks and steps that follow each other give seeds that look like nothing.
+_STRIDE = 0x9E3779B1
 
 
 class RandomState:
@@ -52,6 +55,28 @@ def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
         yield
     finally:
         state.restore()
+
+
+def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -> None:
+    """Let a worker draw other random numbers than the chief for its records; the chief's stay.
+
+    Args:
+        variables: See `RandomState`.
+        seed: The trial's seed.
+        rank: This worker; nothing changes for rank 0.
+        step: Batches completed.
+    """
+    if rank == 0:
+        return
+    offset = (rank * _STRIDE + step) % (1 << 31)
+    keras.utils.set_random_seed((seed + offset) % (1 << 31))
+    generator = _global_generator()
+    states = [*map(raw_variable, variables), *([] if generator is None else [generator.state])]
+    for state in states:
+        words = np.array(state.numpy())
+        # The last word is the seed in TensorFlow, and a count of what was drawn in Keras 3.
+        words[-1] += np.array(offset, words.dtype)
+        state.assign(words)
 
 
 def _global_generator() -> Any:

@@ -18,9 +18,12 @@ from detcore_keras._variables import Found, model_variables, same_name, training
 
 __all__ = [
     "VARIABLES_FILE",
+    "capture_own_state",
     "capture_rng",
     "capture_training_state",
     "read_variables_file",
+    "restore_mean_gradients",
+    "restore_own_state",
     "restore_rng",
     "restore_training_state",
     "restore_weights",
@@ -29,12 +32,15 @@ __all__ = [
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1
+_OWN_FILE = "own.json"
+_OWN_ARRAYS = "own.npz"
 # What another trial learned; its random generators and half-summed metrics are its own.
 _LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
 _FILES = {
     "weights": "weights.npz",
     "extra": "weights.npz",
     "optimizer": "optimizer.npz",
+    "accumulated": "optimizer.npz",
     "seeds": "state.npz",
     "metrics": "state.npz",
     "counters": "state.npz",
@@ -96,6 +102,73 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
     _restore(record["variables"], training_variables(model, optimizers), directory)
 
 
+def capture_own_state(
+    model: Any, optimizers: Sequence[Any], indices: Sequence[int], directory: Path
+) -> None:
+    """Write the variables of one of several workers that differ from the chief's.
+
+    Args:
+        model: The model.
+        optimizers: As for `capture_training_state`.
+        indices: Which of all variables.
+        directory: Folder to write into: ``own.npz`` and ``own.json``.
+    """
+    found = training_variables(model, optimizers)
+    rows = [{**_row(f"{i:05d}", found[i]), "index": i, "file": _OWN_ARRAYS} for i in indices]
+    arrays = {f"{i:05d}": np.asarray(found[i].variable.numpy()) for i in indices}
+    write_arrays(directory / _OWN_ARRAYS, arrays)
+    text = json.dumps({"version": _VERSION, "variables": rows}, indent=1) + "\n"
+    (directory / _OWN_FILE).write_text(text, encoding="utf-8")
+
+
+def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+    """Set the variables that `capture_own_state` wrote; after `restore_training_state`.
+
+    Raises:
+        InvalidCheckpointError: If they do not fit; nothing was changed then.
+    """
+    rows = _read_record(directory / _OWN_FILE)["variables"]
+    found = training_variables(model, optimizers)
+    fitting = [row for row in rows if row["index"] < len(found)]
+    if len(fitting) < len(rows):
+        raise InvalidCheckpointError(
+            f"{directory / _OWN_FILE} is for a model of more than the {len(found)} variables here"
+        )
+    _restore(rows, [found[row["index"]] for row in rows], directory)
+
+
+def restore_mean_gradients(
+    model: Any, optimizers: Sequence[Any], directory: Path, own_folders: Sequence[Path]
+) -> None:
+    """Set gradients that were added up when a checkpoint was saved to their mean over its workers.
+
+    For another number of workers than then: the next update is then that of all of them.
+
+    Args:
+        model: The model, restored from `directory`.
+        optimizers: As for `capture_training_state`.
+        directory: The checkpoint.
+        own_folders: Where each of its workers but the chief wrote what was its own.
+    """
+    found = training_variables(model, optimizers)
+    parts = {i: [item.variable.numpy()] for i, item in enumerate(found) if _is_gradient(item)}
+    for folder in own_folders:
+        rows = {row["index"]: row for row in _read_record(folder / _OWN_FILE)["variables"]}
+        arrays = read_arrays(folder / _OWN_ARRAYS)
+        for index, values in parts.items():
+            row = rows.get(index)
+            own = None if row is None else decoded(arrays, row["key"], row["dtype"])
+            values.append(values[0] if own is None else own)
+    for index, values in parts.items():
+        total = np.sum([value.astype(np.float64) for value in values], axis=0)
+        mean = (total / len(values)).astype(values[0].dtype)
+        found[index].variable.assign(mean)
+
+
+def _is_gradient(item: Found) -> bool:
+    return item.group == "accumulated" and bool(item.variable.dtype.is_floating)
+
+
 def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
     """Set weights, optimizer state and counters to what another trial saved.
 
@@ -150,12 +223,15 @@ def read_variables_file(directory: Path) -> dict[str, Any]:
     Raises:
         InvalidCheckpointError: If it is missing, damaged, or of a newer version.
     """
-    path = directory / VARIABLES_FILE
+    return _read_record(directory / VARIABLES_FILE)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{directory} has no {VARIABLES_FILE}, so it is not a checkpoint of detcore-keras.\n"
+            f"{path.parent} has no {path.name}, so it is not a checkpoint of detcore-keras.\n"
             "A checkpoint's folder holds trial.json, variables.json and weights.npz."
         ) from error
     except ValueError as error:

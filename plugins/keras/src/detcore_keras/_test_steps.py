@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detcore.errors import DataError, InvalidModelError
+from detcore.errors import InvalidModelError
+from detcore_keras._data import batch_records
 from detcore_keras._fast_loop import flat_tensors, without_optionals
 from detcore_keras._keras import KERAS_MAJOR, tf
 
-__all__ = ["TestSteps"]
+__all__ = ["TestSteps", "Tested"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tested:
+    """What a pass over data gave.
+
+    Attributes:
+        outputs: What the last step returned; empty where there was no batch.
+        num_batches: Batches.
+        n_records: Records in them.
+    """
+
+    outputs: Mapping[str, Any]
+    num_batches: int
+    n_records: int
 
 
 class TestSteps:
@@ -43,21 +60,20 @@ class TestSteps:
             spec.shape.is_fully_defined() for spec in self._outputs.values()
         )
 
-    def run_all(self, iterator: Any, limit: int) -> Mapping[str, Any]:
-        """Test on what an iterator has left, at most `limit` batches; return the last metrics."""
-        count, outputs = self._all(iterator, tf.constant(limit, tf.int64))
-        _check_count(int(count))
-        metrics: Mapping[str, Any] = outputs
-        return metrics
+    def run_all(self, iterator: Any, limit: int) -> Tested:
+        """Test on what an iterator has left, at most `limit` batches."""
+        count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
+        return Tested(outputs if int(count) else {}, int(count), int(records))
 
-    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Mapping[str, Any]:
+    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Tested:
         """The same, one batch at a time, with the callbacks' batch-level test hooks around each."""
         outputs: Mapping[str, Any] = {}
-        count = 0
+        count = records = 0
         for batch in iterator:
             for callback in callbacks:
                 callback.on_test_batch_begin(count, {})
             outputs = self._step(batch)
+            records += int(batch_records(batch))
             for callback in callbacks:
                 callback.on_test_batch_end(
                     count, {name: value.numpy() for name, value in outputs.items()}
@@ -65,8 +81,7 @@ class TestSteps:
             count += 1
             if count >= limit:
                 break
-        _check_count(count)
-        return outputs
+        return Tested(outputs, count, records)
 
     def _test(self, batch: Any) -> Any:
         outputs = self._model.test_step(without_optionals(batch))
@@ -86,22 +101,17 @@ class TestSteps:
     def _loop(self, iterator: Any, limit: Any) -> Any:
         zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._outputs.items()}
 
-        def going(count: Any, batch: Any, outputs: Any) -> Any:
+        def going(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
             return tf.logical_and(count < limit, batch.has_value())
 
-        def body(count: Any, batch: Any, outputs: Any) -> Any:
-            outputs = self._step(batch.get_value())
+        def body(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
+            value = batch.get_value()
+            outputs = self._step(value)
+            records += tf.cast(batch_records(value), tf.int64)
             following = tf.cond(count + 1 < limit, iterator.get_next_as_optional, lambda: batch)
-            return count + 1, following, outputs
+            return count + 1, records, following, outputs
 
+        zero = tf.constant(0, tf.int64)
         first = iterator.get_next_as_optional()
-        count, _, outputs = tf.while_loop(going, body, (tf.constant(0, tf.int64), first, zeros))
-        return count, outputs
-
-
-def _check_count(count: int) -> None:
-    if count == 0:
-        raise DataError(
-            "the validation data is empty: it has 0 batches.\n"
-            "Look at what build_validation_data_loader filters out, and at drop_remainder."
-        )
+        count, records, _, outputs = tf.while_loop(going, body, (zero, zero, first, zeros))
+        return count, records, outputs

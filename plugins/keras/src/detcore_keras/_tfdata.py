@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
-from detcore_keras._data import Split, check_saved
+from detcore_keras._data import RECORD_COUNT, Split, batch_records, check_saved
 from detcore_keras._fast_loop import RECORD_IDS
 from detcore_keras._keras import tf
 from detcore_keras._rng import preserved_rng
@@ -50,7 +50,6 @@ _BEGIN_AT_ONCE = frozenset(
     }
 )
 _AHEAD = 8
-_RECORD_COUNT = "detcore/record_count"
 
 
 class DatasetFeed:
@@ -72,6 +71,7 @@ class DatasetFeed:
 
     in_graph = True
     inputs_spec = None
+    shared_records: int | None = None
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
         cardinality = int(dataset.cardinality())
@@ -85,8 +85,9 @@ class DatasetFeed:
         self._epoch = 0
         self._cursor = 0
         self.element_spec = dataset.element_spec
-        self.split: Split | None = _with_record_ids if with_ledger else None
+        self.split: Split | None = _with_record_ids if with_ledger else _with_record_count
         self.position = 0
+        self.records: int | None = 0
 
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the epoch's iterator, or one batch while the length of an epoch is unknown."""
@@ -102,9 +103,13 @@ class DatasetFeed:
         """Take the iterator's next batch; runs in the graph."""
         return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Note that `count` batches were trained on."""
         self.position += count
+        if RECORD_COUNT not in outputs:
+            self.records = None
+        elif self.records is not None:
+            self.records += int(np.sum(outputs[RECORD_COUNT]))
         self._cursor += count
         if self._cursor == self.batches_per_epoch:
             self._end_epoch()
@@ -122,7 +127,7 @@ class DatasetFeed:
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the content hashes of the records."""
-        ends = np.cumsum(outputs[_RECORD_COUNT].reshape(-1))
+        ends = np.cumsum(outputs[RECORD_COUNT].reshape(-1))
         ids = outputs[RECORD_IDS].reshape(-1)
         epoch = self._epoch if self._cursor else self._epoch - 1
         for offset, end in enumerate(ends):
@@ -162,6 +167,23 @@ class DatasetFeed:
             )
         self._epoch, self._cursor = target
 
+    def seek(self, position: int) -> None:
+        """Continue at a batch, counted in this worker's own epochs, by reading up to it."""
+        self.position = position
+        if self._is_endless:
+            self._replay(0, position)
+            self._cursor = position
+            return
+        epochs_read = 0
+        if self.batches_per_epoch is None:
+            self.batches_per_epoch = self._read_first_epoch(position)
+            epochs_read = 1
+        if self.batches_per_epoch is None:
+            self._cursor = position
+            return
+        self._epoch, self._cursor = divmod(position, self.batches_per_epoch)
+        self._replay(self._epoch - epochs_read, self._cursor)
+
     def close(self) -> None:
         """Let go of the iterator and its buffers."""
         self._iterator = None
@@ -176,6 +198,17 @@ class DatasetFeed:
             self.batches_per_epoch = self._cursor
             self._end_epoch()
             return self.block(1)
+
+    def _read_first_epoch(self, limit: int) -> int | None:
+        """Count the batches of an epoch; None if that reads `limit` of them, where it stays."""
+        iterator = iter(self._dataset)
+        for count in range(limit):
+            if not iterator.get_next_as_optional().has_value():
+                if count == 0:
+                    raise DataError("the training data is empty: it ended before the first batch.")
+                return count
+        self._iterator = iterator
+        return None
 
     def _end_epoch(self) -> None:
         self._epoch += 1
@@ -290,13 +323,16 @@ def _begins_a_shuffle_late(dataset: Any) -> bool:
     return any(_begins_a_shuffle_late(source) for source in sources)
 
 
-def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str) -> None:
+def check_dataset(
+    dataset: Any, wrapped: Iterable[Any], role: str, *, may_be_empty: bool = False
+) -> None:
     """Raise if a dataset was not wrapped, or is known to be empty.
 
     Args:
         dataset: What the loader returned.
         wrapped: The datasets that ``context.wrap_dataset`` returned.
         role: "training" or "validation", for messages.
+        may_be_empty: Whether no batches are fine, because other workers have some.
 
     Raises:
         InvalidExperimentError: If it does not come from a wrapped dataset.
@@ -308,7 +344,7 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str) -> None:
             "detcore shards datasets between workers, and must be told which ones.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
-    if int(dataset.cardinality()) == 0:
+    if int(dataset.cardinality()) == 0 and not may_be_empty:
         raise DataError(
             f"build_{role}_data_loader returned an empty tf.data.Dataset: it has 0 batches.\n"
             "A batch size larger than the data, together with drop_remainder=True, does that too."
@@ -329,7 +365,11 @@ def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
 
 def _with_record_ids(data: Any) -> tuple[Mapping[str, Any], Any]:
     ids = _content_hashes(data)
-    return {RECORD_IDS: ids, _RECORD_COUNT: tf.size(ids)}, data
+    return {RECORD_IDS: ids, RECORD_COUNT: tf.size(ids)}, data
+
+
+def _with_record_count(data: Any) -> tuple[Mapping[str, Any], Any]:
+    return {RECORD_COUNT: batch_records(data)}, data
 
 
 def _content_hashes(batch: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError
+from detcore_keras._data import RECORD_COUNT, batch_records
 from detcore_keras._fit import keras_function
 from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed
@@ -30,24 +31,32 @@ _logger = logging.getLogger("detcore.keras")
 # A signal is seen between two calls of the graph, so no call should last longer than this.
 _LONGEST_CALL_S = 0.5
 _FIRST_CALL_BATCHES = 8
+# Training may become slower than it was, so the pace is measured now and then in any case.
+_CALLS_BETWEEN_LOOKS = 10
 # Outputs of a step that are not the model's metrics.
 _PRIVATE = "detcore/"
 
 
 @dataclasses.dataclass
 class UnitMetrics:
-    """Metrics of consecutive batches, as ``train_step`` returned them: oldest first."""
+    """Metrics of consecutive batches, as ``train_step`` returned them: oldest first.
+
+    Attributes:
+        batches: Of each batch.
+        means: Keras's running results over the unit; over all workers, where callbacks see them.
+        n_records: Records in this worker's batches; None = unknown.
+    """
 
     batches: list[dict[str, float]] = dataclasses.field(default_factory=list)
-
-    @property
-    def last(self) -> dict[str, float]:
-        """Metrics after the last batch: Keras's running results over the unit."""
-        return self.batches[-1] if self.batches else {}
+    means: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    n_records: int | None = 0
 
 
 class Units:
     """Trains batches of a feed; subclasses say how.
+
+    Several workers train the same number of batches between two questions whether they are
+    interrupted, and ask equally often: the answer is the same for all of them then.
 
     Args:
         model: The model.
@@ -55,6 +64,11 @@ class Units:
         callbacks: The user's callbacks.
         ledger: Where record ids go; None where they are not wanted.
         epoch_batches: Batches of an epoch, for the callbacks; 0 = unknown.
+        stops_at_epochs: Whether a callback of any worker may change something where an epoch ends.
+        slowest: Returns the longest time in seconds of any worker.
+        mean_metrics: Returns this worker's metrics over its records as those over all workers;
+            None = they stay as they are.
+        after_first_batch: Called once, after the first batch; None = nothing is to be done.
     """
 
     def __init__(
@@ -65,12 +79,20 @@ class Units:
         callbacks: CallbackMultiplexer,
         ledger: LedgerWriter | None,
         epoch_batches: int,
+        stops_at_epochs: bool,
+        slowest: Callable[[float], float],
+        mean_metrics: Callable[[Mapping[str, float], int | None], Mapping[str, float]] | None,
+        after_first_batch: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.feed = feed
         self.callbacks = callbacks
         self.ledger = ledger
         self.epoch_batches = epoch_batches
+        self.slowest = slowest
+        self._stops_at_epochs = stops_at_epochs
+        self._mean_metrics = mean_metrics
+        self._after_first_batch = after_first_batch
         self._loss_is_finite = True
         self._left_out: set[str] = set()
 
@@ -81,25 +103,37 @@ class Units:
             DataError: If the data ends.
         """
         metrics = UnitMetrics()
-        begin = self.feed.position
+        begin, records = self.feed.position, self.feed.records
         self.callbacks.workload_begin(begin, until - begin)
+        is_interrupted = _Once(interrupted)
         try:
-            while self.feed.position < until and not interrupted():
+            while self.feed.position < until and not is_interrupted():
                 target = min(until, self._epoch_end())
-                metrics.batches.extend(self.advance(target - self.feed.position, interrupted))
+                metrics.batches.extend(self.advance(target - self.feed.position, is_interrupted))
         except (StopIteration, tf.errors.OutOfRangeError) as error:
             raise _out_of_data(self.feed) from error
         self._warn_of_nan(begin, metrics)
-        self.callbacks.workload_end(self.feed.position, metrics.last)
+        known = records is not None and self.feed.records is not None
+        metrics.n_records = (self.feed.records or 0) - (records or 0) if known else None
+        metrics.means = metrics.batches[-1] if metrics.batches else {}
+        if self._mean_metrics is not None:
+            metrics.means = self._mean_metrics(metrics.means, metrics.n_records)
+        self.callbacks.workload_end(self.feed.position, metrics.means)
         return metrics
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
-        """Train 1 to `limit` batches and return the metrics of each."""
+        """Train 1 to `limit` batches and return the metrics of each.
+
+        `interrupted` was asked before the first of them.
+        """
         raise NotImplementedError
 
     def count(self, outputs: Mapping[str, Any], count: int) -> None:
         """Note that batches were trained on; log their records."""
-        self.feed.advance(count)
+        self.feed.advance(count, outputs)
+        if self._after_first_batch is not None:
+            self._after_first_batch()
+            self._after_first_batch = None
         if self.ledger is not None:
             values = {name: np.asarray(value) for name, value in outputs.items()}
             self.feed.log(self.ledger, values, count)
@@ -127,7 +161,7 @@ class Units:
 
     def _epoch_end(self) -> int:
         """The next batch at which callbacks may change something: the end of the epoch."""
-        if not self.epoch_batches or not self.callbacks.callbacks:
+        if not self.epoch_batches or not self._stops_at_epochs:
             return 1 << 62
         return (self.feed.position // self.epoch_batches + 1) * self.epoch_batches
 
@@ -151,17 +185,28 @@ class FastUnits(Units):
         super().__init__(**parts)
         self._steps = steps
         self._batch_s: float | None = None
+        self._calls = 0
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
-        """Train as many batches as fit into one block and about half a second."""
-        inputs, count = self.feed.block(min(limit, self._pace()))
-        begin = self.feed.position
-        started = time.perf_counter()
-        outputs = self._steps.run_many(inputs, count)
-        self._note_pace(count, time.perf_counter() - started)
-        self.count(outputs, count)
-        self.callbacks.batches_done(begin, begin + count)
-        return self._rows(outputs, count)
+        """Train as many batches as fit into about half a second."""
+        begin, pace = self.feed.position, self._pace()
+        target = begin + min(limit, pace)
+        rows: list[dict[str, float]] = []
+        seconds = 0.0
+        while self.feed.position < target:
+            inputs, count = self.feed.block(target - self.feed.position)
+            started = time.perf_counter()
+            outputs = self._steps.run_many(inputs, count)
+            seconds += time.perf_counter() - started
+            self.count(outputs, count)
+            rows += self._rows(outputs, count)
+        self._calls += 1
+        # Asking the other workers is for nothing where the next stop is nearer than the pace. (What
+        # is asked here is the same for all of them.)
+        if target - begin == pace or self._calls % _CALLS_BETWEEN_LOOKS == 0:
+            self._note_pace(target - begin, self.slowest(seconds))
+        self.callbacks.batches_done(begin, target)
+        return rows
 
     def _pace(self) -> int:
         if self._batch_s is None:
@@ -209,7 +254,7 @@ class SingleUnits(Units):
             logs = _public(outputs) if private else outputs
             collected.append(logs)
             callbacks.batch_end(feed.position, logs)
-            if interrupted():
+            if index + 1 < count and interrupted():
                 break
         # Reading a value waits for its step, so it is left until all steps are under way.
         return [self.scalars(logs) for logs in collected]
@@ -232,7 +277,7 @@ class OwnFunctionUnits(Units):
                 "Batches could not be counted, nor training stopped where the schedule says.\n"
                 "Leave out one of the two."
             )
-        if self.feed.split is not None:
+        if self.ledger is not None and self.feed.split is not None:
             raise InvalidModelError(
                 f"data_ledger is on, but {type(self.model).__name__} has a train function of its "
                 "own, which reads the tf.data.Dataset itself.\n"
@@ -241,6 +286,7 @@ class OwnFunctionUnits(Units):
         self._weigh = weigh
         self._function: Callable[[Any], Any] | None = None
         self._batches: Any = None
+        self._records = _static_records(self.feed.element_spec)
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train one batch."""
@@ -252,7 +298,7 @@ class OwnFunctionUnits(Units):
             self._batches, _ = self.feed.block(1)
         self.callbacks.batch_begin(self.feed.position)
         logs = self._function(self._batches)
-        self.count({}, 1)
+        self.count({} if self._records is None else {RECORD_COUNT: self._records}, 1)
         self.callbacks.batch_end(self.feed.position, logs)
         return [self.scalars(logs)]
 
@@ -266,11 +312,31 @@ class OwnFunctionUnits(Units):
         def batches() -> Iterator[Any]:
             while True:
                 inputs, _ = self.feed.block(1)
-                yield self.feed.fetch(inputs, 0)
+                batch = self.feed.fetch(inputs, 0)
+                self._records = int(batch_records(batch))
+                yield batch
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=self.feed.element_spec)
         weigh = None if isinstance(self.feed, DatasetFeed) else self._weigh
         return iter(dataset if weigh is None else dataset.map(lambda *data: weigh(data)))
+
+
+class _Once:
+    """Asks until the answer is yes, and then no more."""
+
+    def __init__(self, question: Callable[[], bool]) -> None:
+        self._question = question
+        self._answer = False
+
+    def __call__(self) -> bool:
+        self._answer = self._answer or self._question()
+        return self._answer
+
+
+def _static_records(element_spec: Any) -> int | None:
+    """Return the records of each batch where they are part of the data's specification."""
+    shape = tf.nest.flatten(element_spec)[0].shape
+    return shape[0] if shape.rank else None
 
 
 def _public(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from detcore_keras._gradients import accumulated_variables
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 __all__ = ["Found", "model_variables", "raw_variable", "same_name", "training_variables"]
@@ -32,6 +33,10 @@ _CONTAINERS: tuple[type, ...] = (
     tf.random.Generator,
     tf.__internal__.tracking.Trackable,
 )
+_GENERATORS: tuple[type, ...] = (
+    tf.random.Generator,
+    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
+)
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
@@ -43,14 +48,16 @@ class Found:
     """One variable.
 
     Attributes:
-        group: "weights", "seeds", "metrics", "counters", "optimizer" or "extra".
+        group: "weights", "seeds", "metrics", "counters", "optimizer", "accumulated" or "extra".
         name: Its name in Keras, or the attributes that lead to it.
         variable: The TensorFlow variable.
+        is_generator: Whether it is the state of a random generator.
     """
 
     group: str
     name: str
     variable: Any
+    is_generator: bool = False
 
 
 def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
@@ -63,6 +70,8 @@ def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
     found = _Collector()
     walked = _add_model(found, model)
     for optimizer in optimizers:
+        accumulated = accumulated_variables(optimizer)
+        found.add("accumulated", accumulated)
         own = optimizer.variables
         found.add("optimizer", own() if callable(own) else own)
         found.add_walked(_walk(optimizer, "optimizer"), "optimizer")
@@ -104,18 +113,25 @@ class _Collector:
     def __init__(self) -> None:
         self._found: dict[int, Found] = {}
 
-    def add(self, group: str, variables: Iterable[Any], names: Iterable[str] = ()) -> None:
+    def add(
+        self,
+        group: str,
+        variables: Iterable[Any],
+        names: Iterable[str] = (),
+        *,
+        are_generators: bool = False,
+    ) -> None:
         given = iter(names)
         for variable in variables:
             name = next(given, None) or getattr(variable, "path", None) or variable.name
             raw = raw_variable(variable)
             # Wrappers of one variable (mixed precision) share its handle.
-            self._found.setdefault(id(raw.handle), Found(group, name, raw))
+            self._found.setdefault(id(raw.handle), Found(group, name, raw, are_generators))
 
     def add_walked(self, walked: Iterable[Found], group: str) -> None:
         for item in walked:
             if item.group == group:
-                self.add(group, [item.variable], [item.name])
+                self.add(group, [item.variable], [item.name], are_generators=item.is_generator)
 
     def in_order(self) -> list[Found]:
         return list(self._found.values())
@@ -167,7 +183,12 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
             kept.append(value)
             child = f"{path}/{name}" if path else name
             if _is_variable(value):
-                yield Found("counters" if name in _COUNTERS else group, child, raw_variable(value))
+                yield Found(
+                    "counters" if name in _COUNTERS else group,
+                    child,
+                    raw_variable(value),
+                    isinstance(current, _GENERATORS),
+                )
             elif isinstance(value, _OPTIMIZERS):
                 pending.append((child, value, "optimizer"))
             elif isinstance(value, keras.metrics.Metric):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from detcore_keras._collective import prepare_collective
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:
@@ -18,12 +19,23 @@ _logger = logging.getLogger("detcore.keras")
 def prepare_worker(options: PrepareOptions) -> None:
     """Seed Python, NumPy, TensorFlow and Keras, choose the GPU, and fix the order of operations.
 
+    One of several workers gets the GPU of its local rank, and joins the others. All of them are
+    seeded alike, so that they make the same model.
+
     Operations are made deterministic where the configuration asks for it, and by default where
     there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
 
     Args:
-        options: The trial's seed, and what the configuration says about determinism.
+        options: The trial's seed, which worker this is, and what the configuration says about
+            determinism.
+
+    Raises:
+        PluginNotFoundError: If there are several workers, and what carries their gradients is not
+            installed.
+        DistributedError: If they cannot find each other.
     """
+    if options.world_size > 1:
+        prepare_collective(options)
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         mine = gpus[options.local_rank % len(gpus)]

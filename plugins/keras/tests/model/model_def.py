@@ -93,6 +93,13 @@ class Dataset(Base):
         return dataset.shuffle(RECORDS).batch(self.size).prefetch(2)
 
 
+class Stops(Dataset):
+    def keras_callbacks(self) -> list[Any]:
+        stops = callbacks.EarlyStopping("val_loss", patience=100, restore_best_weights=True)
+        lowers = callbacks.ReduceLROnPlateau("val_loss", patience=1)
+        return [stops, lowers]
+
+
 class Sequence(Base):
     def build_training_data_loader(self) -> Any:
         return Batches(self.size)

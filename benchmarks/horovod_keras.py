@@ -1,0 +1,301 @@
+"""How fast a `TFKerasTrial` trains on two workers, beside the same training on Horovod alone.
+
+    python benchmarks/horovod_keras.py [--rounds 15] [--workers 2] [--markdown]
+
+Run it with the Python of an environment that has detcore-keras, TensorFlow 2.15 and Horovod. It
+starts the workers, which train the same model on the same data in turns:
+
+- plugin: a `TFKerasTrial`, its boundaries included;
+- graph: a loop of one unit in a ``tf.function``, with ``hvd.DistributedGradientTape``;
+- loop: a ``tf.function`` for one step, with the same;
+- fit: ``model.fit`` with ``hvd.DistributedOptimizer`` around a legacy optimizer, as Horovod's own
+  examples have it.
+
+A ratio is taken within a round; the table gives medians and quartiles over the rounds of rank 0.
+CPU is that of the process, all threads included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+UNIT = 100
+UNITS = 4
+BATCH = 32
+RECORDS = 4096
+FEATURES = 256
+WIDTHS = {"small": 64, "large": 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", default=",".join(WIDTHS))
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--worker", metavar="CASE")
+    options = parser.parse_args()
+    if options.worker:
+        _work(options.worker, options.rounds)
+        return
+    if options.markdown:
+        print("| model | variant | us/batch | cpu us/batch | plugin's speed [q1, q3] | its cpu x |")
+        print("|---|---|---|---|---|---|", flush=True)
+    for case in options.only.split(","):
+        start = ["-m", "detcore", "launch", "--launcher", "horovod", "-n", str(options.workers)]
+        own = [sys.executable, __file__, "--worker", case, "--rounds", str(options.rounds)]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "TF_ENABLE_ONEDNN_OPTS": "0",
+        }
+        ended = subprocess.run(
+            [sys.executable, *start, "--", *own],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            sys.exit(ended.stdout + ended.stderr)
+        for line in ended.stdout.splitlines():
+            if "|" in line and line.startswith("[rank=0]"):
+                print(line.partition("] ")[2], flush=True)
+
+
+def _work(case: str, rounds: int) -> None:
+    from detcore.distributed import DistributedContext
+    from detcore.trial import PrepareOptions
+
+    with DistributedContext.from_env() as distributed:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        from detcore_keras._worker import prepare_worker
+
+        rank, size = distributed.rank, distributed.size
+        prepare_worker(PrepareOptions(seed=3, rank=rank, world_size=size))
+        others = {
+            "graph": _loop(case, distributed, in_graph=True),
+            "loop": _loop(case, distributed, in_graph=False),
+            "fit": _fit(case, distributed),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            times = _race(case, rounds, distributed, others, Path(folder))
+    if rank == 0:
+        for name in others:
+            print(_row(case, name, times), flush=True)
+
+
+def _data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, rng.integers(0, 10, size=RECORDS)
+
+
+def _model(case: str) -> Any:
+    from tensorflow import keras
+
+    width = WIDTHS[case]
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(width, activation="relu"),
+            keras.layers.Dense(width, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+def _dataset(distributed: Any) -> Any:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(_data())
+    dataset = dataset.shard(distributed.size, distributed.rank).shuffle(RECORDS)
+    return dataset.batch(BATCH, drop_remainder=True).prefetch(2)
+
+
+def _loss() -> Any:
+    from tensorflow import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _loop(case: str, distributed: Any, *, in_graph: bool) -> Callable[[], None]:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    model, loss_of = _model(case), _loss()
+    optimizer = tf.keras.optimizers.Adam(1e-3)
+    mean = tf.keras.metrics.Mean()
+    accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
+    batches = iter(_dataset(distributed).repeat())
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = loss_of(y, predicted)
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        mean.update_state(loss)
+        accuracy.update_state(y, predicted)
+
+    @tf.function
+    def many(batches: Any) -> None:
+        for _ in tf.range(UNIT):
+            step(*next(batches))
+
+    def train() -> None:
+        for _ in range(UNITS):
+            if in_graph:
+                many(batches)
+            else:
+                for _ in range(UNIT):
+                    step(*next(batches))
+            mean.result().numpy(), accuracy.result().numpy()
+
+    return train
+
+
+def _fit(case: str, distributed: Any) -> Callable[[], None]:
+    import horovod.tensorflow.keras as hvd
+    from tensorflow import keras
+
+    model = _model(case)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.legacy.Adam(1e-3))
+    model.compile(optimizer, _loss(), ["accuracy"], experimental_run_tf_function=False)
+    dataset = _dataset(distributed).repeat()
+
+    def train() -> None:
+        model.fit(dataset, steps_per_epoch=UNIT, epochs=UNITS, verbose=0)
+
+    return train
+
+
+def _race(
+    case: str,
+    rounds: int,
+    distributed: Any,
+    others: Mapping[str, Callable[[], None]],
+    folder: Path,
+) -> dict[str, list[tuple[float, float]]]:
+    """Train in turns: the plugin is inside its run, and the others' turns at its boundaries."""
+    from tensorflow import keras
+
+    from detcore.trial import TrialSetup
+    from detcore.types import TrialInfo
+    from detcore_keras import TFKerasTrial, TFKerasTrialContext
+    from detcore_keras._controller import KerasController
+
+    class Trial(TFKerasTrial):
+        def __init__(self, context: TFKerasTrialContext) -> None:
+            self.context = context
+
+        def build_model(self) -> Any:
+            model = self.context.wrap_model(_model(case))
+            model.compile(keras.optimizers.Adam(1e-3), _loss(), ["accuracy"])
+            return model
+
+        def build_training_data_loader(self) -> Any:
+            return self.context.wrap_dataset(_dataset(distributed), shard_dataset=False)
+
+        def build_validation_data_loader(self) -> Any:
+            return _data()
+
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("plugin", *others)}
+
+    class Clock:
+        next_boundary = UNIT
+        interrupt_requested = False
+
+        def __init__(self) -> None:
+            self._since = _now()
+
+        def slowest(self, seconds: float) -> float:
+            return max(distributed.allgather(seconds))
+
+        def boundary(
+            self,
+            steps: int,
+            metrics: Mapping[str, float],
+            batches: Sequence[Mapping[str, float]] | None = None,
+            *,
+            n_records: int | None = None,
+        ) -> bool:
+            distributed.allgather((dict(metrics), batches, n_records))
+            self.next_boundary = steps + UNIT
+            if steps % (UNIT * UNITS):
+                return True
+            times["plugin"].append(_since(self._since))
+            names = sorted(others, reverse=bool(len(times["plugin"]) % 2))
+            for name in names:
+                distributed.barrier()
+                begun = _now()
+                others[name]()
+                times[name].append(_since(begun))
+            distributed.barrier()
+            self._since = _now()
+            # The first two rounds trace, and find their pace.
+            return len(times["plugin"]) < rounds + 2
+
+    hparams = {"global_batch_size": BATCH * distributed.size}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=3,
+        hparams=hparams,
+        config={},
+        model_dir=str(folder),
+        trial_dir=str(folder),
+        database_url="",
+    )
+    setup = TrialSetup(config={}, hparams=hparams, seed=3, distributed=distributed, info=info)
+    context = TFKerasTrialContext(setup)
+    controller = KerasController(Trial(context), context)
+    controller.run(Clock())  # type: ignore[arg-type]  # the part of a clock that is measured
+    controller.close()
+    return {name: measured[2:] for name, measured in times.items()}
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(begun: tuple[float, float]) -> tuple[float, float]:
+    wall, cpu = _now()
+    return wall - begun[0], cpu - begun[1]
+
+
+def _row(case: str, name: str, times: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    batches = UNIT * UNITS
+    mine, plugin = times[name], times["plugin"]
+    speeds = [other[0] / own[0] for other, own in zip(mine, plugin, strict=True)]
+    costs = [own[1] / other[1] for other, own in zip(mine, plugin, strict=True)]
+    low, middle, high = statistics.quantiles(speeds, n=4)
+    wall, cpu = (statistics.median(t[i] for t in mine) * 1e6 / batches for i in (0, 1))
+    own = statistics.median(t[0] for t in plugin) * 1e6 / batches
+    own_cpu = statistics.median(t[1] for t in plugin) * 1e6 / batches
+    return (
+        f"| {case} | {name} | {wall:.0f} (plugin {own:.0f}) | {cpu:.0f} (plugin {own_cpu:.0f}) | "
+        f"{middle:.2f} [{low:.2f}, {high:.2f}] | {statistics.median(costs):.2f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

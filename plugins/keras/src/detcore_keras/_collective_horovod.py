@@ -1,0 +1,90 @@
+"""Sums and broadcasts over Horovod: for Keras 2."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import DistributedError, PluginNotFoundError
+from detcore_keras._keras import tf
+
+if TYPE_CHECKING:
+    from detcore.trial import PrepareOptions
+
+__all__ = ["HorovodCollective", "start_horovod"]
+
+
+def start_horovod(options: PrepareOptions) -> None:
+    """Join the other workers' Horovod.
+
+    Args:
+        options: Which worker this is.
+
+    Raises:
+        PluginNotFoundError: If Horovod is not installed.
+        DistributedError: If Horovod's ranks are not detcore's.
+    """
+    hvd = _horovod()
+    hvd.init()
+    seen, wanted = (hvd.rank(), hvd.size()), (options.rank, options.world_size)
+    if seen != wanted:
+        raise DistributedError(
+            f"Horovod says that this is rank {seen[0]} of {seen[1]}, but it is rank {wanted[0]} of "
+            f"{wanted[1]} of the trial.\n"
+            "Each worker would train with others than it shares its data with.\n"
+            "Start the workers with `detcore run`, or with `detcore launch --launcher horovod`, "
+            "which set Horovod's variables."
+        )
+
+
+class HorovodCollective:
+    """Horovod's collectives, as a `Collective`.
+
+    Args:
+        compress: Whether gradients travel as half-precision numbers.
+    """
+
+    name = "horovod"
+
+    def __init__(self, *, compress: bool) -> None:
+        self._hvd = _horovod()
+        self.failure: DistributedError | None = None
+        kinds = self._hvd.Compression
+        self._compression = kinds.fp16 if compress else kinds.none
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the sums over the workers."""
+        # Workers find each other's operation by its name. At run time that begins with the names of
+        # the functions that it was inlined into, which may differ between workers where one of them
+        # was traced for another kind of input; so only the last part counts, and must be enough.
+        scope = tf.get_current_name_scope().replace("/", ".")
+        sums: list[Any] = self._hvd.grouped_allreduce(
+            list(gradients),
+            op=self._hvd.Sum,
+            compression=self._compression,
+            name=f"sum.{scope}" if scope else "sum",
+            ignore_name_scope=True,
+        )
+        return sums
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Set variables to the chief's values."""
+        self._hvd.broadcast_variables(list(variables), root_rank=0)
+
+    def close(self) -> None:
+        """Leave Horovod running: it belongs to the process, and ends with it."""
+
+
+def _horovod() -> Any:
+    try:
+        return importlib.import_module("horovod.tensorflow")
+    except ImportError as error:
+        raise PluginNotFoundError(
+            f"several workers train a Keras model over Horovod, which cannot be imported: {error}."
+            "\nHorovod is built against the TensorFlow that is installed; cmake and a C++17 "
+            "compiler must be there.\n"
+            "  HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITH_GLOO=1 "
+            "HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation horovod==0.28.1\n"
+            "Or set resources.slots_per_trial: 1."
+        ) from error

@@ -1,0 +1,138 @@
+"""Sums and broadcasts between plain processes: for Keras 3, whose TensorFlow has no Horovod.
+
+TensorFlow's own collectives between processes need a gRPC server in each worker, which listens on
+all network interfaces and lets anybody run graphs, so they are not used. Gradients leave the graph
+for a Python function instead, once per step.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore.errors import DistributedError
+from detcore_keras._collective_shared import SharedSum, add_up
+from detcore_keras._keras import tf
+
+if TYPE_CHECKING:
+    from detcore.trial import PrepareOptions
+    from detcore_keras._context import TFKerasTrialContext
+
+__all__ = ["TensorFlowCollective", "prepare_process"]
+
+TIMEOUT_S = 1800.0  # as DistributedContext: a worker that lives may be slow
+
+
+def prepare_process(options: PrepareOptions) -> None:
+    """Check that workers can share memory here.
+
+    Args:
+        options: How many workers there are.
+
+    Raises:
+        DistributedError: If the system has no anonymous shared memory (it is not Linux).
+    """
+    if not (hasattr(os, "memfd_create") and hasattr(socket, "send_fds")):
+        raise DistributedError(
+            f"{options.world_size} workers cannot train a Keras 3 model on this system.\n"
+            "They sum their gradients in anonymous shared memory, which only Linux has.\n"
+            "Set resources.slots_per_trial: 1."
+        )
+
+
+class TensorFlowCollective:
+    """Collectives over shared memory within a machine and `DistributedContext` between machines.
+
+    A model that uses it cannot be compiled with ``jit_compile``: XLA cannot call Python.
+
+    Attributes:
+        name: "tensorflow".
+        failure: Why no sum can succeed any more; None while they do. TensorFlow hides which error
+            a function of a graph has raised.
+    """
+
+    name = "tensorflow"
+
+    def __init__(
+        self,
+        context: TFKerasTrialContext,
+        options: Mapping[str, Any],
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Connect to the other workers; all of them call this together.
+
+        Args:
+            context: The trial's context.
+            options: The section ``optimizations`` of the experiment file.
+            timeout_s: How long a sum waits for a worker that lives, in seconds.
+        """
+        self._distributed = context.distributed
+        self._compress = bool(options.get("gradient_compression"))
+        self.failure: DistributedError | None = None
+        self._shared = None
+        if self._distributed.local_size > 1:
+            self._shared = SharedSum(self._distributed, timeout_s=timeout_s)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the sums over the workers; the same bits on all of them."""
+        if not gradients:
+            return []
+        label = tf.get_current_name_scope()
+        sent = [self._packed(tf.convert_to_tensor(gradient)) for gradient in gradients]
+        sums = tf.nest.flatten(
+            tf.numpy_function(
+                functools.partial(self._sum, label), sent, [part.dtype for part in sent]
+            )
+        )
+        for part, total in zip(sent, sums, strict=True):
+            total.set_shape(part.shape)
+        return [
+            tf.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients, strict=True)
+        ]
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Set variables to the chief's values."""
+        is_chief = self._distributed.rank == 0
+        values = [variable.numpy() for variable in variables] if is_chief else []
+        values = self._distributed.broadcast(values)
+        if not is_chief:
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+    def close(self) -> None:
+        """Leave; the others get an error if they still wait for this worker's gradients."""
+        if self._shared is not None:
+            self._shared.close()
+
+    def _packed(self, gradient: Any) -> Any:
+        if self._compress and gradient.dtype.is_floating:
+            return tf.cast(gradient, tf.float16)
+        return gradient
+
+    def _sum(self, label: str, *parts: Any) -> list[Any]:
+        try:
+            sums = [np.asarray(part) for part in parts]
+            if self._shared is not None:
+                sums = self._shared.sum(sums, label)
+            return self._sum_nodes(sums) if self._distributed.cross_size > 1 else sums
+        except DistributedError as error:
+            self.failure = error
+            raise
+
+    def _sum_nodes(self, sums: list[Any]) -> list[Any]:
+        """Add what the first workers of the machines have, in the order of the machines."""
+        is_first = self._distributed.local_rank == 0
+        gathered = self._distributed.gather(sums if is_first else None)
+        if gathered is not None:
+            rows = [row for row in gathered if row is not None]
+            sums = [np.empty_like(part) for part in sums]
+            for total, *terms in zip(sums, *rows, strict=True):
+                add_up(terms, total)
+        return self._distributed.broadcast(sums)

@@ -1,0 +1,329 @@
+"""Gradients added up, over batches and over workers, before an optimizer sees them.
+
+Everything that trains calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), whether
+Keras's own ``train_step`` does, ``minimize``, or a training step of the user's. So that is the one
+place: the optimizer gets a subclass of its class that hands on the mean. What follows in the
+optimizer, clipping above all, works on the mean, as it would on one worker with the whole batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from detcore.errors import InvalidExperimentError
+from detcore_keras._keras import KERAS_MAJOR, tf
+
+if TYPE_CHECKING:
+    from detcore_keras._collective import Collective
+
+__all__ = ["GradientOptions", "accumulated_variables", "share_gradients"]
+
+_T = TypeVar("_T")
+_EXCHANGE = "_detcore_exchange"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GradientOptions:
+    """How gradients are added up.
+
+    Attributes:
+        frequency: Batches whose gradients make one update; >= 1.
+        average: Whether the sum over batches is divided by their number.
+        world_size: Workers; the sum over them is always divided by their number.
+    """
+
+    frequency: int = 1
+    average: bool = True
+    world_size: int = 1
+
+    @classmethod
+    def from_config(cls, optimizations: Mapping[str, Any], *, world_size: int) -> GradientOptions:
+        """Make them from the section ``optimizations`` of the experiment file."""
+        average = optimizations.get("average_aggregated_gradients")
+        return cls(
+            frequency=int(optimizations.get("aggregation_frequency") or 1),
+            average=True if average is None else bool(average),
+            world_size=world_size,
+        )
+
+
+def share_gradients(
+    optimizers: Sequence[Any], options: GradientOptions, collective: Collective | None
+) -> None:
+    """Make optimizers add gradients up before they use them. Nothing changes where none are.
+
+    An optimizer that is called by another one of them, such as the one inside of a
+    ``LossScaleOptimizer``, gets what that one hands on, and adds nothing up.
+
+    Args:
+        optimizers: Optimizers that were not used yet; the same on all workers, in the same order.
+        options: How.
+        collective: Adds up over the workers; None = there is one.
+
+    Raises:
+        InvalidExperimentError: If an optimizer adds up gradients of several batches by itself.
+    """
+    if options.frequency == 1 and collective is None:
+        return
+    turns = _Turns()
+    for index, optimizer in enumerate(optimizers):
+        _check_not_twice(optimizer, options)
+        exchange = _Exchange(f"optimizer_{index}", options, collective, turns)
+        make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
+        # Past Keras's own `__setattr__`, which looks for hyperparameters.
+        object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
+
+
+def accumulated_variables(optimizer: Any) -> list[Any]:
+    """Return the variables that hold an optimizer's gradients between two updates."""
+    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
+    return [] if exchange is None else exchange.variables
+
+
+class _Turns:
+    """The optimizers of a trial take turns: one inside of another adds nothing up, and exchanges
+    with other workers come in the order in which the code makes them.
+    """
+
+    def __init__(self) -> None:
+        self.is_inside = False
+        self._graph: weakref.ref[Any] | None = None
+        self._latest: Any = None
+
+    def run(self, exchange: Callable[[], _T], marker: Callable[[_T], Any]) -> _T:
+        """Run an exchange after the one before; `marker` returns a tensor of its result.
+
+        Nothing else orders two exchanges of one graph, such as the updates by two optimizers.
+        """
+        if tf.executing_eagerly():
+            return exchange()
+        graph = tf.compat.v1.get_default_graph()
+        follows = self._graph is not None and self._graph() is graph
+        with tf.control_dependencies([self._latest] if follows else []):
+            result = exchange()
+        self._graph, self._latest = weakref.ref(graph), marker(result)
+        return result
+
+    def call(self, update: Callable[[Any], Any], gradients: Any) -> Any:
+        self.is_inside = True
+        try:
+            return update(gradients)
+        finally:
+            self.is_inside = False
+
+
+class _Exchange:
+    """Adds up the gradients of one optimizer."""
+
+    def __init__(
+        self,
+        name: str,
+        options: GradientOptions,
+        collective: Collective | None,
+        turns: _Turns,
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._collective = collective
+        self._turns = turns
+        self._sums: dict[tuple[int, ...], _Sums] = {}
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for sums in self._sums.values() for variable in sums.all_variables]
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an optimizer around this one has done it."""
+        return self._turns.is_inside
+
+    def apply(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        *,
+        update: Callable[[Sequence[Any]], Any],
+        build: Callable[[], None],
+        over_workers: bool = True,
+    ) -> None:
+        """Call `update` with the mean gradients: now, or at every k-th batch.
+
+        Args:
+            gradients: Tensors, sparse ones, and None where there is none.
+            variables: What they are of.
+            update: Uses the gradients.
+            build: Makes the optimizer's variables.
+            over_workers: Whether to add up over the workers too.
+        """
+        dense = [_dense(gradient) for gradient in gradients if gradient is not None]
+        if not dense:
+            self._turns.call(update, gradients)
+            return
+        if self._options.frequency == 1:
+            mean = self._turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
+            self._turns.call(update, _with_missing(mean, gradients))
+            return
+        build()
+        present = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        sums = self._sums_of(present, dense)
+        sums.add(dense)
+
+        def use() -> Any:
+            mean = self._mean(sums.read(), over_workers)
+            self._turns.call(update, _with_missing(mean, gradients))
+            sums.reset()
+            return tf.constant(True)
+
+        def use_if_due() -> Any:
+            is_due = sums.count >= self._options.frequency
+            return tf.cond(is_due, use, lambda: tf.constant(False))
+
+        self._turns.run(use_if_due, lambda done: done)
+
+    def _mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
+        options = self._options
+        divisor = options.frequency if options.average else 1
+        if self._collective is not None and over_workers:
+            with tf.name_scope(self._name):
+                gradients = self._collective.sum_gradients(gradients)
+            divisor *= options.world_size
+        if divisor == 1:
+            return gradients
+        return [gradient / tf.cast(divisor, gradient.dtype) for gradient in gradients]
+
+    def _sums_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> _Sums:
+        # A step may update several groups of variables, each by a call of its own.
+        key = tuple(id(variable) for variable in variables)
+        if key not in self._sums:
+            self._sums[key] = _Sums(self._name, variables, gradients)
+        return self._sums[key]
+
+
+class _Sums:
+    """The gradients of some variables, added up over batches."""
+
+    def __init__(self, name: str, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        self._variables = list(variables)  # alive, so that their ids stay theirs
+        with tf.init_scope():
+            self.count = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name=f"{name}/batches_added_up"
+            )
+            self._sums = [
+                tf.Variable(
+                    tf.zeros(variable.shape, gradient.dtype),
+                    trainable=False,
+                    name=f"{name}/gradient_{index}",
+                )
+                for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
+            ]
+
+    @property
+    def all_variables(self) -> list[Any]:
+        return [self.count, *self._sums]
+
+    def add(self, gradients: Iterable[Any]) -> None:
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            total.assign_add(gradient)
+        self.count.assign_add(1)
+
+    def read(self) -> list[Any]:
+        return [total.read_value() for total in self._sums]
+
+    def reset(self) -> None:
+        for total in self._sums:
+            total.assign(tf.zeros(total.shape, total.dtype))
+        self.count.assign(0)
+
+
+def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
+    """Return a subclass of an optimizer class of Keras 2: new, legacy, or with loss scaling."""
+    signature = inspect.signature(kind.apply_gradients)  # type: ignore[attr-defined]
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(gradients: Sequence[Any]) -> Any:
+            pairs = list(zip(gradients, variables, strict=True))
+            return kind.apply_gradients(self, pairs, *args, **kwargs)  # type: ignore[attr-defined]
+
+        def build() -> None:
+            with tf.init_scope():
+                make = getattr(self, "_create_all_weights", None)
+                (self.build if make is None else make)(variables)
+
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        gradients = [gradient for gradient, _ in pairs]
+        if exchange.is_off:
+            return update(gradients)
+        given = {**kwargs, **signature.bind(self, pairs, *args, **kwargs).arguments}
+        over_workers = given.get("experimental_aggregate_gradients", True) and not given.get(
+            "skip_gradients_aggregation", False
+        )
+        exchange.apply(gradients, variables, update=update, build=build, over_workers=over_workers)
+        return self.iterations
+
+    return _subclass(kind, exchange, apply_gradients=apply_gradients)
+
+
+def _with_apply(kind: type, exchange: _Exchange) -> type:
+    """Return a subclass of an optimizer class of Keras 3."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        def update(gradients: Sequence[Any]) -> Any:
+            return kind.apply(self, gradients, trainable_variables)  # type: ignore[attr-defined]
+
+        def build() -> None:
+            if not self.built:
+                self.build(variables)
+
+        gradients = list(grads)
+        if exchange.is_off:
+            update(gradients)
+            return
+        given = self._trainable_variables if trainable_variables is None else trainable_variables
+        variables = list(given)
+        exchange.apply(gradients, variables, update=update, build=build)
+
+    return _subclass(kind, exchange, apply=apply)
+
+
+def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
+    names = {
+        **methods,
+        _EXCHANGE: exchange,
+        # Under its own name the optimizer is saved with a model, and loaded, as what it is.
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
+
+
+def _check_not_twice(optimizer: Any, options: GradientOptions) -> None:
+    if options.frequency == 1 or KERAS_MAJOR == 2:
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps:
+        raise InvalidExperimentError(
+            f"optimizations.aggregation_frequency is {options.frequency}, and the optimizer "
+            f"{inner.name!r} was given gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps}.\n"
+            "Gradients would be added up twice.\nSet only one of the two."
+        )
+
+
+def _dense(gradient: Any) -> Any:
+    # Sparse gradients of embeddings too: what an optimizer does then is the same for any number of
+    # workers and batches, and one message holds all of a step. The rows of all workers, gathered,
+    # would be smaller where few rows of a large table are used.
+    return tf.convert_to_tensor(gradient)
+
+
+def _with_missing(present: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """Put None back where there was no gradient."""
+    following = iter(present)
+    return [None if gradient is None else next(following) for gradient in given]

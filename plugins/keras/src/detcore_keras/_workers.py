@@ -1,0 +1,216 @@
+"""What the workers of a Keras trial agree on beside their gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from detcore.errors import CheckFailedError, DataError, InvalidModelError
+from detcore.metrics import weighted_mean
+from detcore_keras._collective import Collective, open_collective
+from detcore_keras._variables import Found, raw_variable, training_variables
+
+if TYPE_CHECKING:
+    from detcore_keras._context import TFKerasTrialContext
+    from detcore_keras._data import Feed
+
+__all__ = ["Workers"]
+
+_T = TypeVar("_T")
+# What the model learned, and what it keeps beside it; generators and metrics are each worker's own.
+_SHARED = frozenset({"weights", "extra", "optimizer", "counters"})
+
+
+class Workers:
+    """All workers of a trial, as one of them sees them. With one worker nothing is exchanged.
+
+    All workers call the same methods, in the same order.
+
+    Args:
+        context: The trial's context.
+        optimizations: The section of the experiment file.
+
+    Attributes:
+        collective: For tensors; None where there is one worker.
+    """
+
+    def __init__(self, context: TFKerasTrialContext, optimizations: Mapping[str, Any]) -> None:
+        self._distributed = context.distributed
+        self.rank = context.distributed.rank
+        self.size = context.distributed.size
+        average = optimizations.get("average_training_metrics")
+        self._averages_metrics = True if average is None else bool(average)
+        self.collective: Collective | None = None
+        if self.size > 1:
+            self.collective = open_collective(context, optimizations)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the worker with rank 0."""
+        return self.rank == 0
+
+    def all_gather(self, value: _T) -> list[_T]:
+        """Return every worker's value, in the order of their ranks."""
+        return [value] if self.size == 1 else self._distributed.allgather(value)
+
+    def close(self) -> None:
+        """Release the collectives."""
+        if self.collective is not None:
+            self.collective.close()
+
+    # -- data -------------------------------------------------------------------------------------
+
+    def steps_per_epoch(self, feed: Feed) -> int | None:
+        """Return the steps in which every worker has seen all of its data once; None if unknown.
+
+        A worker with less data than another begins its next pass while that one ends its own.
+
+        Raises:
+            CheckFailedError: If there are fewer batches than workers.
+            DataError: If the workers were not given the same data to take their shares from.
+        """
+        if self.size == 1:
+            return feed.batches_per_epoch
+        told = self.all_gather((feed.shared_records, feed.batches_per_epoch))
+        shared = [records for records, _ in told]
+        if len(set(shared)) > 1:
+            listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(shared))
+            raise DataError(
+                f"the workers were given training data of different lengths ({listed}).\n"
+                "Each takes its share of the batches of one order, so all of them need all of the "
+                "data.\nReturn the whole data on every worker, or a tf.data.Dataset with "
+                "context.wrap_dataset(dataset, shard_dataset=False), where each has its own."
+            )
+        lengths = [batches for _, batches in told]
+        if shared[0] is None:
+            known = [batches for batches in lengths if batches is not None]
+            return max(known) if len(known) == len(lengths) else None
+        batches = lengths[0] or 0
+        if batches < self.size:
+            raise CheckFailedError(
+                f"the training data has {batches} batch(es) for {self.size} workers.\n"
+                "Each worker needs one at least.\n"
+                "Lower hyperparameters.global_batch_size, give more data, or use fewer workers."
+            )
+        return -(-batches // self.size)
+
+    # -- variables --------------------------------------------------------------------------------
+
+    def share_variables(self, model: Any, optimizers: Sequence[Any]) -> None:
+        """Set weights, optimizer state and counters to the chief's, where they are not."""
+        if self.collective is None:
+            return
+        found = training_variables(model, optimizers)
+        self._broadcast(_shared(found))
+
+    @contextlib.contextmanager
+    def chief_weights(self, model: Any) -> Iterator[None]:
+        """Within the block, every worker's model is the chief's.
+
+        Trained weights are the same anyhow. What layers keep of their own batches, such as the
+        moving averages of batch normalization, is not: it is put back after the block.
+        """
+        if self.collective is None:
+            yield
+            return
+        trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
+        kept = [
+            item
+            for item in _shared(training_variables(model, []))
+            if item.group in {"weights", "extra"} and id(item.variable.handle) not in trained
+        ]
+        before = {id(item): item.variable.numpy() for item in kept}
+        changed = self._broadcast(kept)
+        try:
+            yield
+        finally:
+            for item in [] if self.is_chief else changed:
+                item.variable.assign(before[id(item)])
+
+    def own_variables(self, model: Any, optimizers: Sequence[Any]) -> list[int]:
+        """Return which of all variables have another value here than on the chief, by index.
+
+        Raises:
+            InvalidModelError: If a trained weight has: then the workers train different models.
+        """
+        if self.size == 1:
+            return []
+        found = training_variables(model, optimizers)
+        differing = self._differing(found)
+        _check_same_model(model, found, set().union(*differing))
+        return differing[self.rank]
+
+    def _broadcast(self, found: Sequence[Found]) -> list[Found]:
+        """Set variables to the chief's values; return those that had others on any worker."""
+        assert self.collective is not None
+        indices = sorted(set().union(*self._differing(found)))
+        changed = [found[index] for index in indices]
+        if changed:
+            self.collective.broadcast([item.variable for item in changed])
+        return changed
+
+    def _differing(self, found: Sequence[Found]) -> list[list[int]]:
+        """Return, for each worker, which of its variables have other values than the chief's."""
+        digests = self.all_gather([_digest(item.variable) for item in found])
+        if len({len(each) for each in digests}) > 1:
+            counts = ", ".join(f"rank {rank}: {len(each)}" for rank, each in enumerate(digests))
+            raise InvalidModelError(
+                f"the workers' models have different numbers of variables ({counts}).\n"
+                "They train one model, so build_model must make the same on all of them."
+            )
+        chief = digests[0]
+        return [
+            [index for index, digest in enumerate(each) if digest != chief[index]]
+            for each in digests
+        ]
+
+    # -- metrics ----------------------------------------------------------------------------------
+
+    def mean_metrics(
+        self, metrics: Mapping[str, float], n_records: int | None
+    ) -> Mapping[str, float]:
+        """Return training metrics over all workers, weighted by records where they are known.
+
+        The chief's own, where ``optimizations.average_training_metrics`` is false.
+        """
+        told = self.all_gather((dict(metrics), n_records))
+        if self.size == 1 or not self._averages_metrics:
+            return told[0][0]
+        counts = [count for _, count in told]
+        weights = [1.0 if count is None else float(count) for count in counts]
+        if None in counts or not any(weights):
+            weights = [1.0] * len(told)
+        return weighted_mean([each for each, _ in told], weights)
+
+
+def _shared(found: Sequence[Found]) -> list[Found]:
+    return [
+        item
+        for item in found
+        if item.group in _SHARED and not item.is_generator and item.variable.dtype != "string"
+    ]
+
+
+def _digest(variable: Any) -> bytes:
+    value = np.asarray(variable.numpy())
+    text = f"{value.dtype} {value.shape} ".encode()
+    content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+    return hashlib.blake2b(text + content, digest_size=16).digest()
+
+
+def _check_same_model(model: Any, found: Sequence[Found], differing: set[int]) -> None:
+    trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
+    names = [found[i].name for i in sorted(differing) if id(found[i].variable.handle) in trained]
+    if not names:
+        return
+    raise InvalidModelError(
+        f"{len(names)} trained weight(s) of {model.name!r} have other values on other workers: "
+        f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}.\n"
+        "Their gradients were not averaged over the workers, so each trains a model of its own.\n"
+        "Give every optimizer that is not an attribute of the model to context.wrap_optimizer, and "
+        "change weights through an optimizer's apply_gradients."
+    )

@@ -1,0 +1,361 @@
+"""What each worker of test_collective_tf.py runs.
+
+Usage: ``collective_scenarios.py NAME RANK SIZE FOLDER``; prints one JSON object as its last line.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from detcore.core import DistributedContext
+from detcore.errors import DistributedError
+
+STEPS, BATCH, FEATURES = 50, 8, 5
+
+
+def connect(rank: int, size: int, nodes: list[int] | None = None, port: int = 0) -> Any:
+    """Join the other workers; `nodes` has each worker's node, if there are several."""
+    nodes = nodes or [0] * size
+    mine = nodes[rank]
+    return DistributedContext(
+        rank=rank,
+        size=size,
+        local_rank=nodes[:rank].count(mine),
+        local_size=nodes.count(mine),
+        cross_rank=mine,
+        cross_size=len(set(nodes)),
+        chief_ip="127.0.0.1" if len(set(nodes)) > 1 else None,
+        pub_port=port or None,
+    )
+
+
+def open_sum(rank: int, size: int, timeout_s: float = 60.0) -> Any:
+    from detcore_keras._collective_shared import SharedSum
+
+    return SharedSum(connect(rank, size), timeout_s=timeout_s)
+
+
+def open_collective(context: Any, options: dict[str, Any] | None = None) -> Any:
+    from detcore_keras._collective_tf import TensorFlowCollective
+
+    return TensorFlowCollective(SimpleNamespace(distributed=context), options or {})
+
+
+def same_everywhere(context: Any, values: Any) -> bool:
+    """Whether all workers have the same bits."""
+    mine = [(np.asarray(v).dtype.name, np.asarray(v).tobytes()) for v in values]
+    return all(theirs == mine for theirs in context.allgather(mine))
+
+
+def inputs_of(rank: int, sizes: list[int], dtype: str = "float32") -> list[Any]:
+    generator = np.random.default_rng(rank)
+    return [(generator.standard_normal(size) * 100).astype(dtype) for size in sizes]
+
+
+# -- without TensorFlow ------------------------------------------------------------------------
+
+
+def sums(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Sums of many shapes, types and sizes, in the order of the ranks, bit for bit."""
+    shared = open_sum(rank, size)
+    wrong = []
+    kept = []
+    # Small, growing, small again, larger than a block, nothing at all.
+    for count, sizes in enumerate(
+        [[3, 1], [0, 7], [40_000, 5], [10], [11], [12], [700_001, 3, 0], [0], [40_000, 5]]
+    ):
+        for dtype in ("float32", "float16", "int64"):
+            parts = [inputs_of(other, sizes, dtype) for other in range(size)]
+            got = shared.sum(parts[rank], "test")
+            kept.append((got, parts))
+            if any(part.dtype != dtype for part in got):
+                wrong.append([count, dtype])
+    mixed = [np.ones((2, 3), np.float64), np.float32(rank), np.full((2, 1), rank, np.int32)]
+    total = shared.sum([np.asarray(part) for part in mixed], "mixed")
+    shapes = [list(part.shape) for part in total]
+    # Compared at the end: what was returned stays as it was, whatever is summed later.
+    for index, (got, parts) in enumerate(kept):
+        for mine, *terms in zip(got, *parts, strict=True):
+            expected = terms[0].copy()
+            for term in terms[1:]:
+                expected = expected + term
+            if expected.tobytes() != mine.tobytes():
+                wrong.append([index])
+    listening = listening_sockets()
+    shared.close()
+    shared.close()
+    closed = ""
+    try:
+        shared.sum(mixed, "mixed")
+    except DistributedError as error:
+        closed = str(error)
+    return {
+        "closed": closed,
+        "wrong": wrong,
+        "mixed": [float(part.sum()) for part in total],
+        "shapes": shapes,
+        "listening": listening,
+    }
+
+
+def listening_sockets() -> list[str]:
+    """Return what this process listens on: TCP and UDP, and Unix sockets with a name."""
+    inodes = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        path = Path("/proc/net") / name
+        for line in path.read_text().splitlines()[1:] if path.exists() else []:
+            if line.split()[9] in inodes:
+                found.append(f"{name} {line.split()[1]}")
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        parts = line.split()
+        accepts = int(parts[3], 16) & 0x10000
+        if accepts and parts[6] in inodes:
+            found.append(" ".join(parts[7:]))
+    return found
+
+
+def one_goes(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """The last worker goes, in the way that the folder's file says; the others must be told."""
+    how = (folder / "how").read_text()
+    shared = open_sum(rank, size, timeout_s=1.5 if how == "stays away" else 60.0)
+    victim = size - 1
+    parts = inputs_of(rank, [200_000])
+    for _ in range(3):
+        shared.sum(parts, "before")
+    stamp = folder / "went"
+    if rank == victim:
+        return _go(how, shared, stamp)
+    error = None
+    try:
+        while True:
+            shared.sum(parts, "after")
+    except DistributedError as caught:
+        error = caught
+    seconds = time.time() - float(stamp.read_text())
+    again = None
+    try:
+        shared.sum(parts, "after")
+    except DistributedError as caught:
+        again = caught
+    shared.close()
+    return {
+        "error": type(error).__name__,
+        "ranks": list(getattr(error, "ranks", [getattr(error, "rank", None)])),
+        "text": str(error),
+        "again": str(again),
+        "seconds": seconds,
+    }
+
+
+def _go(how: str, shared: Any, stamp: Path) -> dict[str, Any]:
+    if how == "killed with a child" and not os.fork():
+        time.sleep(20)
+        os._exit(0)
+    if how == "killed":  # in the middle: the others wait for this one's part
+        shared._links.meet = lambda *_: time.sleep(60)
+        threading.Timer(0.3, _die, [stamp]).start()
+        shared.sum(inputs_of(1, [200_000]), "after")
+    time.sleep(0.3)
+    stamp.write_text(str(time.time()))
+    if how == "killed with a child":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "closes":
+        shared.close()
+        time.sleep(1)
+    elif how == "stays away":
+        time.sleep(4)
+    elif how == "astray":
+        try:
+            shared.sum(inputs_of(1, [200_001]), "after")
+        except DistributedError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+    return {}
+
+
+def _die(stamp: Path) -> None:
+    stamp.write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# -- with TensorFlow ---------------------------------------------------------------------------
+
+
+def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Gradients of many kinds, eagerly and in graphs; variables; then a training run."""
+    from detcore_keras._keras import tf
+
+    context = connect(rank, size)
+    collective = open_collective(context)
+    kinds = ["float32", "float64", "float16", "bfloat16", "int32"]
+    values = [tf.cast(tf.reshape(tf.range(6) + rank, (2, 3)), kind) for kind in kinds]
+    values += [tf.constant(0.5 + rank), tf.zeros((0, 4)), tf.fill((300, 300), 1.0 + rank)]
+    total = sum(range(size))
+
+    def is_right(sums: list[Any]) -> bool:
+        expected = [np.arange(6).reshape(2, 3) * size + total] * len(kinds)
+        expected += [0.5 * size + total, np.zeros((0, 4)), np.full((300, 300), size + total)]
+        return all(
+            one.dtype == value.dtype
+            and one.shape == value.shape
+            and np.array_equal(tf.cast(one, tf.float64), wanted)
+            for one, value, wanted in zip(sums, values, expected, strict=True)
+        )
+
+    @tf.function
+    def branches(values: Any, is_now: Any) -> Any:
+        with tf.name_scope("a"):
+            first = collective.sum_gradients(values)
+        with tf.name_scope("b"):
+            return tf.cond(is_now, lambda: collective.sum_gradients(first), lambda: first)
+
+    compressed = open_collective(context, {"gradient_compression": True})
+    halves = compressed.sum_gradients([tf.constant([1.0 + 2**-14]), tf.constant([6e4])])
+    compressed.close()
+    variables = [tf.Variable(rank * 2.0), tf.Variable([[rank]]), tf.Variable(["ab"[rank % 2]])]
+    collective.broadcast(variables)
+    found = {
+        "eager": is_right(collective.sum_gradients(values)),
+        "graph": is_right(branches(values, tf.constant(False))),
+        "twice": float(branches(values, tf.constant(True))[0][0, 0]),
+        "nothing": collective.sum_gradients([]),
+        "compressed": [half.numpy().tolist() for half in halves],
+        "broadcast": [variable.numpy().tolist() for variable in variables[:2]],
+        "strings": variables[2].numpy()[0].decode(),
+    }
+    model = train(rank, size, collective, folder)
+    weights = [variable.numpy() for variable in model.variables + list(_slots(model))]
+    found["same bits"] = same_everywhere(context, weights)
+    if rank == 0:
+        alone = train(0, 1, None, folder)
+        found["difference"] = max(
+            float(np.abs(one.numpy() - other.numpy()).max())
+            for one, other in zip(alone.trainable_variables, model.trainable_variables, strict=True)
+        )
+        start = build(0)
+        found["moved"] = max(
+            float(np.abs(one.numpy() - other.numpy()).max())
+            for one, other in zip(start.trainable_variables, model.trainable_variables, strict=True)
+        )
+    found["failure"] = str(collective.failure)
+    collective.close()
+    context.barrier()
+    return found
+
+
+def _slots(model: Any) -> Any:
+    own = model.optimizer.variables
+    return own() if callable(own) else own
+
+
+def build(rank: int) -> Any:
+    """A small model; workers begin with different weights."""
+    from detcore_keras._keras import keras
+
+    keras.utils.set_random_seed(5 + rank)
+    model = keras.Sequential(
+        [keras.Input((FEATURES,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    return model
+
+
+def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEPS) -> Any:
+    """Train in one ``tf.while_loop``; a worker takes its share of each global batch."""
+    from detcore_keras._keras import tf
+
+    model = build(rank)
+    if collective is not None:
+        collective.broadcast([getattr(v, "value", v) if _is_3() else v for v in model.variables])
+    generator = np.random.default_rng(3)
+    x = generator.standard_normal((STEPS, BATCH, FEATURES)).astype(np.float32)
+    y = np.sin(x.sum(axis=2, keepdims=True))
+    x, y = tf.constant(x[:, rank::size]), tf.constant(y[:, rank::size])
+
+    @tf.function
+    def run(steps: Any) -> Any:
+        def body(index: Any) -> Any:
+            with tf.GradientTape() as tape:
+                error = model(x[index % STEPS], training=True) - y[index % STEPS]
+                loss = tf.reduce_mean(tf.square(error))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            if collective is not None:
+                gradients = [one / size for one in collective.sum_gradients(gradients)]
+            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return (index + 1,)
+
+        return tf.while_loop(lambda index: index < steps, body, (tf.constant(0),))
+
+    model.optimizer.build(model.trainable_variables)
+    run(tf.constant(steps))
+    return model
+
+
+def _is_3() -> bool:
+    from detcore_keras._keras import KERAS_MAJOR
+
+    return KERAS_MAJOR == 3
+
+
+def nodes_and_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Three workers on two machines; then all on one, and one is killed while they train."""
+    from detcore_keras._keras import tf
+
+    port = int((folder / "port").read_text())
+    context = connect(rank, size, [0, 0, 1], port)
+    collective = open_collective(context)
+    values = [tf.constant(one) for one in inputs_of(rank, [7, 100_000])]
+    step = tf.function(lambda: collective.sum_gradients(values))
+    step()
+    sums = [one.numpy() for one in step()]
+    parts = [inputs_of(other, [7, 100_000]) for other in range(size)]
+    expected = [(one + two) + three for one, two, three in zip(*parts, strict=True)]
+    found: dict[str, Any] = {
+        "sums": all(np.array_equal(a, b) for a, b in zip(sums, expected, strict=True))
+    }
+    found["same bits"] = same_everywhere(context, sums)
+    collective.close()
+    context.barrier()
+    context.close()
+
+    context = connect(rank, size)
+    collective = open_collective(context)
+    train(rank, size, collective, folder, steps=2)
+    if rank == size - 1:
+        threading.Timer(1.0, _die, [folder / "went"]).start()
+    try:
+        train(rank, size, collective, folder, steps=2**31 - 1)
+    except tf.errors.OpError as error:
+        found["seconds"] = time.time() - float((folder / "went").read_text())
+        found["error"] = str(error)
+    failure = collective.failure
+    found["failure"] = [type(failure).__name__, failure.rank, str(failure)]
+    try:
+        collective.sum_gradients(values)
+    except DistributedError as error:
+        found["again"] = str(error)
+    return found
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(240)
+    name, rank, size, folder = sys.argv[1:]
+    print(json.dumps(globals()[name](int(rank), int(size), Path(folder))), flush=True)

@@ -1,0 +1,534 @@
+"""What the tests of several workers run: ``worker_scenarios.py FOLDER NAME...`` in each worker.
+
+Each scenario's result goes to ``FOLDER/NAME-RANK.pkl``. With one worker the same scenarios give
+what several have to agree with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import numpy as np
+from _fakes import FakeClock, make_context, seed_everything
+
+from detcore.distributed import DistributedContext
+from detcore.errors import DetcoreError
+from detcore.trial import PrepareOptions
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._model import model_generators
+from detcore_keras._trial import TFKerasTrial
+from detcore_keras._variables import raw_variable
+from detcore_keras._worker import prepare_worker
+
+SCENARIOS: dict[str, Callable[[DistributedContext, Path], Any]] = {}
+legacy = getattr(keras.optimizers, "legacy", None)
+
+
+def scenario(function: Callable[[DistributedContext, Path], Any]) -> Any:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def records(count: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(count, 6)).astype("float32")
+    return x, (x[:, :1] - 0.5 * x[:, 1:2] + 0.1).astype("float32")
+
+
+def dense() -> Any:
+    layers = [keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+class Applies(keras.Model):  # type: ignore[misc]
+    """Updates its weights in a step of its own, in two calls for two groups of variables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = dense()
+        self.second = keras.optimizers.SGD(0.05)
+
+    def call(self, x: Any) -> Any:
+        return self.parts(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.parts(x) - y) ** 2)
+        variables = self.parts.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients[:2], variables[:2], strict=True))
+        self.second.apply_gradients(zip(gradients[2:], variables[2:], strict=True))
+        return {"loss": loss}
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        return {"loss": tf.reduce_mean((self.parts(x) - y) ** 2)}
+
+
+class OwnFunction(Applies):
+    """With a train function of its own."""
+
+    def make_train_function(self, force: bool = False) -> Any:
+        def train(iterator: Any) -> Any:
+            return self.train_step(next(iterator))
+
+        self.train_function = tf.function(train)
+        return self.train_function
+
+
+class Trial(TFKerasTrial):
+    """Variants by attribute."""
+
+    model: Callable[[], Any] = staticmethod(dense)
+    options: Callable[[], dict[str, Any]] = staticmethod(dict)
+    training: Callable[[Any], Any] = staticmethod(lambda context: records())
+    validation: Callable[[Any], Any] = staticmethod(lambda context: records(21))
+    callbacks: Callable[[Any], list[Any]] = staticmethod(lambda context: [])
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def build_model(self) -> Any:
+        model = self.context.wrap_model(type(self).model())
+        options: dict[str, Any] = {"optimizer": keras.optimizers.SGD(0.05), "loss": "mse"}
+        model.compile(**{**options, **type(self).options()})
+        return model
+
+    def build_training_data_loader(self) -> Any:
+        return type(self).training(self.context)
+
+    def build_validation_data_loader(self) -> Any:
+        return type(self).validation(self.context)
+
+    def keras_callbacks(self) -> list[Any]:
+        return type(self).callbacks(self.context)
+
+
+def make(
+    distributed: DistributedContext,
+    folder: Path,
+    *,
+    context: dict[str, Any] | None = None,
+    **kind: Any,
+) -> KerasController:
+    seed_everything()
+    given = make_context(folder, distributed=distributed, **(context or {}))
+    changes = {name: staticmethod(value) for name, value in kind.items()}
+    return KerasController(type("T", (Trial,), changes)(given), given)
+
+
+def train(
+    distributed: DistributedContext, folder: Path, *, until: int = 12, **kind: Any
+) -> tuple[KerasController, FakeClock]:
+    controller = make(distributed, folder, **kind)
+    clock = FakeClock(controller, until=until, unit=4, context=controller._context)
+    controller.run(clock)
+    controller.close()
+    return controller, clock
+
+
+def weights(controller: KerasController) -> list[np.ndarray]:
+    return [np.array(value) for value in controller._model.get_weights()]
+
+
+def embedding() -> Any:
+    layers = [keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+def scaled(optimizer: Any) -> Any:
+    return keras.mixed_precision.LossScaleOptimizer(optimizer)
+
+
+def words() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return rng.integers(0, 9, size=(64, 3)), rng.normal(size=(64, 1)).astype("float32")
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """The ways in which gradients get to an optimizer."""
+    new = keras.optimizers
+    found: dict[str, dict[str, Any]] = {
+        "sgd": {},
+        "adam": {"options": lambda: {"optimizer": new.Adam(0.01)}},
+        "clipped": {"options": lambda: {"optimizer": new.SGD(0.1, global_clipnorm=0.3)}},
+        "scaled": {"options": lambda: {"optimizer": scaled(new.SGD(0.05))}},
+        "momentum": {"options": lambda: {"optimizer": new.SGD(0.02, momentum=0.9)}},
+        "eager": {"options": lambda: {"run_eagerly": True}},
+        "applies": {"model": Applies},
+        "own function": {"model": OwnFunction},
+        "embedding": {"model": embedding, "training": lambda context: words()},
+        "hooks": {"callbacks": lambda context: [BatchHook()]},
+    }
+    if legacy is not None and KERAS_MAJOR == 2:
+        found["legacy"] = {"options": lambda: {"optimizer": legacy.Adam(0.01)}}
+        found["legacy clipped"] = {"options": lambda: {"optimizer": legacy.SGD(0.1, clipnorm=0.2)}}
+        found["legacy scaled"] = {"options": lambda: {"optimizer": scaled(legacy.SGD(0.05))}}
+    return found
+
+
+class BatchHook(keras.callbacks.Callback):  # type: ignore[misc]
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+@scenario
+def gradients(distributed: DistributedContext, folder: Path) -> Any:
+    """Final weights for each kind of optimizer and step."""
+    return {name: weights(train(distributed, folder, **kind)[0]) for name, kind in kinds().items()}
+
+
+@scenario
+def aggregated(distributed: DistributedContext, folder: Path) -> Any:
+    """The same with gradients added up over two batches, and over one of twice the size."""
+    found = {}
+    for name in ("adam", "scaled", "applies", "legacy scaled", "eager"):
+        if name not in kinds():
+            continue
+        kind = {**kinds()[name], "training": lambda context: records()}
+        two = {"config": {"optimizations": {"aggregation_frequency": 2}}}
+        large = {"batch_size": 16}
+        a, _ = train(distributed, folder, until=12, context=two, **kind)
+        b, _ = train(distributed, folder, until=6, context=large, **kind)
+        found[name] = (weights(a), weights(b))
+    sums = {"aggregation_frequency": 2, "average_aggregated_gradients": False}
+    half = {"options": lambda: {"optimizer": keras.optimizers.SGD(0.025)}}
+    a, _ = train(distributed, folder, context={"config": {"optimizations": sums}}, **half)
+    b, _ = train(distributed, folder, until=6, context={"batch_size": 16})
+    found["not averaged"] = (weights(a), weights(b))
+    return found
+
+
+class Largest(keras.metrics.Metric):  # type: ignore[misc]
+    """A metric that is no sum, but can be merged."""
+
+    def __init__(self, name: str = "largest", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.value = self.add_weight(name="value", shape=(), initializer="zeros")
+
+    def update_state(self, y: Any, prediction: Any, sample_weight: Any = None) -> None:
+        self.value.assign(tf.maximum(tf.convert_to_tensor(self.value), tf.reduce_max(y)))
+
+    def result(self) -> Any:
+        return tf.convert_to_tensor(self.value)
+
+    def merge_state(self, metrics: Any) -> None:
+        for metric in metrics:
+            value = tf.maximum(tf.convert_to_tensor(self.value), tf.convert_to_tensor(metric.value))
+            self.value.assign(value)
+
+
+class Smallest(keras.metrics.Metric):  # type: ignore[misc]
+    """A metric that says itself that its variable is no sum."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(name="smallest", **kwargs)
+        if KERAS_MAJOR == 3:
+            self.value = self.add_variable((), "zeros", aggregation="mean", name="value")
+        else:
+            mean = tf.VariableAggregation.MEAN
+            self.value = self.add_weight("value", initializer="zeros", aggregation=mean)
+
+    def update_state(self, y: Any, prediction: Any, sample_weight: Any = None) -> None:
+        self.value.assign(tf.minimum(tf.convert_to_tensor(self.value), tf.reduce_min(y)))
+
+    def result(self) -> Any:
+        return tf.convert_to_tensor(self.value)
+
+
+def judged() -> Any:
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+
+
+def labelled(count: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = records(count)
+    return x, (y > 0).astype("float32")
+
+
+def all_metrics() -> dict[str, Any]:
+    kinds = keras.metrics
+    return {
+        "loss": "binary_crossentropy",
+        "metrics": [
+            kinds.BinaryAccuracy(name="accuracy"),
+            kinds.AUC(name="auc"),
+            kinds.Precision(name="precision"),
+            kinds.RootMeanSquaredError(name="rmse"),
+            Largest(),
+        ],
+    }
+
+
+@scenario
+def validation(distributed: DistributedContext, folder: Path) -> Any:
+    """Metrics of one validation, for numbers of records that split badly."""
+    found = {}
+    cases = [("arrays", 1), ("arrays", 3), ("tf.data", 2), ("sequence", 4)]
+    for kind, count in [*cases, *((kind, 21) for kind in VALIDATION)]:
+        controller = make(
+            distributed,
+            folder,
+            model=judged,
+            options=all_metrics,
+            training=lambda context: labelled(64),
+            validation=lambda context, k=kind, n=count: VALIDATION[k](context, *labelled(n)),
+            context={"batch_size": 12},
+        )
+        result = controller.validate()
+        controller.close()
+        found[kind, count] = (dict(result.metrics), result.n_records)
+    return found
+
+
+class Items(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        if hasattr(keras.utils, "PyDataset"):
+            super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // 3)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * 3, index * 3 + 3)
+        return self.x[rows], self.y[rows]
+
+
+def _dataset(context: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    dataset = context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, y)))
+    return dataset.batch(context.get_per_slot_batch_size())
+
+
+VALIDATION: dict[str, Callable[..., Any]] = {
+    "arrays": lambda context, x, y: (x, y),
+    "weighted": lambda context, x, y: (x, y, np.linspace(0.5, 2, len(y), dtype="float32")),
+    "tf.data": _dataset,
+    "sequence": lambda context, x, y: Items(x, y),
+}
+
+
+@scenario
+def refused_metric(distributed: DistributedContext, folder: Path) -> Any:
+    """The error of a metric that cannot be put together."""
+    options = lambda: {"metrics": [Smallest()]}  # noqa: E731
+    controller = make(distributed, folder, options=options)
+    try:
+        return dict(controller.validate().metrics)
+    except DetcoreError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        controller.close()
+
+
+class Plain(keras.Model):  # type: ignore[misc]
+    """Its test step returns a metric under another name, and a number that no metric says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = dense()
+        self.tracker = keras.metrics.Mean(name="tracker")
+
+    def call(self, x: Any) -> Any:
+        return self.parts(x)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        self.tracker.update_state((self(x) - y) ** 2)
+        return {"error": self.tracker.result(), "first": tf.reduce_mean(x)}
+
+
+@scenario
+def plain_numbers(distributed: DistributedContext, folder: Path) -> Any:
+    controller = make(distributed, folder, model=Plain, validation=lambda context: records(12))
+    result = controller.validate()
+    controller.close()
+    return dict(result.metrics), result.n_records
+
+
+def normalized() -> Any:
+    layers = [
+        keras.layers.BatchNormalization(momentum=0.5),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+    ]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+@scenario
+def own_state(distributed: DistributedContext, folder: Path) -> Any:
+    """Weights that layers keep for themselves, before and after a validation; seeds."""
+    controller, _ = train(distributed, folder, model=normalized)
+    before = weights(controller)
+    metrics = dict(controller.validate().metrics)
+    seeds = [np.asarray(raw_variable(v)) for v in model_generators(controller._model)]
+    return before, weights(controller), metrics, seeds, float(np.random.random())
+
+
+def _uneven(context: Any) -> Any:
+    rank = context.distributed.rank
+    data = tf.data.Dataset.from_tensor_slices(records(7 + 8 * rank))
+    return context.wrap_dataset(data, shard_dataset=False).batch(4)
+
+
+def _filtered(context: Any) -> Any:
+    data = tf.data.Dataset.from_tensor_slices(records(50)).filter(lambda x, y: x[0] > 0)
+    return context.wrap_dataset(data).batch(4)
+
+
+@scenario
+def uneven_data(distributed: DistributedContext, folder: Path) -> Any:
+    """Steps in an epoch, and records trained on, where workers have different amounts."""
+    found = {}
+    sharded = lambda context: _dataset(context, *records(21))  # noqa: E731
+    items = lambda context: Items(*records(21))  # noqa: E731
+    arrays = lambda context: records(21)  # noqa: E731
+    for name, data in {
+        "own": _uneven,
+        "filtered": _filtered,
+        "sharded": sharded,
+        "sequence": items,
+        "arrays": arrays,
+    }.items():
+        controller, clock = train(distributed, folder, until=11, training=data)
+        found[name] = (controller.batches_per_epoch(), clock.records, weights(controller))
+    return found
+
+
+@scenario
+def chief_only_callbacks(distributed: DistributedContext, folder: Path) -> Any:
+    """A batch-level hook on the chief alone, a file writer, and one that looks at metrics."""
+    seen: list[Any] = []
+
+    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(dict(logs or {}))
+
+    def callbacks(context: Any) -> list[Any]:
+        hooks = [BatchHook()] if context.distributed.rank == 0 else []
+        log = keras.callbacks.CSVLogger(str(folder / f"log-{context.distributed.rank}.csv"))
+        return [*hooks, log, Watch()]
+
+    controller, clock = train(distributed, folder, until=16, callbacks=callbacks)
+    files = sorted(path.name for path in folder.glob("*.csv"))
+    distributed.barrier()
+    return seen, files, weights(controller), [m for _, m in clock.training]
+
+
+@scenario
+def forgotten_optimizer(distributed: DistributedContext, folder: Path) -> Any:
+    """The error where gradients are not averaged."""
+
+    class Hidden(Applies):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = None
+            hidden = keras.optimizers.SGD(0.05)
+            self.find = lambda: hidden
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.parts(x) - y) ** 2)
+            variables = self.parts.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.find().apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    controller, _ = train(distributed, folder, model=Hidden)
+    target = folder / f"saved-{distributed.rank}"
+    target.mkdir()
+    try:
+        controller.save(target)
+    except DetcoreError as error:
+        return f"{type(error).__name__}: {error}"
+    return "saved"
+
+
+ADDS_UP = {"config": {"optimizations": {"aggregation_frequency": 2}}}
+
+
+@scenario
+def saved_halfway(distributed: DistributedContext, folder: Path) -> Any:
+    """A checkpoint after 5 batches, in the middle of adding gradients up."""
+    controller = make(distributed, folder, context=ADDS_UP, **kinds()["adam"])
+    controller.run(FakeClock(controller, until=5, unit=4, context=controller._context))
+    target = folder / "halfway"
+    rank = distributed.rank
+    own = target / "workers" / str(rank) if rank else target
+    own.mkdir(parents=True, exist_ok=True)
+    controller.save(own)
+    controller.close()
+    (target / "clock.json").write_text(json.dumps({"workers": distributed.size}))
+    distributed.barrier()
+    return sorted(path.name for path in own.iterdir() if path.is_file())
+
+
+@scenario
+def goes_on(distributed: DistributedContext, folder: Path) -> Any:
+    """From the checkpoint, if there is one, to batch 12."""
+    begin = 5 if (folder / "halfway").exists() else 0
+    options = {**ADDS_UP, "steps_completed": begin}
+    controller = make(distributed, folder, context=options, **kinds()["adam"])
+    if begin:
+        controller.restore(folder / "halfway")
+    clock = FakeClock(controller, until=12, unit=4, start=begin, context=controller._context)
+    controller.run(clock)
+    controller.close()
+    return weights(controller), sum(n or 0 for n in clock.records)
+
+
+@scenario
+def compressed(distributed: DistributedContext, folder: Path) -> Any:
+    config = {"optimizations": {"gradient_compression": True}}
+    return weights(train(distributed, folder, context={"config": config})[0])
+
+
+@scenario
+def bad_data(distributed: DistributedContext, folder: Path) -> Any:
+    """Errors of data that cannot be shared."""
+    found = []
+    for data in (
+        lambda context: records(30 + context.distributed.rank),
+        lambda context: records(4),
+    ):
+        try:
+            make(distributed, folder, training=data).close()
+        except DetcoreError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        distributed.barrier()
+    return found
+
+
+def main() -> None:
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    with DistributedContext.from_env() as distributed:
+        prepare_worker(
+            PrepareOptions(
+                seed=11,
+                rank=distributed.rank,
+                world_size=distributed.size,
+                local_rank=distributed.local_rank,
+                local_world_size=distributed.local_size,
+            )
+        )
+        for name in names:
+            result = SCENARIOS[name](distributed, folder)
+            (folder / f"{name}-{distributed.rank}.pkl").write_bytes(pickle.dumps(result))
+        distributed.barrier()
+
+
+if __name__ == "__main__":
+    main()
