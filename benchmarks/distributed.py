@@ -1,42 +1,96 @@
-"""Latency and bandwidth of ``allgather``: ``python benchmarks/distributed.py [2 4 8]``.
+"""Latency and bandwidth of ``allgather`` between processes of one machine, beside its peers.
 
-The same for gloo (``all_gather_object``) where torch is installed. Each rank is a process; the
-median of rank 0 is printed.
+    python benchmarks/distributed.py [--sizes 2,4,8] [--rounds 5] [--large-calls 3] [--markdown]
+        [--only latency,bandwidth,read,kept] [--peer-python PYTHON] [--baseline SRC]
+
+Every turn starts N plain processes anew and measures one implementation; the implementations take
+turns in a new random order each round. Printed are medians and quartiles over rounds of what rank 0
+measured, and ratios that are taken within a round. The null control is detcore a second time.
+
+"latency" is the median time of 500 calls with a small dict. "bandwidth" is, for all alike, the
+bytes of the array that one rank contributes (64 MiB of float32) divided by the median time of a
+call that gathers such an array from each rank to each rank; a rank receives N - 1 times as much.
+"and read" adds up every array that was received within the measured time, since memory that is
+only mapped costs its reader something later. "kept" keeps the results of all calls, so that no
+memory can be used again; this makes no difference to the peers and is measured for detcore only.
+
+With --peer-python, the Python of an environment with both peers, there are rows for them:
+
+    python3.11 -m venv peers
+    peers/bin/pip install determined==0.38.1 numpy
+    peers/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
+
+Determined's is `determined.core.DistributedContext`, given the six numbers; gloo's is
+`torch.distributed.all_gather_object`. With --baseline, the src folder of another checkout, that one
+has a row too.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
+import gc
+import json
 import os
+import random
 import socket
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 ARRAY_BYTES = 64 << 20
 CALLS = 500
-LARGE_CALLS = 5
+WARM_UP = 4  # memory that is used again has been used twice by then
+PEERS_WARM_UP = 1  # theirs makes no difference, and takes long
+KEPT_CALLS = 3
+IN_STOCK = 4  # as many results are kept before that, so that those measured get fresh memory
+
+LABELS = {
+    "detcore": "detcore",
+    "null": "detcore, null control",
+    "baseline": "detcore, baseline",
+    "determined": "Determined 0.38.1",
+    "gloo": "gloo, all_gather_object",
+}
+MEASURES = {
+    "latency": "latency, us",
+    "bandwidth": "bandwidth, MB/s",
+    "read": "and read, MB/s",
+    "kept": "kept, MB/s",
+}
+
+AllGather = Callable[[Any], list[Any]]
 
 
-def open_detcore(rank: int, size: int, key: str) -> Callable[[Any], list[Any]]:
+# -- a rank ----------------------------------------------------------------------------------------
+
+
+def open_detcore(place: dict[str, int], ports: list[int]) -> AllGather:
     """Join with detcore; return its allgather."""
     from detcore.distributed import DistributedContext
 
-    context = DistributedContext(
-        rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1, key=key
-    )
-    return context.allgather
+    return DistributedContext(**place, key=str(ports)).allgather
 
 
-def open_gloo(rank: int, size: int, key: str) -> Callable[[Any], list[Any]]:
+def open_determined(place: dict[str, int], ports: list[int]) -> AllGather:
+    """Join with Determined; return its allgather."""
+    from determined.core import DistributedContext
+
+    return DistributedContext(**place, pub_port=ports[0], pull_port=ports[1]).allgather
+
+
+def open_gloo(place: dict[str, int], ports: list[int]) -> AllGather:
     """Join with torch.distributed; return an allgather of objects."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{key}", rank=rank, world_size=size)
+    size = place["size"]
+    address = f"tcp://127.0.0.1:{ports[0]}"
+    dist.init_process_group("gloo", address, rank=place["rank"], world_size=size)
 
     def allgather(value: Any) -> list[Any]:
         values = [None] * size
@@ -46,52 +100,168 @@ def open_gloo(rank: int, size: int, key: str) -> Callable[[Any], list[Any]]:
     return allgather
 
 
-def measure(allgather: Callable[[Any], list[Any]], rank: int) -> tuple[float, float]:
-    """Return the median microseconds of a small call, and megabytes per second of a large one."""
+def run_rank(
+    name: str, rank: int, size: int, ports: list[int], large_calls: int, only: list[str]
+) -> None:
+    """Join, measure, and print what was measured if this is rank 0."""
+    openers = {"determined": open_determined, "gloo": open_gloo}
+    place = {
+        "rank": rank, "size": size, "local_rank": rank, "local_size": size,
+        "cross_rank": 0, "cross_size": 1,
+    }  # fmt: skip
+    allgather = openers.get(name, open_detcore)(place, ports)
+    found = measure(allgather, rank, large_calls, only, is_peer=name in openers)
+    allgather("all are done")
+    if rank == 0:
+        print(json.dumps(found), flush=True)
+    time.sleep(0.1)  # nobody goes while another still reads
+    os._exit(0)  # the ends of three libraries are not what is measured
+
+
+def measure(
+    allgather: AllGather, rank: int, large_calls: int, only: list[str], *, is_peer: bool
+) -> dict[str, float]:
+    """Return the median microseconds of a small call, and megabytes per second of large ones."""
     small = {"rank": rank, "loss": 0.25, "batches": 100}
     large = np.full(ARRAY_BYTES // 4, rank, np.float32)
+    kept: list[Any] = []
 
-    def median_s(value: Any, calls: int) -> float:
-        times = []
-        for _ in range(calls + 2):
-            start = time.perf_counter()
-            allgather(value)
-            times.append(time.perf_counter() - start)
-        return statistics.median(times[2:])
+    def read(value: Any) -> None:
+        for array in allgather(value):
+            array.sum()
 
-    return median_s(small, CALLS) * 1e6, ARRAY_BYTES / median_s(large, LARGE_CALLS) / 1e6
+    def keep(value: Any) -> None:
+        kept.append(allgather(value))
+
+    def bandwidth(call: Callable[[Any], Any], calls: int, warm_up: int) -> float:
+        return ARRAY_BYTES / median_s(call, large, calls, warm_up) / 1e6
+
+    gc.collect()
+    found = {}
+    if "latency" in only:
+        found["latency"] = median_s(allgather, small, CALLS, 20) * 1e6
+    if "bandwidth" in only:
+        warm_up = PEERS_WARM_UP if is_peer else WARM_UP
+        found["bandwidth"] = bandwidth(allgather, large_calls, warm_up)
+    if "read" in only:
+        found["read"] = bandwidth(read, large_calls, 0 if is_peer else 1)
+    if "kept" in only and not is_peer:
+        found["kept"] = bandwidth(keep, KEPT_CALLS, IN_STOCK)
+    return found
 
 
-def run(opener: Callable[[int, int, str], Callable[[Any], list[Any]]], size: int) -> str:
-    """Fork the ranks and return what rank 0 measured."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        key = str(probe.getsockname()[1])
-    reader, writer = os.pipe()
-    pids = []
-    for rank in range(size):
-        pid = os.fork()
-        if pid == 0:
-            latency, bandwidth = measure(opener(rank, size, key), rank)
-            if rank == 0:
-                os.write(writer, f"{latency:8.0f} us {bandwidth:8.0f} MB/s".encode())
-            os._exit(0)
-        pids.append(pid)
-    os.close(writer)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    with os.fdopen(reader) as pipe:
-        return pipe.read() or "failed"
+def median_s(call: Callable[[Any], Any], value: Any, calls: int, warm_up: int) -> float:
+    """Return the median seconds of a call, the first ones left out."""
+    times = []
+    for _ in range(warm_up + calls):
+        start = time.perf_counter()
+        call(value)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[warm_up:])
+
+
+# -- the driver ------------------------------------------------------------------------------------
+
+
+def turn(
+    name: str, python: str, size: int, source: str | None, large_calls: int, only: str
+) -> dict[str, float]:
+    """Start the ranks of one implementation and return what rank 0 measured."""
+    environ = {k: v for k, v in os.environ.items() if k != "DETCORE_JOB_KEY"}
+    environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if source is not None:
+        environ["PYTHONPATH"] = source
+    ports = json.dumps(free_ports(2))
+    ranks = [
+        subprocess.Popen(
+            [python, __file__, "--rank", name, str(rank), str(size), ports,
+             "--large-calls", str(large_calls), "--only", only],
+            stdout=subprocess.PIPE, env=environ, text=True,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+    texts = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"{LABELS[name]} failed with {size} processes")
+    found: dict[str, float] = json.loads(texts[0])
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def quartiles(values: list[float], digits: int) -> str:
+    """Return the median and, in brackets, the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def ratios(mine: list[dict[str, float]], theirs: list[dict[str, float]], measure: str) -> str:
+    """Return how many times as fast as the other, within rounds; above 1 is faster."""
+    pairs = [(m[measure], t[measure]) for m, t in zip(mine, theirs, strict=True)]
+    return quartiles([t / m if measure == "latency" else m / t for m, t in pairs], 2)
+
+
+def report(size: int, found: dict[str, list[dict[str, float]]], markdown: bool) -> None:
+    """Print a row for each implementation and measure."""
+    for measure_name, label in MEASURES.items():
+        having = {name: turns for name, turns in found.items() if measure_name in turns[0]}
+        if not having:
+            continue
+        reference = "determined" if "determined" in having else "detcore"
+        for name, turns in having.items():
+            value = quartiles([measured[measure_name] for measured in turns], 0)
+            ratio = ratios(turns, found[reference], measure_name)
+            cells = [str(size), label, LABELS[name], value, ratio]
+            print("| " + " | ".join(cells) + " |" if markdown else "  ".join(cells), flush=True)
 
 
 def main() -> None:
-    """Measure every size with every implementation that is installed."""
-    openers = {"detcore": open_detcore}
-    if importlib.util.find_spec("torch"):
-        openers["gloo"] = open_gloo
-    for size in [int(text) for text in sys.argv[1:]] or [2, 4, 8]:
-        for name, opener in openers.items():
-            print(f"{size} processes  {name:8} {run(opener, size)}", flush=True)
+    """Run the comparison, or one rank of it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", default="2,4,8", help="numbers of processes (2,4,8)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--large-calls", type=int, default=3, help="calls with large arrays in a turn (3)"
+    )
+    parser.add_argument("--only", default=",".join(MEASURES), help="what to measure (everything)")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--peer-python", help="Python with determined and torch")
+    parser.add_argument("--baseline", help="src folder of another checkout of detcore")
+    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        name, rank, size, ports = arguments.rank
+        only, large_calls = arguments.only.split(","), arguments.large_calls
+        run_rank(name, int(rank), int(size), json.loads(ports), large_calls, only)
+        return
+    variants: dict[str, tuple[str, str | None]] = {}
+    if arguments.peer_python:
+        variants["determined"] = variants["gloo"] = (arguments.peer_python, None)
+    if arguments.baseline:
+        variants["baseline"] = (sys.executable, str(Path(arguments.baseline).resolve()))
+    variants |= {"detcore": (sys.executable, None), "null": (sys.executable, None)}
+    head = ["processes", "measure", "variant", "median [q1, q3]", "times as fast [q1, q3]"]
+    print("| " + " | ".join(head) + " |" if arguments.markdown else "  ".join(head), flush=True)
+    if arguments.markdown:
+        print("|" + "---|" * len(head))
+    for size in [int(text) for text in arguments.sizes.split(",")]:
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+        for _ in range(arguments.rounds):
+            for name in random.sample(list(variants), len(variants)):
+                python, source = variants[name]
+                measured = turn(name, python, size, source, arguments.large_calls, arguments.only)
+                found[name].append(measured)
+                print(size, name, found[name][-1], file=sys.stderr, flush=True)
+        report(size, found, arguments.markdown)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from detcore.distributed import DistributedContext
+from detcore.distributed._board import Board
 from detcore.errors import DistributedError
 
 Scenario = Callable[[int, int, dict[str, Any]], Any]
@@ -39,6 +40,8 @@ def numbers(rank: int, nodes: list[int]) -> dict[str, int]:
 
 
 def open_context(rank: int, size: int, options: dict[str, Any]) -> DistributedContext:
+    if options.get("no_board"):  # as on systems without eventfd, or with very many ranks
+        Board.create = classmethod(lambda cls, size: None)  # type: ignore[method-assign, assignment]
     nodes = options.get("nodes", [size])
     return DistributedContext(
         **{"connect_timeout_s": 20, **numbers(rank, nodes), **options.get("context", {})}
@@ -97,6 +100,117 @@ def latency(rank: int, size: int, options: dict[str, Any]) -> Any:
         for number in range(200):
             assert context.allgather(number) == [number] * size
         return len(os.listdir("/proc/self/fd")) if options.get("count") else None
+
+
+def keeps_for_long(rank: int, size: int, options: dict[str, Any]) -> Any:
+    """Ranks keep some of what they get, or give it to a child, while the writers go on."""
+
+    def expected(number: int, other: int) -> Any:
+        return np.arange(options["count"], dtype=np.float32) + number * size + other
+
+    children = []
+    kept: list[tuple[int, int, Any]] = []
+    with open_context(rank, size, options) as context:
+        for number in range(options["rounds"]):
+            array = expected(number, rank)
+            got = context.allgather(array)
+            assert got[rank] is array
+            array[:] = -1  # what is done to it afterwards is nobody else's
+            for other in set(range(size)) - {rank}:
+                if number % 4 == rank:
+                    kept.append((number, other, got[other]))
+                elif number % 4 == 3:
+                    kept.append((number, other, got[other][100:110]))  # a part holds it as well
+                else:
+                    assert np.array_equal(got[other], expected(number, other))
+                    got[other][:] = -2  # mine alone
+            if rank == 1 and number in (2, 6):
+                other = got[0] if number == 6 else kept[-1][2]
+                children.append(child_that_looks(other))
+            del got
+        for pipe, _ in children:
+            os.close(pipe)
+        for _, pid in children:
+            assert os.waitpid(pid, 0)[1] == 0, "a child saw a change"
+        for number, other, values in kept:
+            whole = expected(number, other)
+            assert np.array_equal(values, whole if len(values) > 10 else whole[100:110])
+        return len(kept)
+
+
+def child_that_looks(values: Any) -> tuple[int, int]:
+    """Fork a child that looks at values now and when the returned pipe is closed."""
+    before = values.copy()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0 if np.array_equal(before, values) else 1)
+    os.close(reader)
+    return writer, pid
+
+
+def forks(rank: int, size: int, options: dict[str, Any]) -> Any:
+    """Each rank forks a child that tries to take part; the ranks themselves go on."""
+    with open_context(rank, size, options) as context:
+        context.barrier()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                context.allgather("a child")
+            except DistributedError as error:
+                os._exit(7 if "a forked child of" in str(error) else 8)
+            finally:
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return [code, context.allgather(rank)]
+
+
+def thousands(rank: int, size: int, options: dict[str, Any]) -> Any:
+    """Return by how much thousands of collectives let files, mappings, threads and KiB grow."""
+    large = np.zeros(40_000, np.float32)
+    with open_context(rank, size, options) as context:
+
+        def some(count: int) -> list[int]:
+            for number in range(count):
+                context.allgather({"number": number})
+                context.allgather((number, large))
+                context.broadcast(large)
+                context.gather(large)
+                context.barrier()
+            context.barrier()
+            status = Path("/proc/self/status").read_text().split()
+            found = [
+                len(os.listdir("/proc/self/fd")),
+                len(Path("/proc/self/maps").read_text().splitlines()),
+                threading.active_count(),
+                int(status[status.index("VmRSS:") + 1]),
+            ]
+            context.barrier()  # who closes its context ends a thread of the others
+            return found
+
+        before = some(50)
+        return [after - first for after, first in zip(some(600), before, strict=True)]
+
+
+def killed_within(rank: int, size: int, options: dict[str, Any]) -> Any:
+    """One rank is killed while large arrays are on their way, at a moment that nobody chose."""
+    context = open_context(rank, size, options)
+    large = np.full(4_000_000, rank, np.float32)
+    context.barrier()
+    if rank == options["victim"]:
+        threading.Timer(options["after_s"], os.kill, (os.getpid(), signal.SIGKILL)).start()
+    while True:
+        start = time.monotonic()
+        try:
+            got = context.allgather(large)
+        except DistributedError as error:
+            seconds = time.monotonic() - start
+            context.close()
+            return {**describe(error), "seconds": seconds}
+        assert [array[-1] for array in got] == list(range(size))
+        assert "/dev/shm" not in Path("/proc/self/maps").read_text()
 
 
 def one_goes(rank: int, size: int, options: dict[str, Any]) -> Any:
@@ -205,7 +319,7 @@ def strangers(rank: int, size: int, options: dict[str, Any]) -> Any:
             context.allgather(rank)
         return lines
     told = [stranger(options["port"], text) for text in (
-        b"", b"GET / HTTP/1.0\r\n\r\n" * 10, b"\xff" * 72 + b"\xff" * 9000, bytes(72), b"short",
+        b"", b"GET / HTTP/1.0\r\n\r\n" * 10, b"\xff" * 76 + b"\xff" * 9000, bytes(76), b"short",
     )]  # fmt: skip
     try:
         wrong = {**options["context"], "key": "guess", "connect_timeout_s": 1}

@@ -11,12 +11,14 @@ ACROSS = {"chief_ip": "127.0.0.1", "key": "a secret"}
 
 
 @pytest.mark.parametrize(
-    ("size", "context"), [(2, {}), (4, {}), (2, TCP), (3, TCP)], ids=["2", "4", "2 tcp", "3 tcp"]
+    ("size", "options"),
+    [(2, {}), (4, {}), (2, {"context": TCP}), (3, {"context": TCP}), (3, {"no_board": True})],
+    ids=["2", "4", "2 tcp", "3 tcp", "3 without a board"],
 )
-def test_collectives_of_one_node(ranks: Any, size: int, context: dict[str, Any]) -> None:
+def test_collectives_of_one_node(ranks: Any, size: int, options: dict[str, Any]) -> None:
     every = list(range(size))
     tens = [rank * 10 for rank in every]
-    first, *others = ranks("collectives", size, context=context)
+    first, *others = ranks("collectives", size, **options)
     assert first == [0, tens, [0, "b"], every, every, 0]
     assert others == [[0, None, [0, "b"], every, None, 0]] * (size - 1)
 
@@ -41,6 +43,23 @@ def test_a_value_that_cannot_be_sent(ranks: Any) -> None:
 def test_many_small_ones_in_order(ranks: Any) -> None:
     counts = ranks("latency", 3, count=True)
     assert max(counts) < 20  # open files: nothing is left of two hundred collectives
+
+
+def test_what_is_kept_never_changes(ranks: Any) -> None:
+    counts = ranks("keeps_for_long", 3, rounds=24, count=100_000, limit_s=60)
+    assert counts == [24, 24, 24]  # of 24 rounds 6 whole and 6 in part, from 2 others
+
+
+@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
+def test_a_forked_child_takes_no_part(ranks: Any, context: dict[str, Any]) -> None:
+    assert ranks("forks", 3, context=context) == [[7, [0, 1, 2]]] * 3
+
+
+def test_thousands_of_collectives_leave_nothing(ranks: Any) -> None:
+    for files, mappings, threads, kilobytes in ranks("thousands", 3, limit_s=60):
+        assert (files, threads) == (0, 0)
+        assert mappings < 20
+        assert kilobytes < 8_000
 
 
 def test_one_context_after_another(ranks: Any) -> None:

@@ -42,6 +42,18 @@ def test_over_tcp_and_in_the_middle_of_large_arrays(ranks: Any, victim: int) -> 
         assert results[rank]["seconds"] < 2
 
 
+@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
+@pytest.mark.parametrize(("victim", "after_s"), [(0, 0.3), (2, 0.35), (2, 0.4)])
+def test_killed_within_a_transfer(
+    ranks: Any, victim: int, after_s: float, context: dict[str, Any]
+) -> None:
+    results = ranks("killed_within", 3, victim=victim, after_s=after_s, context=context)
+    assert results[victim] is None
+    for rank in {0, 1, 2} - {victim}:
+        assert (results[rank]["error"], results[rank]["rank"]) == ("PeerLostError", victim)
+        assert results[rank]["seconds"] < 2.5  # of them up to 0.5 before the end
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_child_of_the_dead_rank_does_not_hide_it(ranks: Any, victim: int) -> None:
     results = ranks("one_goes", 2, victim=victim, how="killed with a child")
@@ -58,9 +70,14 @@ def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
     assert results[0] == "was busy"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_rank_is_named_at_the_deadline(ranks: Any, victim: int) -> None:
-    options = {"victim": victim, "how": "stops", "context": {"timeout_s": 1.0}, "limit_s": 3}
+@pytest.mark.parametrize(
+    ("victim", "context"), [(0, {}), (1, {}), (1, TCP)], ids=["first", "unix", "tcp"]
+)
+def test_a_stopped_rank_is_named_at_the_deadline(
+    ranks: Any, victim: int, context: dict[str, Any]
+) -> None:
+    options = {"victim": victim, "how": "stops", "context": {"timeout_s": 1.0, **context}}
+    options["limit_s"] = 5
     results = ranks("one_goes", 3, **options)
     for rank in {0, 1, 2} - {victim}:
         found = results[rank]
@@ -97,10 +114,30 @@ def check_case(ranks: Any, how: str, victim: int, before: int, is_tcp: bool) -> 
             if rank != victim:
                 assert f"allgather() #{before + 1} at " in line
                 assert usual in line
-            elif how != "hang" or victim == 0 or not is_tcp:
+            elif how == "hang":
+                assert f"; now at {HERE}:{LINES[astray]} in astray" in line
+            else:
                 assert f"scenarios.py:{LINES[astray]} in astray" in line
     kind = "CollectiveTimeoutError" if how == "hang" else "CollectiveMismatchError"
     assert {found["error"] for found in others} == {kind}
+
+
+@pytest.mark.parametrize(("nodes", "victim"), [([1, 1, 2], 1), ([2, 2], 3)])
+def test_a_hang_on_another_node_names_the_line(
+    ranks: Any, free_port: int, nodes: list[int], victim: int
+) -> None:
+    context = {"timeout_s": 1.0, "chief_ip": "127.0.0.1", "key": "k", "pub_port": free_port}
+    options = {"nodes": nodes, "how": "hang", "victim": victim, "before": 2, "context": context}
+    results = ranks("astray", 4, **options)
+    for rank in set(range(4)) - {victim}:
+        assert (results[rank]["error"], results[rank]["ranks"]) == (
+            "CollectiveTimeoutError",
+            [victim],
+        )
+        assert results[rank]["seconds"] < 2
+        now = f"; now at {HERE}:{LINES['the hanging line']} in astray"
+        assert f"  rank {victim}: allgather() #3 at " in results[rank]["text"]
+        assert now in results[rank]["text"]
 
 
 @pytest.mark.parametrize("waits", [0, 1])

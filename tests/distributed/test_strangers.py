@@ -44,6 +44,8 @@ def test_a_proof_is_worth_nothing_for_another_challenge_rank_or_key() -> None:
     assert handshake.read_claim(b"key", handshake.new_nonce(), message) is None
     assert handshake.read_claim(b"other", claim.challenge, message) is None
     assert handshake.read_claim(b"key", claim.challenge, b"\0\0\0\2" + message[4:]) is None
+    for_questions = message[:8] + b"\0\0\0\1" + message[12:]
+    assert handshake.read_claim(b"key", claim.challenge, for_questions) is None
     verdict = claim.verdict(b"key", handshake.ACCEPTED)
     assert claim.read_verdict(b"key", verdict) == handshake.ACCEPTED
     assert claim.read_verdict(b"other", verdict) is None
@@ -60,7 +62,7 @@ def _pair() -> tuple[socket.socket, Channel]:
     return raw, Channel(accepted, (b"out", b"in"))
 
 
-@pytest.mark.parametrize("change", ["nothing", "a bit", "twice", "length", "garbage"])
+@pytest.mark.parametrize("change", ["nothing", "a bit", "twice", "length", "body", "garbage"])
 def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
     raw, receiver = _pair()
     to_raw, sender = _pair()
@@ -73,6 +75,8 @@ def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
         data = data * 2
     if change == "length":
         data[8:12] = b"\xff" * 4
+    if change == "body":
+        data[12] = 0x10  # an exabyte, for which nothing may be set aside
     if change == "garbage":
         data[:4] = b"GET "
     raw.sendall(data)

@@ -14,7 +14,7 @@ from detcore.distributed import _handshake as handshake
 from detcore.distributed._wire import Channel, LinkLost
 from detcore.errors import DistributedError
 
-__all__ = ["Address", "accept_group", "call", "listen"]
+__all__ = ["Address", "accept_group", "call", "is_unix", "listen"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +83,13 @@ class _Caller(NamedTuple):
 
 def accept_group(
     listener: socket.socket, *, key: bytes, size: int, deadline: float
-) -> dict[int, Channel]:
+) -> tuple[dict[int, Channel], dict[int, Channel]]:
     """Wait until every other rank of the group has called and proven that it knows the key.
 
     Who does not prove it is dropped with a line in the log, and nothing else happens.
+
+    Returns:
+        Index in the group -> connection; and, over TCP, index -> connection for questions.
 
     Raises:
         DistributedError: If a rank has not called when the deadline passes.
@@ -95,9 +98,10 @@ def accept_group(
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     callers: dict[int, _Caller] = {}
-    channels: dict[int, Channel] = {}
+    purposes = (handshake.CALLS,) if is_unix(listener) else (handshake.CALLS, handshake.QUESTIONS)
+    channels: dict[int, dict[int, Channel]] = {purpose: {} for purpose in purposes}
     try:
-        while len(channels) < size - 1:
+        while any(len(found) < size - 1 for found in channels.values()):
             now = time.monotonic()
             if now > deadline:
                 raise _missing(size, channels)
@@ -110,17 +114,24 @@ def accept_group(
                 elif descriptor in callers:
                     _hear(poller, callers, descriptor, channels, key=key, size=size)
     except BaseException:
-        for channel in channels.values():
-            channel.close()
+        for found in channels.values():
+            for channel in found.values():
+                channel.close()
         raise
     finally:
         for caller in callers.values():
             caller.connection.close()
-    return channels
+    return channels[handshake.CALLS], channels.get(handshake.QUESTIONS, {})
 
 
-def _missing(size: int, channels: dict[int, Channel]) -> DistributedError:
-    absent = [str(rank) for rank in range(1, size) if rank not in channels]
+def is_unix(connection: socket.socket) -> bool:
+    """Return whether a socket cannot leave this machine."""
+    return connection.family == getattr(socket, "AF_UNIX", None)
+
+
+def _missing(size: int, channels: dict[int, dict[int, Channel]]) -> DistributedError:
+    every = channels.values()
+    absent = [str(r) for r in range(1, size) if not all(r in found for found in every)]
     return DistributedError(
         f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {size} did not join in time.\n"
         "They may have died before, or were started with other settings or another job key.\n"
@@ -150,7 +161,7 @@ def _hear(
     poller: select.poll,
     callers: dict[int, _Caller],
     descriptor: int,
-    channels: dict[int, Channel],
+    channels: dict[int, dict[int, Channel]],
     *,
     key: bytes,
     size: int,
@@ -175,9 +186,9 @@ def _hear(
     verdict = handshake.ACCEPTED
     if claim.size != size:
         verdict = handshake.OTHER_SIZE
-    elif not 0 < claim.rank < size:
+    elif not 0 < claim.rank < size or claim.purpose not in channels:
         verdict = handshake.OUTSIDE
-    elif claim.rank in channels:
+    elif claim.rank in channels[claim.purpose]:
         verdict = handshake.TAKEN
     try:
         caller.connection.send(claim.verdict(key, verdict))
@@ -190,9 +201,8 @@ def _hear(
     poller.unregister(descriptor)
     del callers[descriptor]
     from_caller, from_listener = claim.session_keys(key)
-    is_unix = caller.connection.family == getattr(socket, "AF_UNIX", None)
-    keys = None if is_unix else (from_listener, from_caller)
-    channels[claim.rank] = Channel(caller.connection, keys)
+    keys = None if is_unix(caller.connection) else (from_listener, from_caller)
+    channels[claim.purpose][claim.rank] = Channel(caller.connection, keys)
 
 
 def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, reason: str) -> None:
@@ -207,7 +217,12 @@ def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, rea
 
 
 def call(
-    find: Callable[[], tuple[Address, bytes] | None], *, rank: int, size: int, deadline: float
+    find: Callable[[], tuple[Address, bytes] | None],
+    *,
+    rank: int,
+    size: int,
+    deadline: float,
+    purpose: int = handshake.CALLS,
 ) -> Channel:
     """Connect to the rank that listens, as often as it takes until it does.
 
@@ -216,6 +231,7 @@ def call(
         rank: Index in the group.
         size: Number of ranks in the group.
         deadline: When to give up, on the clock of ``time.monotonic``.
+        purpose: What the connection is for.
 
     Raises:
         DistributedError: If it is not there in time, or does not accept this rank.
@@ -227,7 +243,7 @@ def call(
         where = find()
         if where is not None:
             try:
-                return _call_once(*where, rank=rank, size=size, deadline=deadline)
+                return _call_once(*where, rank, size, purpose, deadline)
             except _Refused as refusal:
                 reason = refusal
                 refused_since = refused_since or time.monotonic()
@@ -246,7 +262,9 @@ def call(
     )
 
 
-def _call_once(address: Address, key: bytes, *, rank: int, size: int, deadline: float) -> Channel:
+def _call_once(
+    address: Address, key: bytes, rank: int, size: int, purpose: int, deadline: float
+) -> Channel:
     if address.path:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: str | tuple[str, int] = address.path
@@ -257,7 +275,7 @@ def _call_once(address: Address, key: bytes, *, rank: int, size: int, deadline: 
         connection.settimeout(max(min(deadline - time.monotonic(), _PROOF_TIME_S), 0.01))
         connection.connect(target)
         challenge = _exactly(connection, handshake.NONCE_SIZE)
-        claim = handshake.Claim(rank, size, challenge, handshake.new_nonce())
+        claim = handshake.Claim(rank, size, challenge, handshake.new_nonce(), purpose)
         connection.sendall(claim.message(key))
         verdict = claim.read_verdict(key, _exactly(connection, handshake.LISTENER_SIZE))
     except BaseException:

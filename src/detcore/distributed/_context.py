@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -120,6 +121,7 @@ class DistributedContext:
         self.cross_rank = numbers["cross_rank"]
         self.cross_size = numbers["cross_size"]
         self._is_closed = False
+        self._process = os.getpid()
         self._everybody: Group | None = None
         self._node: Group | None = None
         if self.size > 1:
@@ -295,4 +297,10 @@ class DistributedContext:
             )
         if group is None:
             return [stuff]
+        if self._process != os.getpid():
+            raise DistributedError(
+                f"{name}() was called in process {os.getpid()}, a forked child of {self._process}, "
+                "which made the DistributedContext.\n"
+                "A child is no rank; call it in the process that made the context."
+            )
         return group.exchange(name, mode, stuff)

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from detcore.errors import (
@@ -17,12 +17,13 @@ from detcore.errors import (
     PeerLostError,
 )
 
-__all__ = ["Failure", "Position", "call_site", "lost", "mismatch", "missing", "place_of"]
+__all__ = ["CallSites", "Failure", "Position", "lost", "mismatch", "missing", "place_of"]
 
+_KNOWN = 256
 _OURS = str(Path(__file__).parents[1])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)  # not frozen: one is made for each call, and that takes longer
 class Position:
     """The collective in which a rank is, or was last, and the line that called it."""
 
@@ -38,9 +39,9 @@ class Position:
         """Read what a rank sent."""
         return cls(int(meta["number"]), str(meta["name"]), str(meta["site"]))
 
-    def matches(self, other: Position) -> bool:
-        """Return whether two ranks are in the same collective."""
-        return (self.number, self.name) == (other.number, other.name)
+    def kind(self) -> tuple[int, str]:
+        """Return what is equal for two ranks in the same collective."""
+        return self.number, self.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,9 +68,27 @@ class Failure:
         return cls(str(meta["kind"]), tuple(int(rank) for rank in meta["ranks"]), str(meta["text"]))
 
 
-def call_site() -> str:
-    """Return file, line and function of the innermost caller outside of detcore."""
-    return place_of(sys._getframe(1))
+class CallSites:
+    """Says which line called; remembers how lines are written, since most calls come from a few."""
+
+    def __init__(self) -> None:
+        # A code object takes long to hash. Kept in the value, its identity is not used again.
+        self._texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
+
+    def caller(self) -> str:
+        """Return file, line and function of the innermost caller outside of detcore."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        if frame is None:
+            return place_of(None)
+        key = id(frame.f_code), frame.f_lasti
+        found = self._texts.get(key)
+        if found is None:
+            if len(self._texts) >= _KNOWN:
+                self._texts.clear()
+            found = self._texts[key] = frame.f_code, place_of(frame)
+        return found[1]
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -125,10 +144,10 @@ def missing(
 
 def mismatch(positions: Mapping[int, Position]) -> Failure:
     """Say that ranks are in different collectives."""
-    counts = Counter((position.number, position.name) for position in positions.values())
+    counts = Counter(position.kind() for position in positions.values())
     # Of two equal groups that of the lowest rank is taken to be right.
     usual = max(counts, key=lambda key: counts[key])
-    diverging = [r for r, p in positions.items() if (p.number, p.name) != usual]
+    diverging = [r for r, p in positions.items() if p.kind() != usual]
     calls = ", ".join(f"rank {r} {positions[r].name}() #{positions[r].number}" for r in diverging)
     return Failure(
         "mismatch",

@@ -3,11 +3,12 @@
 Every message has a fixed length, and is compared, never parsed, until the proof holds:
 
 1. listener -> caller: 32 random bytes
-2. caller -> listener: rank, size, 32 random bytes, HMAC of all this under the key
+2. caller -> listener: rank, size, purpose, 32 random bytes, HMAC of all this under the key
 3. listener -> caller: a verdict, HMAC of all this under the key
 
-Both nonces are new for each connection, so that a recorded proof is worth nothing, and the rank
-is part of what is proven. Keys for the checksums of the connection follow from the same values.
+Both nonces are new for each connection, so that a recorded proof is worth nothing, and rank and
+purpose are part of what is proven. Keys for the checksums of the connection follow from the same
+values.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import NamedTuple
 __all__ = [
     "ACCEPTED",
     "CALLER_SIZE",
+    "CALLS",
     "LISTENER_SIZE",
     "NONCE_SIZE",
     "OTHER_SIZE",
     "OUTSIDE",
+    "QUESTIONS",
     "TAKEN",
     "VERDICTS",
     "Claim",
@@ -33,15 +36,16 @@ __all__ = [
 ]
 
 NONCE_SIZE = 32
-_CLAIM = struct.Struct("!II32s")
+_CLAIM = struct.Struct("!III32s")
 _PROOF_SIZE = 32
 CALLER_SIZE = _CLAIM.size + _PROOF_SIZE
 LISTENER_SIZE = 1 + _PROOF_SIZE
+CALLS, QUESTIONS = 0, 1  # what a connection is for: collectives, or "which line are you at?"
 ACCEPTED, TAKEN, OTHER_SIZE, OUTSIDE = 0, 1, 2, 3
 VERDICTS = {
     TAKEN: "another process has joined with the same rank",
     OTHER_SIZE: "the listening rank expects another number of workers",
-    OUTSIDE: "the rank is outside of the group",
+    OUTSIDE: "the rank is outside of the group, or the connection is of a kind not used here",
 }
 
 
@@ -57,10 +61,11 @@ class Claim(NamedTuple):
     size: int
     challenge: bytes
     nonce: bytes
+    purpose: int = CALLS
 
     def message(self, key: bytes) -> bytes:
         """Return step 2, with its proof."""
-        claim = _CLAIM.pack(self.rank, self.size, self.nonce)
+        claim = _CLAIM.pack(self.rank, self.size, self.purpose, self.nonce)
         return claim + self._proof(key, b"caller")
 
     def verdict(self, key: bytes, verdict: int) -> bytes:
@@ -77,13 +82,13 @@ class Claim(NamedTuple):
         return self._proof(key, b"from caller"), self._proof(key, b"from listener")
 
     def _proof(self, key: bytes, purpose: bytes, more: bytes = b"") -> bytes:
-        claim = _CLAIM.pack(self.rank, self.size, self.nonce)
-        parts = b"|".join([b"detcore-1", purpose, self.challenge, claim, more])
+        claim = _CLAIM.pack(self.rank, self.size, self.purpose, self.nonce)
+        parts = b"|".join([b"detcore-2", purpose, self.challenge, claim, more])
         return hmac.digest(key, parts, hashlib.sha256)
 
 
 def read_claim(key: bytes, challenge: bytes, message: bytes) -> Claim | None:
     """Return who a caller is, or None if it does not prove that it knows the key."""
-    rank, size, nonce = _CLAIM.unpack(message[: _CLAIM.size])
-    claim = Claim(rank, size, challenge, nonce)
+    rank, size, purpose, nonce = _CLAIM.unpack(message[: _CLAIM.size])
+    claim = Claim(rank, size, challenge, nonce, purpose)
     return claim if hmac.compare_digest(claim.message(key), message) else None

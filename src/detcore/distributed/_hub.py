@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import socket
 import sys
 import threading
 import time
@@ -12,18 +11,20 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from detcore.distributed._board import Board
 from detcore.distributed._failure import (
+    CallSites,
     Failure,
     Position,
-    call_site,
     lost,
     mismatch,
     missing,
     place_of,
 )
-from detcore.distributed._parts import read_parts, send_parts
+from detcore.distributed._parts import Outgoing, read_parts, send_parts
 from detcore.distributed._probe import ask
-from detcore.distributed._values import LARGE, Packed, pack
+from detcore.distributed._segments import Segments, Shared
+from detcore.distributed._values import LARGE, Inline, Packed, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 from detcore.errors import DistributedError
 
@@ -43,7 +44,9 @@ class Hub:
         channels: Index in the group -> connection, for all other ranks.
         members: Ranks over all nodes, by index in the group.
         timeout_s: How long a collective waits for a rank that lives.
-        probes: Index in the group -> socket on which that rank says which line it is at.
+        probes: Index in the group -> connection on which that rank says which line it is at.
+        board: Memory that the ranks share, on one machine.
+        segments: For large values, on one machine.
     """
 
     def __init__(
@@ -52,14 +55,21 @@ class Hub:
         members: list[int],
         *,
         timeout_s: float,
-        probes: Mapping[int, socket.socket] | None = None,
+        probes: Mapping[int, Channel] | None = None,
+        board: Board | None = None,
+        segments: Segments | None = None,
     ) -> None:
         self._channels = dict(channels)
         self._members = members
+        self._sites = CallSites()
         self._timeout_s = timeout_s
         self._probes = dict(probes or {})
         self._positions = dict.fromkeys(range(len(members)), Position())
-        self._frames: dict[int, Frame] = {}
+        self._board = board
+        self._segments = segments
+        # Calls that have arrived: index in the group -> value, if the call brings one.
+        self._calls: dict[int, Inline | Shared | None] = {}
+        self._kinds: set[tuple[int, str]] = set()  # which collectives they call
         self._first_arrival = 0.0
         self._left: dict[int, str] = {}
         self._failure: Failure | None = None
@@ -72,6 +82,10 @@ class Hub:
         self._by_descriptor = {channel.fileno(): index for index, channel in channels.items()}
         for channel in channels.values():
             self._poller.register(channel, select.POLLIN)
+        self._ring = -1
+        if board is not None:
+            self._ring = board.ring_descriptor
+            self._poller.register(self._ring, select.POLLIN)
         self._watcher = threading.Thread(
             target=_watch, args=(weakref.ref(self), self._closed), daemon=True, name="detcore-peers"
         )
@@ -91,8 +105,8 @@ class Hub:
         Raises:
             DistributedError: If the ranks do not all come to this collective.
         """
-        mine = pack(value) if mode in ("allgather", "broadcast") else None
-        site = call_site()
+        mine = self._prepare(value) if mode in ("allgather", "broadcast") else None
+        site = self._sites.caller()
         with self._lock:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
@@ -109,29 +123,36 @@ class Hub:
                 raise
             finally:
                 self._is_active = False
-                if mine is not None:
+                if isinstance(mine, Shared):
                     mine.close()
+
+    def _prepare(self, value: object) -> Packed | Shared:
+        packed = pack(value)
+        if self._segments is None or packed.size < LARGE:
+            return packed
+        return self._segments.put(packed, range(1, len(self._members)))
 
     def _await_all(self, own: Position) -> None:
         if self._failure is not None:
             raise self._failure.error()
         self._positions[0] = own
-        if not self._frames:
+        if not self._calls:
             self._first_arrival = time.monotonic()
+        wanted = {own.kind()}
         diverged = None
         while True:
             self._check()
-            is_complete = len(self._frames) == len(self._channels)
+            is_complete = len(self._calls) == len(self._channels)
             now = time.monotonic()
-            if any(not self._positions[index].matches(own) for index in self._frames):
+            if self._kinds and self._kinds != wanted:
                 diverged = diverged or now
                 if is_complete or now - diverged > _SETTLE_S:
-                    self._fail(mismatch(self._table([0, *self._frames])))
+                    self._fail(mismatch(self._table([0, *self._calls])))
             elif is_complete:
                 return
             remaining = self._first_arrival + self._timeout_s - now
             if remaining <= 0:
-                absent = [index for index in self._channels if index not in self._frames]
+                absent = [index for index in self._channels if index not in self._calls]
                 self._fail(self._missing(absent))
             if self._is_closing:
                 raise DistributedError("the context was closed while a collective was waiting.")
@@ -140,6 +161,9 @@ class Hub:
     def _pump(self, timeout_s: float) -> None:
         """Read what has arrived."""
         for descriptor, _ in self._poller.poll(timeout_s * 1000):
+            if descriptor == self._ring:
+                self._read_board()
+                continue
             index = self._by_descriptor[descriptor]
             try:
                 channel = self._channels[index]
@@ -149,25 +173,45 @@ class Hub:
                         break
             except (LinkLost, LookupError, ValueError) as reason:
                 self._poller.unregister(descriptor)
-                if index not in self._left:
-                    self._left[index] = f"died or lost its connection ({reason})"
-                    if not self._failure:
-                        self._note(self._lost(index))
+                self._gone(index, str(reason))
+
+    def _gone(self, index: int, reason: str) -> None:
+        if index not in self._left:
+            self._left[index] = f"died or lost its connection ({reason})"
+            if not self._failure:
+                self._note(self._lost(index))
+
+    def _read_board(self) -> None:
+        assert self._board is not None
+        for index in self._board.rung():
+            try:
+                position, value = self._board.read(index, self._positions[index].number + 1)
+            except ValueError as reason:
+                self._gone(index, str(reason))
+            else:
+                self._arrived(index, position, value)
 
     def _hear(self, index: int, frame: Frame) -> None:
         if frame.kind == CALL:
-            if not self._frames and not self._is_active:
-                self._first_arrival = time.monotonic()
-            self._frames[index] = frame
-            self._positions[index] = Position.from_meta(frame.meta)
+            # A caller's value is its own, under whatever index it wrote it.
+            values = list(read_parts(frame, self._segments).values())
+            position = Position.from_meta(frame.meta)
+            self._arrived(index, position, values[0] if values else None)
         elif frame.kind == LEAVE:
             self._left[index] = str(frame.meta["how"])
         else:
             raise LinkLost("it sent something that it should not send")
 
+    def _arrived(self, index: int, position: Position, value: Inline | Shared | None) -> None:
+        if not self._calls and not self._is_active:
+            self._first_arrival = time.monotonic()
+        self._calls[index] = value
+        self._kinds.add(position.kind())
+        self._positions[index] = position
+
     def _check(self) -> None:
         """Raise if a collective is waited for that cannot complete."""
-        if self._failure is None and self._left and (self._is_active or self._frames):
+        if self._failure is None and self._left and (self._is_active or self._calls):
             self._note(self._lost(min(self._left)))
         if self._failure is not None and self._is_active:
             raise self._failure.error()
@@ -188,32 +232,62 @@ class Hub:
         chosen = range(len(self._members)) if indices is None else sorted(indices)
         return {self._members[index]: self._positions[index] for index in chosen}
 
-    def _answer(self, mode: str, value: object, mine: Packed | None) -> list[Any] | None:
-        frames, self._frames = self._frames, {}
-        parts = {index: part for i, frame in frames.items() for index, part in _own(i, frame)}
-        if mine is not None:
-            parts[0] = mine
-        outgoing = dict(sorted(parts.items())) if mode in ("allgather", "broadcast") else {}
-        deadline = time.monotonic() + self._timeout_s
+    def _answer(self, mode: str, value: object, mine: Packed | Shared | None) -> list[Any] | None:
+        parts, self._calls, self._kinds = self._calls, {}, set()
+        if self._board is not None:
+            self._board.end(self._positions[0].number)
         try:
-            for index, channel in self._channels.items():
-                theirs = outgoing
-                if not channel.is_unix and index in outgoing and outgoing[index].size > LARGE:
-                    theirs = {i: part for i, part in outgoing.items() if i != index}
-                try:
-                    send_parts(channel, RESULT, {}, theirs, deadline=deadline)
-                except LinkLost:
-                    self._left.setdefault(index, "died or lost its connection")
-            self._check()
+            if not self._release(mode, mine, parts):
+                self._send_results(mode, mine, parts)
+                self._check()
             if mode == "barrier":
                 return None
             if mode == "broadcast":
                 return [value]
-            others = [parts[index].load() for index in range(1, len(self._members))]
-            return [value, *others]
+            return [value, *[_load(parts[index]) for index in range(1, len(self._members))]]
         finally:
             for part in parts.values():
-                part.close()
+                if part is not None:
+                    part.close()
+
+    def _release(
+        self,
+        mode: str,
+        mine: Packed | Shared | None,
+        parts: Mapping[int, Inline | Shared | None],
+    ) -> bool:
+        """Let the others go on if all they need is on the board; return whether it is."""
+        if self._board is None or isinstance(mine, Shared):
+            return False
+        # What is not private has stayed on the board.
+        if mode == "allgather":
+            for part in parts.values():
+                if not isinstance(part, Inline) or part.is_private:
+                    return False
+        own = self._positions[0]
+        if mine is not None and not self._board.write(0, own, mine):
+            return False
+        self._board.release(own.number)
+        return True
+
+    def _send_results(
+        self,
+        mode: str,
+        mine: Packed | Shared | None,
+        parts: Mapping[int, Inline | Shared | None],
+    ) -> None:
+        outgoing: dict[int, Outgoing] = {}
+        if mine is not None:
+            outgoing[0] = mine
+        if mode == "allgather":
+            outgoing |= {i: part for i, part in sorted(parts.items()) if part is not None}
+        deadline = time.monotonic() + self._timeout_s
+        for index, channel in self._channels.items():
+            theirs = {i: part for i, part in outgoing.items() if i != index}
+            try:
+                send_parts(channel, RESULT, {}, theirs, deadline=deadline)
+            except LinkLost:
+                self._left.setdefault(index, "died or lost its connection")
 
     def _fail(self, failure: Failure) -> NoReturn:
         self._note(failure)
@@ -236,10 +310,12 @@ class Hub:
                 return
             self._pump(0)
             self._check()
+            if self._segments is not None:
+                self._segments.trim()
             waited = time.monotonic() - self._first_arrival
-            if self._frames and self._failure is None and waited > self._timeout_s:
+            if self._calls and self._failure is None and waited > self._timeout_s:
                 self._note(
-                    self._missing([i for i in range(len(self._members)) if i not in self._frames])
+                    self._missing([i for i in range(len(self._members)) if i not in self._calls])
                 )
         finally:
             self._lock.release()
@@ -255,13 +331,21 @@ class Hub:
                 channel.close()
             for probe in self._probes.values():
                 probe.close()
+            for part in self._calls.values():
+                if part is not None:
+                    part.close()
+            if self._segments is not None:
+                self._segments.close()
+            if self._board is not None:
+                self._board.close()
         if self._watcher is not threading.current_thread():
             self._watcher.join()
 
 
-def _own(index: int, frame: Frame) -> list[tuple[int, Packed]]:
-    """Return a caller's value under its own index, whatever it wrote there."""
-    return [(index, part) for part in read_parts(frame).values()]
+def _load(part: Inline | Shared | None) -> Any:
+    if part is None:
+        raise ValueError("a rank came to gather without a value")
+    return part.load()
 
 
 def _watch(reference: weakref.ref[Hub], closed: threading.Event) -> None:

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from detcore.distributed._connect import Address, accept_group, call, listen
+from detcore.distributed import _handshake as handshake
+from detcore.distributed._board import Board
+from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
 from detcore.distributed._failure import lost
 from detcore.distributed._hub import Hub
 from detcore.distributed._meeting import MeetingPlace, job_identity
-from detcore.distributed._probe import Answerer
+from detcore.distributed._segments import Segments
 from detcore.distributed._spoke import Spoke
-from detcore.distributed._wire import WELCOME, Channel, LinkLost, close_in_forks
+from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.errors import DistributedError
 
 __all__ = ["Group", "Settings", "join"]
@@ -206,40 +208,45 @@ def _hub(
     deadline: float,
     release: Callable[[], None] | None = None,
 ) -> Group:
+    size = len(members)
+    is_here = is_unix(listener)
     try:
-        channels = accept_group(listener, key=key, size=len(members), deadline=deadline)
+        channels, probes = accept_group(listener, key=key, size=size, deadline=deadline)
     finally:
         listener.close()
         if release is not None:
             release()
-    probes: dict[int, socket.socket] = {}
+    board = Board.create(size) if is_here else None
     # Nobody is told that all are here before the name is free for the next context.
     for index, channel in channels.items():
         try:
-            probe = _welcome(channel, deadline)
+            if is_here:
+                probes[index] = _welcome_here(channel, board, deadline)
+            else:
+                channel.send(WELCOME, {}, deadline=deadline)
         except LinkLost as error:
-            for other in channels.values():
+            for other in (*channels.values(), *probes.values()):
                 other.close()
             raise lost(members[index], f"died while joining ({error})", {}).error() from error
-        if probe is not None:
-            probes[index] = probe
-    return Hub(channels, members, timeout_s=settings.timeout_s, probes=probes)
+    segments = Segments.open(board, 0) if is_here else None
+    timeout_s = settings.timeout_s
+    return Hub(
+        channels, members, timeout_s=timeout_s, probes=probes, board=board, segments=segments
+    )
 
 
-def _welcome(channel: Channel, deadline: float) -> socket.socket | None:
-    """Say that all are here; hand a rank of this machine a socket on which it can be asked."""
-    if not channel.is_unix:
-        channel.send(WELCOME, {}, deadline=deadline)
-        return None
+def _welcome_here(channel: Channel, board: Board | None, deadline: float) -> Channel:
+    """Say that all are here; hand over the board, and a connection for questions."""
     own, theirs = socket.socketpair()
-    close_in_forks(own)
+    probe = Channel(own)
     with theirs:
         try:
-            channel.send(WELCOME, {}, (), [theirs.fileno()], deadline=deadline)
+            shared = [] if board is None else board.descriptors()
+            channel.send(WELCOME, {}, (), [theirs.fileno(), *shared], deadline=deadline)
         except BaseException:
-            own.close()
+            probe.close()
             raise
-    return own
+    return probe
 
 
 def _spoke(
@@ -249,14 +256,28 @@ def _spoke(
     settings: Settings,
     deadline: float,
 ) -> Group:
-    channel = call(find, rank=index, size=len(members), deadline=deadline)
+    size = len(members)
+    probe = board = None
+    channel = call(find, rank=index, size=size, deadline=deadline)
     try:
+        if not channel.is_unix:
+            purpose = handshake.QUESTIONS
+            probe = call(find, rank=index, size=size, deadline=deadline, purpose=purpose)
         descriptors = _await_welcome(channel, members, deadline)
+        if probe is None:
+            probe = Channel(socket.socket(fileno=descriptors.pop(0)))
+        if descriptors:
+            board = Board(size, descriptors)
     except BaseException:
         channel.close()
+        if probe is not None:
+            probe.close()
         raise
-    answerer = Answerer(descriptors[0]) if descriptors else None
-    return Spoke(channel, index, members, timeout_s=settings.timeout_s, answerer=answerer)
+    segments = Segments.open(board, index) if channel.is_unix else None
+    timeout_s = settings.timeout_s
+    return Spoke(
+        channel, index, members, timeout_s=timeout_s, probe=probe, board=board, segments=segments
+    )
 
 
 def _await_welcome(channel: Channel, members: list[int], deadline: float) -> list[int]:

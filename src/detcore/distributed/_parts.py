@@ -6,22 +6,20 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from detcore.distributed._values import (
-    LARGE,
-    Packed,
-    packed_from_bytes,
-    packed_from_descriptor,
-)
-from detcore.distributed._wire import MAX_DESCRIPTORS, Channel, Frame
+from detcore.distributed._segments import Segments, Shared
+from detcore.distributed._values import Inline, Packed
+from detcore.distributed._wire import Channel, Frame
 
-__all__ = ["read_parts", "send_parts"]
+__all__ = ["Outgoing", "read_parts", "send_parts"]
+
+Outgoing = Packed | Inline | Shared
 
 
 def send_parts(
     channel: Channel,
     kind: int,
     meta: dict[str, Any],
-    parts: Mapping[int, Packed],
+    parts: Mapping[int, Outgoing],
     *,
     deadline: float,
 ) -> None:
@@ -39,29 +37,30 @@ def send_parts(
     """
     pieces: list[Any] = []
     descriptors: list[int] = []
-    table = []
+    table: list[tuple[int, ...]] = []
     for index, part in parts.items():
-        descriptor = None
-        if channel.is_unix and part.size >= LARGE and len(descriptors) < MAX_DESCRIPTORS:
-            descriptor = part.descriptor()
-        if descriptor is None:
-            pieces += part.pieces()
+        if isinstance(part, Shared):
+            descriptors.append(part.descriptor)
+            table.append((index, part.size, part.lease, part.generation))
+        elif isinstance(part, Packed):
+            pieces += part.pieces
+            table.append((index, part.size))
         else:
-            descriptors.append(descriptor)
-        table.append((index, part.size, descriptor is not None))
+            pieces.append(part.data)
+            table.append((index, part.data.nbytes))
     channel.send(kind, {**meta, "parts": table}, pieces, descriptors, deadline=deadline)
 
 
-def read_parts(frame: Frame) -> dict[int, Packed]:
+def read_parts(frame: Frame, segments: Segments | None) -> dict[int, Inline | Shared]:
     """Return the values in a frame, by index in the group."""
-    parts: dict[int, Packed] = {}
+    parts: dict[int, Inline | Shared] = {}
     start = 0
     descriptors = list(frame.descriptors)
-    for index, size, is_shared in frame.meta.get("parts", ()):
-        if is_shared:
-            parts[index] = packed_from_descriptor(descriptors.pop(0), size)
+    for index, size, *lent in frame.meta.get("parts", ()):
+        if lent and segments is not None:
+            parts[index] = Shared(segments, descriptors.pop(0), size, *lent)
         else:
-            parts[index] = packed_from_bytes(frame.body[start : start + size])
+            parts[index] = Inline(frame.body[start : start + size], is_private=True)
             start += size
     for descriptor in descriptors:
         os.close(descriptor)

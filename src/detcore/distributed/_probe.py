@@ -1,4 +1,4 @@
-"""Asking a rank of this machine which line it is at, while it is busy elsewhere."""
+"""Asking a rank which line it is at, while it is busy elsewhere."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from detcore.distributed._failure import place_of
-from detcore.distributed._wire import close_in_forks
+from detcore.distributed._wire import ANSWER, ASK, Channel, LinkLost
 
 __all__ = ["Answerer", "ask"]
 
 _PATIENCE_S = 0.3
+_TEND_S = 5.0
 _LENGTH = 4096
 SILENT = "silent: stopped, or long in code that holds Python's lock"
 
@@ -25,54 +26,72 @@ class Answerer:
     """A thread that says where another thread of this process is, whenever it is asked.
 
     Args:
-        descriptor: This rank's end of a pair of sockets; owned from here on.
+        channel: A connection that is used for nothing else; owned from here on.
+        tend: Called every few seconds.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, channel: Channel, tend: Callable[[], None] | None = None) -> None:
         self.thread_id = threading.get_ident()
-        self._socket = socket.socket(fileno=descriptor)
-        close_in_forks(self._socket)
+        self._channel = channel
+        self._tend = tend
         self._thread = threading.Thread(
-            target=_answer, args=(self._socket, weakref.ref(self)), daemon=True, name="detcore-line"
+            target=_answer, args=(channel, weakref.ref(self)), daemon=True, name="detcore-line"
         )
         self._thread.start()
 
     def close(self) -> None:
         """End the thread."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._socket.close()
+            self._channel.socket.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._channel.close()
+
+    def tend(self) -> None:
+        """Do what is due every few seconds."""
+        if self._tend is not None:
+            self._tend()
 
 
-def _answer(connection: socket.socket, reference: weakref.ref[Answerer]) -> None:
-    with contextlib.suppress(OSError):
-        while connection.recv(1):
+def _answer(channel: Channel, reference: weakref.ref[Answerer]) -> None:
+    with contextlib.suppress(LinkLost):
+        while True:
+            asked = channel.wait(time.monotonic() + _TEND_S)
             answerer = reference()
-            if answerer is None:
+            if answerer is None or (asked is not None and asked.kind != ASK):
                 return
-            frame = sys._current_frames().get(answerer.thread_id)
+            if asked is None:
+                answerer.tend()
+            else:
+                frame = sys._current_frames().get(answerer.thread_id)
+                place = f"at {place_of(frame)}"[:_LENGTH]
+                del frame
+                channel.send(ANSWER, {"place": place}, deadline=time.monotonic() + _TEND_S)
             del answerer
-            connection.send(f"at {place_of(frame)}".encode()[:_LENGTH])
-            del frame
 
 
-def ask(sockets: Mapping[int, socket.socket], indices: Iterable[int]) -> dict[int, str]:
+def ask(channels: Mapping[int, Channel], indices: Iterable[int]) -> dict[int, str]:
     """Return where ranks are now, in words; only for those that can be asked."""
     asked: dict[int, int] = {}
     poller = select.poll()
     for index in indices:
-        if index in sockets:
-            with contextlib.suppress(OSError):
-                sockets[index].send(b"?")
-                poller.register(sockets[index], select.POLLIN)
-                asked[sockets[index].fileno()] = index
+        if index in channels:
+            with contextlib.suppress(LinkLost):
+                channels[index].send(ASK, {}, deadline=time.monotonic() + _PATIENCE_S)
+                poller.register(channels[index], select.POLLIN)
+                asked[channels[index].fileno()] = index
     answers = dict.fromkeys(asked.values(), SILENT)
     deadline = time.monotonic() + _PATIENCE_S
     while asked and (remaining := deadline - time.monotonic()) > 0:
         for descriptor, _ in poller.poll(remaining * 1000):
-            index = asked.pop(descriptor)
+            index = asked[descriptor]
+            try:
+                frame = channels[index].receive()
+                if frame is None:
+                    continue
+                answers[index] = str(frame.meta.get("place", SILENT))[:_LENGTH]
+            except LinkLost:
+                answers[index] = SILENT
             poller.unregister(descriptor)
-            with contextlib.suppress(OSError):
-                answers[index] = sockets[index].recv(_LENGTH).decode(errors="replace") or SILENT
+            del asked[descriptor]
     return answers

@@ -1,82 +1,67 @@
 """Values of the user as bytes, and back. The one module that pickles; see docs/distributed.md.
 
 Only frames of ranks that have proven to belong to the job reach it. The contents of arrays stay
-outside of the pickle (protocol 5), and large ones go from process to process of one machine in
-anonymous shared memory that is written once and then sealed.
+outside of the pickle (protocol 5).
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
+import dataclasses
 import pickle  # between proven ranks only: the handshake comes before the first frame
 import struct
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from detcore.errors import DistributedError, describe
 
-__all__ = ["LARGE", "Packed", "pack", "packed_from_bytes", "packed_from_descriptor"]
+__all__ = ["LARGE", "Inline", "Packed", "Part", "load", "pack"]
 
-LARGE = 1 << 16  # from here on shared memory beats a copy through a socket
+LARGE = 1 << 16  # from here on shared memory of its own beats a copy through a socket or the board
 _ALIGNMENT = 64
 _COUNT = struct.Struct("<Q")
+_PLAIN = struct.Struct("<QQ")
 
 
+@dataclasses.dataclass(slots=True)
 class Packed:
-    """A value as bytes, in one of three forms: pieces to send, bytes received, shared memory.
+    """A value of this rank as bytes.
 
     Attributes:
-        size: Length in bytes.
+        pieces: Buffers that follow each other; they refer to the value's own arrays.
+        size: Their length together, in bytes.
     """
 
-    def __init__(self, pieces: Sequence[Any], size: int, descriptor: int | None = None) -> None:
-        self.size = size
-        self._pieces = list(pieces)
-        self._descriptor = descriptor
+    pieces: list[Any]
+    size: int
 
-    def pieces(self) -> list[Any]:
-        """Return the buffers that follow each other on the wire."""
-        if not self._pieces and self._descriptor is not None:
-            self._pieces = [memoryview(self._map(self._descriptor))]
-        return self._pieces
 
-    def descriptor(self) -> int | None:
-        """Return shared memory that holds the value; None where the system has none.
-
-        The descriptor belongs to this object.
-        """
-        if self._descriptor is None and hasattr(os, "memfd_create"):
-            self._descriptor = _shared(self._pieces)
-        return self._descriptor
+class Part(Protocol):
+    """A value of another rank, wherever its bytes are."""
 
     def load(self) -> Any:
         """Return the value. Its arrays are writable and belong to the caller alone."""
-        pieces = self.pieces()
-        data = memoryview(pieces[0]) if len(pieces) == 1 else memoryview(b"".join(pieces))
-        (count,) = _COUNT.unpack_from(data)
-        start = _COUNT.size * (count + 1)
-        sizes = [_COUNT.unpack_from(data, _COUNT.size * (i + 1))[0] for i in range(count)]
-        views = []
-        for size in sizes:
-            views.append(data[start : start + size])
-            start = _aligned(start + size)
-        return pickle.loads(views[0], buffers=views[1:])  # noqa: S301  (proven ranks only)
-
-    def _map(self, descriptor: int) -> mmap.mmap:
-        if os.fstat(descriptor).st_size < self.size:
-            raise ValueError("shared memory is shorter than announced")
-        # Copy on write: what one rank changes, no other sees.
-        return mmap.mmap(descriptor, self.size, access=mmap.ACCESS_COPY)
 
     def close(self) -> None:
-        """Let go of the shared memory; values that were loaded keep it alive."""
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-        self._descriptor = None
-        self._pieces = []
+        """Let go of what holds the bytes; values that were loaded stay."""
+
+
+@dataclasses.dataclass(slots=True)
+class Inline:
+    """A value of another rank in memory of this process.
+
+    Attributes:
+        data: The bytes.
+        is_private: Whether nobody else has this memory, so that loaded arrays may refer to it.
+    """
+
+    data: memoryview
+    is_private: bool
+
+    def load(self) -> Any:
+        """Return the value."""
+        return load(self.data, is_private=self.is_private)
+
+    def close(self) -> None:
+        """Do nothing: the memory goes when nothing refers to it."""
 
 
 def pack(value: object) -> Packed:
@@ -93,49 +78,40 @@ def pack(value: object) -> Packed:
             f"{describe(value)} cannot be sent to other workers: {error}.\n"
             "Only what can be pickled can be; send the parts that can."
         ) from error
+    if not buffers:
+        return Packed([_PLAIN.pack(1, len(pickled)), pickled], _PLAIN.size + len(pickled))
     views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     sizes = [view.nbytes for view in views]
     start = _COUNT.size * (len(views) + 1)
     pieces: list[Any] = [b"".join(_COUNT.pack(number) for number in (len(sizes), *sizes))]
     for view in views:
-        end = start + view.nbytes
-        pieces.append(view)
-        start = _aligned(end)
-        pieces.append(bytes(start - end))
+        aligned = _aligned(start)
+        pieces += [bytes(aligned - start), view]
+        start = aligned + view.nbytes
     return Packed(pieces, start)
 
 
-def packed_from_bytes(body: memoryview) -> Packed:
-    """Wrap bytes that were received."""
-    return Packed([body], body.nbytes)
+def load(data: memoryview, *, is_private: bool) -> Any:
+    """Return a value that was packed.
 
-
-def packed_from_descriptor(descriptor: int, size: int) -> Packed:
-    """Wrap shared memory that was received, and own the descriptor."""
-    return Packed([], size, descriptor)
+    Args:
+        data: All of its bytes.
+        is_private: Whether the value's arrays may refer to this memory; else it is copied.
+    """
+    count, size = _PLAIN.unpack_from(data)
+    if count == 1:
+        return pickle.loads(data[_PLAIN.size : _PLAIN.size + size])  # noqa: S301  (proven ranks)
+    if not is_private:
+        data = memoryview(bytearray(data))
+    start = _COUNT.size * (count + 1)
+    views = []
+    for i in range(count):
+        start = _aligned(start)
+        (size,) = _COUNT.unpack_from(data, _COUNT.size * (i + 1))
+        views.append(data[start : start + size])
+        start += size
+    return pickle.loads(views[0], buffers=views[1:])  # noqa: S301  (proven ranks only)
 
 
 def _aligned(position: int) -> int:
     return -(-position // _ALIGNMENT) * _ALIGNMENT
-
-
-def _shared(pieces: Sequence[Any]) -> int:
-    descriptor = os.memfd_create("detcore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while rest:
-                rest = rest[os.write(descriptor, rest[: 1 << 30]) :]
-        _seal(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _seal(descriptor: int) -> None:
-    """Forbid to change or shrink the memory, on which a reader would die with SIGBUS."""
-    import fcntl
-
-    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -1,8 +1,9 @@
 """Frames on a socket between two ranks that have proven who they are.
 
 A frame is a header, a small JSON object, a body of raw bytes, and, on Unix sockets, file
-descriptors that travel beside them. Over TCP every frame ends with a keyed checksum that counts
-frames, so that nothing can be slipped in, repeated or changed on the way.
+descriptors that travel beside them. Over TCP keyed checksums follow the header and the whole frame.
+They count frames, so that nothing can be slipped in, repeated or changed on the way, and no length
+is believed that no rank has sent.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
+    "ANSWER",
+    "ASK",
     "CALL",
     "ERROR",
     "HELLO",
@@ -34,7 +37,7 @@ __all__ = [
     "close_in_forks",
 ]
 
-HELLO, WELCOME, CALL, RESULT, ERROR, LEAVE = range(1, 7)
+HELLO, WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(1, 9)
 
 MAX_DESCRIPTORS = 200  # the kernel takes 253 with one message
 _HEADER = struct.Struct("!4sBBHIQ")
@@ -42,6 +45,7 @@ _MAGIC = b"DcC1"
 _MAX_META = 1 << 24
 _READ = 1 << 16
 _MAC_SIZE = 32
+_POLL_S = 3600.0
 _MAX_PIECES = 512  # below IOV_MAX
 
 
@@ -99,7 +103,7 @@ class Channel:
         """
         try:
             return next(self._frames)
-        except (OSError, StopIteration, ValueError) as error:
+        except (OSError, StopIteration, ValueError, MemoryError, OverflowError) as error:
             raise LinkLost(str(error) or "the connection has ended") from error
 
     def wait(self, deadline: float) -> Frame | None:
@@ -110,7 +114,7 @@ class Channel:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None
-            poller.poll(min(remaining, 0.25) * 1000)
+            poller.poll(min(remaining, _POLL_S) * 1000)
         return frame
 
     def send(
@@ -133,9 +137,11 @@ class Channel:
         views = [memoryview(piece).cast("B") for piece in pieces]
         size = sum(view.nbytes for view in views)
         header = _HEADER.pack(_MAGIC, kind, 0, len(descriptors), len(text), size)
-        parts = [memoryview(header + text), *(view for view in views if view.nbytes)]
+        parts = [memoryview(header), memoryview(text), *(view for view in views if view.nbytes)]
         if self._keys is not None:
-            parts.append(memoryview(_checksum(self._keys[0], self._sent, parts)))
+            whole = _checksum(self._keys[0], b"frame", self._sent, parts)
+            parts.append(memoryview(whole))
+            parts.insert(1, memoryview(_checksum(self._keys[0], b"header", self._sent, [header])))
         self._sent += 1
         ancillary: list[Any] = []
         if descriptors:
@@ -175,18 +181,21 @@ class Channel:
             while len(buffer) < _HEADER.size:
                 if not self._fill():
                     yield None
-            magic, kind, _, count, meta_size, body_size = _HEADER.unpack_from(buffer)
+            header = bytes(buffer[: _HEADER.size])
+            magic, kind, _, count, meta_size, body_size = _HEADER.unpack(header)
             if magic != _MAGIC or meta_size > _MAX_META:
                 raise LinkLost("it sent something that is no frame")
-            start = _HEADER.size + meta_size
-            while len(buffer) < start:
+            del buffer[: _HEADER.size]
+            if self._keys is not None:  # before memory is set aside for what follows
+                yield from self._prove(b"header", [header])
+            while len(buffer) < meta_size:
                 if not self._fill():
                     yield None
-            head = bytes(buffer[:start])
+            text = bytes(buffer[:meta_size])
             body = bytearray(body_size)
-            first = min(len(buffer) - start, body_size)
-            body[:first] = memoryview(buffer)[start : start + first].tobytes()
-            del buffer[: start + first]
+            first = min(len(buffer) - meta_size, body_size)
+            body[:first] = memoryview(buffer)[meta_size : meta_size + first].tobytes()
+            del buffer[: meta_size + first]
             rest = memoryview(body)[first:]
             while rest:
                 size = self._receive_into(rest)
@@ -194,16 +203,21 @@ class Channel:
                     yield None
                 rest = rest[size:]
             if self._keys is not None:
-                while len(buffer) < _MAC_SIZE:
-                    if not self._fill():
-                        yield None
-                expected = _checksum(self._keys[1], self._received, [head, body])
-                if not hmac.compare_digest(expected, bytes(buffer[:_MAC_SIZE])):
-                    raise LinkLost("a frame was changed on its way")
-                del buffer[:_MAC_SIZE]
+                yield from self._prove(b"frame", [header, text, body])
             self._received += 1
             descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-            yield Frame(kind, json.loads(head[_HEADER.size :]), memoryview(body), descriptors)
+            yield Frame(kind, json.loads(text), memoryview(body), descriptors)
+
+    def _prove(self, purpose: bytes, parts: Sequence[Any]) -> Iterator[None]:
+        """Compare the checksum that comes next; yield whenever it has not arrived yet."""
+        assert self._keys is not None
+        while len(self._buffer) < _MAC_SIZE:
+            if not self._fill():
+                yield None
+        expected = _checksum(self._keys[1], purpose, self._received, parts)
+        if not hmac.compare_digest(expected, bytes(self._buffer[:_MAC_SIZE])):
+            raise LinkLost("a frame was changed on its way")
+        del self._buffer[:_MAC_SIZE]
 
     def _fill(self) -> bool:
         """Add what has arrived to the buffer; say whether there was something."""
@@ -239,8 +253,9 @@ class Channel:
         self._descriptors = []
 
 
-def _checksum(key: bytes, number: int, parts: Sequence[Any]) -> bytes:
-    digest = hashlib.blake2b(number.to_bytes(8, "big"), key=key, digest_size=_MAC_SIZE)
+def _checksum(key: bytes, purpose: bytes, number: int, parts: Sequence[Any]) -> bytes:
+    count = number.to_bytes(8, "big")
+    digest = hashlib.blake2b(count, key=key, digest_size=_MAC_SIZE, person=purpose)
     for part in parts:
         digest.update(part)
     return digest.digest()

@@ -1,0 +1,235 @@
+"""Memory that the ranks of one machine share, where they leave small values for each other.
+
+A rank leaves its call in its slot and rings; the first rank, when all have, releases them with one
+signal, and each reads the others' slots. The signals are eventfds: the kernel orders what is
+written before one and what is read after it.
+
+Layout: the number of the newest released collective, the table of leases (see `_segments`), and
+two slots for each rank, used in turn. A rank writes a slot for the second time only after a
+collective that all ranks came to, when nobody reads its first content any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from detcore.distributed._failure import Position
+from detcore.distributed._values import LARGE, Inline, Packed, load
+
+__all__ = ["SEGMENTS", "Board"]
+
+MAX_RANKS = 64  # a bit of the ring for each rank but the first
+SEGMENTS = 4  # what a rank has in shared memory and lends to the others at a time
+_HEAD = struct.Struct("<QIIII")  # number, bytes of name, site, value; whether there is a value
+_KNOWN = 256
+_WORD = 8
+_LEASES = 64
+_SLOT = LARGE + (1 << 13)
+
+
+class Board:
+    """The shared memory of one group, as one rank sees it.
+
+    Args:
+        size: Number of ranks in the group.
+        descriptors: The memory, the ring and two releases; this object owns them from here on.
+    """
+
+    def __init__(self, size: int, descriptors: Sequence[int]) -> None:
+        self.size = size
+        self._descriptors = list(descriptors)
+        memory, self.ring_descriptor, *self._releases = descriptors
+        length = _length(size)
+        if os.fstat(memory).st_size < length:
+            raise ValueError("the board is shorter than its group needs")
+        self._bytes = memoryview(mmap.mmap(memory, length))
+        self._released = self._bytes[:_WORD].cast("Q")
+        end = _LEASES + _WORD * size * SEGMENTS * size
+        self.leases = self._bytes[_LEASES:end].cast("Q")
+        self._slots = self._bytes[_slots_start(size) :]
+        reference = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _close_in_child(reference))
+        # Most calls come from the same few lines.
+        self._written: dict[tuple[str, str], tuple[int, int, bytes]] = {}
+        self._read: dict[tuple[bytes, int], tuple[str, str]] = {}
+
+    @classmethod
+    def create(cls, size: int) -> Board | None:
+        """Make the board of a new group; None where the system cannot, or for too many ranks."""
+        if sys.platform != "linux" or not hasattr(os, "eventfd") or size > MAX_RANKS:
+            return None
+        import fcntl
+
+        memory = os.memfd_create("detcore-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptors = [memory]
+        try:
+            os.ftruncate(memory, _length(size))
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+            flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+            for _ in range(3):
+                descriptors.append(os.eventfd(0, flags))
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return cls(size, descriptors)
+
+    def descriptors(self) -> list[int]:
+        """Return what another rank needs to open the board."""
+        return list(self._descriptors)
+
+    def write(self, index: int, position: Position, packed: Packed | None) -> bool:
+        """Leave a rank's call in its slot; False if it does not fit, or the board is closed."""
+        if not self._descriptors:
+            return False
+        key = position.name, position.site
+        if key not in self._written:
+            _bound(self._written)
+            name, site = key[0].encode(), key[1].encode(errors="backslashreplace")
+            used = _HEAD.size + len(name) + len(site)
+            padding = bytes(_value_start(len(name), len(site)) - used)
+            self._written[key] = len(name), len(site), name + site + padding
+        name_size, site_size, names = self._written[key]
+        pieces: list[Any] = [] if packed is None else packed.pieces
+        size = 0 if packed is None else packed.size
+        if _HEAD.size + len(names) + size > _SLOT:
+            return False
+        head = _HEAD.pack(position.number, name_size, site_size, size, packed is not None)
+        data = b"".join([head, names, *pieces])
+        begin = self._begin(index, position.number)
+        self._slots[begin : begin + len(data)] = data
+        return True
+
+    def read(self, index: int, number: int) -> tuple[Position, Inline | None]:
+        """Return the call that a rank left in its slot, as long as the slot holds it.
+
+        Raises:
+            ValueError: If the slot holds what no rank writes.
+        """
+        begin = self._begin(index, number)
+        slots = self._slots
+        found, name_size, site_size, size, has_value = _HEAD.unpack_from(slots, begin)
+        start = _value_start(name_size, site_size)
+        if start + size > _SLOT:
+            raise ValueError("a slot of the board is overfull")
+        names = bytes(slots[begin + _HEAD.size : begin + _HEAD.size + name_size + site_size])
+        key = names, name_size
+        if key not in self._read:
+            _bound(self._read)
+            self._read[key] = str(names[:name_size], "utf-8"), str(names[name_size:], "utf-8")
+        name, site = self._read[key]
+        begin += start
+        value = Inline(slots[begin : begin + size], False) if has_value else None
+        return Position(found, name, site), value
+
+    def values(self, indices: Iterable[int], number: int) -> list[Any]:
+        """Load the values that ranks left in their slots for a collective that was released.
+
+        Raises:
+            ValueError: If a slot holds what no rank writes.
+        """
+        slots = self._slots
+        values = []
+        for index in indices:
+            begin = self._begin(index, number)
+            found, name_size, site_size, size, has_value = _HEAD.unpack_from(slots, begin)
+            start = _value_start(name_size, site_size)
+            if found != number or not has_value or start + size > _SLOT:
+                raise ValueError("a slot of the board holds no value of this collective")
+            begin += start
+            values.append(load(slots[begin : begin + size], is_private=False))
+        return values
+
+    def ring(self, index: int) -> None:
+        """Tell the first rank that this rank's slot holds a new call."""
+        os.eventfd_write(self.ring_descriptor, 1 << index - 1)
+
+    def rung(self) -> list[int]:
+        """Return which ranks have rung since this was last asked; none if the board is closed.
+
+        A rank rings once for each collective, so that no bit carries into the next one.
+        """
+        if not self._descriptors:
+            return []
+        try:
+            bits = os.eventfd_read(self.ring_descriptor)
+        except BlockingIOError:
+            return []
+        return [index for index in range(1, self.size) if bits >> index - 1 & 1]
+
+    def release_descriptor(self, number: int) -> int:
+        """Return what is readable once the collective of this number is released.
+
+        There are two, used in turn: the one of a collective stays readable until all ranks have
+        come to the next.
+        """
+        return self._releases[number & 1]
+
+    def end(self, number: int) -> None:
+        """Take back the release of the collective before this one, which all ranks have left."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.release_descriptor(number - 1))
+
+    def release(self, number: int) -> None:
+        """Let all other ranks go on, who wait in the collective of this number."""
+        self._released[0] = number
+        os.eventfd_write(self.release_descriptor(number), 1)
+
+    def is_released(self, number: int, ready: list[tuple[int, int]]) -> bool:
+        """Return whether ranks may leave a collective.
+
+        Args:
+            number: Of the collective.
+            ready: What ``poll`` returned, to which the release descriptor was given first.
+        """
+        if not ready or ready[0][0] != self._releases[number & 1]:
+            return False
+        return self._released[0] == number
+
+    def close(self) -> None:
+        """Close the descriptors. The memory stays as long as received arrays refer to it."""
+        descriptors, self._descriptors = self._descriptors, []
+        self.ring_descriptor, self._releases = -1, [-1, -1]
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptors"):
+            self.close()
+
+    def _begin(self, index: int, number: int) -> int:
+        return (2 * index + (number & 1)) * _SLOT
+
+
+def _close_in_child(reference: weakref.ref[Board]) -> None:
+    """Keep a forked child from taking part in its parent's name."""
+    board = reference()
+    if board is not None:
+        board.close()
+
+
+def _bound(known: dict[Any, Any]) -> None:
+    if len(known) >= _KNOWN:
+        known.clear()
+
+
+def _slots_start(size: int) -> int:
+    end = _LEASES + _WORD * size * SEGMENTS * size
+    return -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _length(size: int) -> int:
+    return _slots_start(size) + 2 * size * _SLOT
+
+
+def _value_start(name_size: int, site_size: int) -> int:
+    return (_HEAD.size + name_size + site_size + 63) & ~63

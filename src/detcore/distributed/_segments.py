@@ -1,0 +1,301 @@
+"""Large values in anonymous shared memory: written once, mapped by the readers, then used again.
+
+Fresh pages cost several times what it costs to fill them, so a rank keeps the last few segments
+that it wrote and writes the next value into one that nobody can see any more. To know that, every
+reader has a word in the table of leases (on the board) for each segment of each rank. There it
+notes the generation that it was lent, when the last array that refers to it is gone. A segment is
+written again only when all readers have given back what they were lent; one that is not given back
+for long is forgotten by its writer, and lives as long as its readers hold it.
+
+Readers map copy on write: what one of them changes, nobody else sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from detcore.distributed._board import SEGMENTS, Board
+from detcore.distributed._values import Packed, load
+
+__all__ = ["NOT_LENT", "Segments", "Shared"]
+
+NOT_LENT = -1
+_PINNED = (1 << 64) - 1
+_KEPT_BYTES = 1 << 28  # larger ones are given back to the system at once
+_IDLE_S = 10.0
+_GRAIN = 1 << 16
+_CHUNK = 1 << 22  # the interpreter's lock is held for so long at most
+_SEAL_FUTURE_WRITE = 0x10  # fcntl has the name from Python 3.13 on, Linux the seal from 5.1 on
+_POPULATE_WRITE = 23  # madvise, Linux 5.14
+
+
+class Shared:
+    """A value in shared memory, with a descriptor that belongs to this object.
+
+    Args:
+        segments: This rank's side of the group's shared memory.
+        descriptor: The memory.
+        size: Length of the value in bytes.
+        lease: Place in the table of leases of the segment's first reader, or NOT_LENT.
+        generation: What its readers note there.
+    """
+
+    def __init__(
+        self, segments: Segments, descriptor: int, size: int, lease: int, generation: int
+    ) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self.lease = lease
+        self.generation = generation
+        self._segments = segments
+
+    def load(self) -> Any:
+        """Return the value. Its arrays are writable and belong to the caller alone."""
+        return self._segments.load(self)
+
+    def close(self) -> None:
+        """Close the descriptor; values that were loaded stay."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Segment:
+    """Shared memory that this rank writes."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.capacity = -(-packed.size // _GRAIN) * _GRAIN
+        self.generation = 0
+        self.readers: Sequence[int] = ()
+        self.used_at = 0.0
+        self.descriptor = -1
+        self.descriptor = os.memfd_create("detcore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # A write, unlike a mapping, does not fill new pages with zeros before.
+        for piece in packed.pieces:
+            rest = memoryview(piece).cast("B")
+            while rest:
+                rest = rest[os.write(self.descriptor, rest[: 1 << 30]) :]
+        os.ftruncate(self.descriptor, self.capacity)
+        self._mapping = mmap.mmap(self.descriptor, self.capacity)  # costs nothing until it is used
+        self._is_populated = False
+        self._seal()
+
+    def _seal(self) -> None:
+        """Forbid to shrink the memory, on which a reader would die with SIGBUS, or to write it.
+
+        The mapping that is there already stays writable.
+        """
+        import fcntl
+
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        try:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)
+        except OSError:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
+
+    def write(self, packed: Packed) -> None:
+        """Replace the content."""
+        if not self._is_populated:
+            self._is_populated = True
+            with contextlib.suppress(OSError):  # an older kernel: it takes longer
+                self._mapping.madvise(_POPULATE_WRITE)
+        target = memoryview(self._mapping)
+        start = 0
+        for piece in packed.pieces:
+            rest = memoryview(piece).cast("B")
+            for offset in range(0, rest.nbytes, _CHUNK):
+                chunk = rest[offset : offset + _CHUNK]
+                target[start : start + chunk.nbytes] = chunk
+                start += chunk.nbytes
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class Segments:
+    """One rank's side of the shared memory of a group: what it lends, and what it was lent.
+
+    Safe to use from several threads, and across forks: what a child can see is not used again.
+
+    Args:
+        board: The group's board; without one nothing is used again.
+        index: Index of this rank in the group.
+    """
+
+    def __init__(self, board: Board | None, index: int) -> None:
+        self._index = index
+        self._size = 0 if board is None else board.size
+        self._leases: memoryview | list[int] = [] if board is None else board.leases
+        self._own: list[_Segment | None] = [None] * SEGMENTS
+        self._generation = 0
+        self._held: dict[tuple[int, int], None] = {}
+        self._lock = threading.Lock()
+        self._mapper = _Mapper()
+        self._is_child = False
+        reference = weakref.ref(self)
+        os.register_at_fork(
+            before=lambda: _if_there(reference, Segments._pin),
+            after_in_child=lambda: _if_there(reference, Segments._become_child),
+        )
+
+    @classmethod
+    def open(cls, board: Board | None, index: int) -> Segments | None:
+        """Return a rank's side, or None where the system has no such memory."""
+        return cls(board, index) if hasattr(os, "memfd_create") else None
+
+    def put(self, packed: Packed, readers: Sequence[int]) -> Shared:
+        """Write a value of this rank.
+
+        Args:
+            packed: The value.
+            readers: Indices in the group of those who will load it.
+        """
+        if not self._size or packed.size > _KEPT_BYTES:
+            segment = _Segment(packed)
+            return Shared(self, os.dup(segment.descriptor), packed.size, NOT_LENT, 0)
+        with self._lock:
+            place, free = self._free(packed.size)
+            if free is None:
+                segment = self._own[place] = _Segment(packed)
+                for reader in range(self._size):
+                    self._leases[self._lease(place) + reader] = 0
+            else:
+                segment = free
+                segment.write(packed)
+            self._generation += 1
+            segment.generation = self._generation
+            segment.readers = tuple(readers)
+            segment.used_at = time.monotonic()
+            descriptor = os.dup(segment.descriptor)
+        return Shared(self, descriptor, packed.size, self._lease(place), segment.generation)
+
+    def _free(self, size: int) -> tuple[int, _Segment | None]:
+        """Return a place, and its segment if that can hold so much and nobody sees it."""
+        for place, segment in enumerate(self._own):
+            # One that is far too large would keep memory that this value does not need.
+            if (
+                segment is not None
+                and size <= segment.capacity <= 4 * size
+                and self._is_free(place, segment)
+            ):
+                return place, segment
+        empty = [place for place, segment in enumerate(self._own) if segment is None]
+        if empty:
+            return empty[0], None
+        oldest = min((s.used_at, p) for p, s in enumerate(self._own) if s is not None)[1]
+        self._own[oldest] = None
+        return oldest, None
+
+    def _is_free(self, place: int, segment: _Segment) -> bool:
+        lease = self._lease(place)
+        return all(self._leases[lease + reader] == segment.generation for reader in segment.readers)
+
+    def _lease(self, place: int) -> int:
+        return (self._index * SEGMENTS + place) * self._size
+
+    def load(self, shared: Shared) -> Any:
+        """Return a value that this or another rank has written.
+
+        Raises:
+            ValueError: If the memory is not what was announced.
+        """
+        if os.fstat(shared.descriptor).st_size < shared.size:
+            raise ValueError("shared memory is shorter than announced")
+        if shared.lease != NOT_LENT and not 0 <= shared.lease <= len(self._leases) - self._size:
+            raise ValueError("shared memory with an impossible lease")
+        memory = self._mapper.map(shared.descriptor, shared.size)
+        address = self._mapper.address_of(memory)
+        key = (shared.lease, shared.generation)
+        self._held[key] = None
+        # Called when the last array that refers to the mapping is gone.
+        finalizer = weakref.finalize(memory, self._give_back, key, address, shared.size)
+        finalizer.atexit = False
+        return load(memoryview(memory).cast("B"), is_private=True)
+
+    def _give_back(self, key: tuple[int, int], address: int, size: int) -> None:
+        self._mapper.unmap(address, size)
+        self._held.pop(key, None)
+        lease, generation = key
+        if self._is_child or lease == NOT_LENT:
+            return
+        if self._leases[lease + self._index] != _PINNED:
+            self._leases[lease + self._index] = generation
+
+    def _pin(self) -> None:
+        """Keep what this rank was lent from being written again: a child will see it too."""
+        for lease, _ in list(self._held):
+            if lease != NOT_LENT:
+                self._leases[lease + self._index] = _PINNED
+
+    def _become_child(self) -> None:
+        self._pin()
+        self._is_child = True
+        self._held = {}
+        self._own = [None] * SEGMENTS
+        self._lock = threading.Lock()
+
+    def trim(self) -> None:
+        """Give memory that was not used for long back to the system."""
+        with self._lock:
+            before = time.monotonic() - _IDLE_S
+            for place, segment in enumerate(self._own):
+                if segment is not None and segment.used_at < before:
+                    self._own[place] = None
+
+    def close(self) -> None:
+        """Forget the segments of this rank; what others were lent stays theirs."""
+        with self._lock:
+            self._own = [None] * SEGMENTS
+
+
+class _Mapper:
+    """Private mappings without a descriptor of their own, which `mmap` has from Python 3.13 on."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._ctypes = ctypes
+        library = ctypes.CDLL(None, use_errno=True)
+        self._mmap = library.mmap
+        self._mmap.restype = ctypes.c_void_p
+        self._mmap.argtypes = [
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+            ctypes.c_long,
+        ]  # fmt: skip
+        self._munmap = library.munmap
+        self._munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def map(self, descriptor: int, size: int) -> Any:
+        """Map memory copy on write; who drops the returned buffer has to unmap it."""
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        address = self._mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
+        if address in (None, self._ctypes.c_void_p(-1).value):
+            number = self._ctypes.get_errno()
+            raise OSError(number, f"{size} bytes of shared memory: {os.strerror(number)}")
+        return (self._ctypes.c_ubyte * size).from_address(address)
+
+    def address_of(self, memory: Any) -> int:
+        """Return where a buffer is."""
+        address: int = self._ctypes.addressof(memory)
+        return address
+
+    def unmap(self, address: int, size: int) -> None:
+        """Remove a mapping."""
+        self._munmap(address, size)
+
+
+def _if_there(reference: weakref.ref[Segments], act: Any) -> None:
+    segments = reference()
+    if segments is not None:
+        act(segments)
