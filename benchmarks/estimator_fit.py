@@ -348,7 +348,9 @@ class _TurnClock:
         self.interrupt_requested = False
         self.batches_per_epoch = RECORDS // BATCH
 
-    def boundary(self, steps: int, training: Any, batches: Any = None) -> bool:
+    def boundary(
+        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
+    ) -> bool:
         self.steps_completed = steps
         self.next_boundary = steps + UNIT
         _every_turn(steps // UNIT)
@@ -363,7 +365,9 @@ class _ScheduleClock(_TurnClock):
         self.length = CYCLES * UNIT
         self._controller, self._folder = controller, folder
 
-    def boundary(self, steps: int, training: Any, batches: Any = None) -> bool:
+    def boundary(
+        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
+    ) -> bool:
         self.steps_completed = steps
         self.next_boundary = steps + UNIT
         self._controller.validate()

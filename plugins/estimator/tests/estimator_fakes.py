@@ -59,6 +59,8 @@ class FakeClock:
         self.training: list[tuple[int, dict[str, float]]] = []
         self.batches: list[Mapping[str, float]] = []
         self.validations: list[tuple[int, dict[str, float]]] = []
+        self.records: list[int | None] = []
+        self.validated_records: list[int | None] = []
         self.next_boundary = self._next(start)
 
     @property
@@ -70,20 +72,28 @@ class FakeClock:
         steps_completed: int,
         training_metrics: Mapping[str, float],
         batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
     ) -> bool:
         now = self.steps_completed = steps_completed
         assert now <= self.next_boundary
         self.training.append((now, dict(training_metrics)))
         self.batches.extend(batch_metrics or ())
+        self.records.append(n_records)
         is_end = now >= self.stop_at or self.interrupt_requested
         if self.directory is not None and (is_end or _is_due(now, self.save_every)):
             folder = self.directory / str(now)
-            folder.mkdir(parents=True)
-            self.controller.save(folder)
+            self.save(folder)
         if _is_due(now, self.validate_every):
-            self.validations.append((now, self.controller.validate()))
+            result = self.controller.validate()
+            self.validations.append((now, dict(result.metrics)))
+            self.validated_records.append(result.n_records)
         self.next_boundary = self._next(now)
         return not is_end
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.controller.save(folder)
 
     def _next(self, now: int) -> int:
         return min(self.stop_at, (now // self.unit + 1) * self.unit)

@@ -14,7 +14,7 @@ from estimator_fakes import make_context
 
 import detcore_estimator
 from detcore import TrialContext
-from detcore.errors import CheckFailedError, DistributedError, InvalidExperimentError
+from detcore.errors import CheckFailedError, InvalidExperimentError
 from detcore_estimator._context import EstimatorContext, EstimatorTrialContext
 from detcore_estimator._tf import tf, tf1
 
@@ -91,22 +91,37 @@ def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
     assert context.wrapped_optimizers == []
 
 
-def test_gradients_are_not_added_up_in_silence(tmp_path: Path) -> None:
+def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
     config = {"optimizations": {"aggregation_frequency": 4}}
     context = with_setup(make_context(tmp_path), config=config)
-    with pytest.raises(InvalidExperimentError, match="aggregation_frequency is 4"):
-        context.wrap_optimizer(tf1.train.AdamOptimizer())
+    optimizer = tf1.train.AdamOptimizer()
+    assert context.wrap_optimizer(optimizer) is optimizer
+    assert isinstance(optimizer, tf1.train.AdamOptimizer)
+    assert type(optimizer) is not tf1.train.AdamOptimizer
+    assert context.wrap_optimizer(optimizer) is optimizer
+    assert len(context.wrapped_optimizers) == 1
+    with pytest.raises(CheckFailedError, match=r"'Adam', with 1 worker.*aggregation_frequency 4"):
+        context.wrap_optimizer("Adam")
+    made = context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1))()
+    assert type(made) is not tf1.train.GradientDescentOptimizer
     for optimizations in ({"aggregation_frequency": 1}, {}, None):
         context = with_setup(make_context(tmp_path), config={"optimizations": optimizations})
-        context.wrap_optimizer(tf1.train.AdamOptimizer())
+        plain = context.wrap_optimizer(tf1.train.AdamOptimizer())
+        assert type(plain) is tf1.train.AdamOptimizer
 
 
 def test_optimizers_of_several_workers(tmp_path: Path) -> None:
+    class NotKnown:
+        def apply_gradients(self, grads_and_vars: Any) -> None:
+            raise NotImplementedError
+
     context = with_setup(make_context(tmp_path), distributed=Worker(1, 2))
-    with pytest.raises(CheckFailedError, match="the name 'Adam', with 2 workers"):
+    with pytest.raises(CheckFailedError, match=r"the name 'Adam', with 2 worker"):
         context.wrap_optimizer("Adam")
-    with pytest.raises(DistributedError, match="2 workers"):
-        context.wrap_optimizer(tf1.train.AdamOptimizer())
+    with pytest.raises(InvalidExperimentError, match="cannot be exchanged between workers"):
+        context.wrap_optimizer(NotKnown())
+    wrapped = context.wrap_optimizer(tf1.train.AdamOptimizer())
+    assert type(wrapped) is not tf1.train.AdamOptimizer
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -83,7 +83,9 @@ def test_each_graph_is_built_once(tmp_path: Path) -> None:
 
 def test_validation_equals_an_evaluation_of_the_checkpoint(tmp_path: Path) -> None:
     class Seeing(Classifier):
-        pass
+        def validation_data(self) -> Any:
+            # Batches of one size: tf.estimator counts each as much, a trial each record.
+            return super().validation_data().unbatch().batch(5)
 
     _, clock = run(Seeing, tmp_path, until=10, validate_every=10, save_every=10)
 
@@ -95,6 +97,22 @@ def test_validation_equals_an_evaluation_of_the_checkpoint(tmp_path: Path) -> No
         checkpoint_path=str(tmp_path / "checkpoints" / "10" / "model.ckpt-10"),
     )
     assert clock.validations == [(10, {name: pytest.approx(v) for name, v in result.items()})]
+
+
+def test_records_are_counted_and_the_loss_is_the_mean_over_them(tmp_path: Path) -> None:
+    class LossIsTheLabel(Classifier):
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            spec = super().model_fn(features, labels, mode)
+            if mode != "eval":
+                return spec
+            return spec._replace(loss=tf.reduce_mean(tf.cast(labels, tf.float32)))
+
+    _, clock = run(LossIsTheLabel, tmp_path, until=9, unit=3, validate_every=9)
+
+    # 50 records in batches of 8: six whole ones and one of two.
+    assert clock.records == [24, 24, 2 + 16]
+    assert clock.validated_records == [20]
+    assert clock.validations[0][1]["loss"] == pytest.approx(np.mean(LABELS[:20]), rel=1e-12)
 
 
 def test_validation_writes_nothing(tmp_path: Path) -> None:

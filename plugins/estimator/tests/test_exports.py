@@ -166,7 +166,7 @@ def test_a_best_exporter_remembers_the_best_across_a_restart(tmp_path: Path) -> 
     # Another process of the trial, whose model is worse than the best.
     context = make_context(tmp_path)
     controller = EstimatorController(Exporting(context), context)
-    assert controller.validate()["loss"] > clock.validations[1][1]["loss"]
+    assert controller.validate().metrics["loss"] > clock.validations[1][1]["loss"]
     controller.close()
     assert len(list(folder.iterdir())) == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -102,3 +103,23 @@ def test_every_session_has_the_users_configuration_and_the_seed_decides(tmp_path
     assert many["tasks"] - few["tasks"] == 16
     assert many["loss"] == few["loss"]
     assert many["validations"] == few["validations"]
+
+
+def test_several_workers_need_horovod_and_its_launcher() -> None:
+    program = (
+        "from detcore.trial import PrepareOptions\n"
+        "from detcore_estimator._worker import prepare_worker\n"
+        "prepare_worker(PrepareOptions(seed=3, rank=1, world_size=2))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    if importlib.util.find_spec("horovod") is None:
+        assert "PluginNotFoundError" in done.stderr
+        assert "horovod==0.28.1" in done.stderr
+        assert 'pip install "tensorflow==2.15.*"' in done.stderr
+    else:
+        assert "this process is worker 1 of 2" in done.stderr
+        assert "Horovod takes it for worker 0 of 1" in done.stderr
+        assert "detcore launch --launcher horovod" in done.stderr

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from detcore import TrialContext
 from detcore.errors import (
     CheckFailedError,
-    DistributedError,
     InvalidExperimentError,
     describe,
 )
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
     from detcore.trial import TrialSetup
     from detcore_estimator._reducer import Reducers
+    from detcore_estimator._workers._exchange import GradientExchange
 
 __all__ = ["EstimatorContext", "EstimatorExperimentalContext", "EstimatorTrialContext"]
 
@@ -42,6 +42,7 @@ class EstimatorContext(TrialContext):
         self.wrapped_datasets: list[Any] = []
         self.wrapped_optimizers: list[Any] = []
         self._reducers: Reducers | None = None
+        self._gradients: GradientExchange | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the context itself: a copy of a reducer that holds one works with the same."""
@@ -56,20 +57,35 @@ class EstimatorContext(TrialContext):
             self._reducers = Reducers(self.distributed)
         return self._reducers
 
+    @property
+    def gradients(self) -> GradientExchange:
+        """How gradients travel between workers, and are added up over batches."""
+        if self._gradients is None:
+            from detcore_estimator._workers._exchange import GradientExchange, GradientOptions
+
+            size = self.distributed.get_size() if self.is_managed else 1
+            options = GradientOptions.from_config(self.setup.config, size)
+            self._gradients = GradientExchange(options)
+        return self._gradients
+
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Name the optimizer that is trained with. Call it right after the optimizer is created.
 
+        With several workers it then averages gradients over them, and with
+        ``optimizations.aggregation_frequency`` it adds them up over batches, also on one worker.
+
         Args:
-            optimizer: An optimizer object. A premade Estimator's optimizer may, with one worker,
-                also be a name, or a function that makes one.
+            optimizer: An optimizer object of ``tf.compat.v1.train`` or of Keras. A premade
+                Estimator's optimizer may also be a function that makes one, or, where gradients
+                are neither averaged nor added up, a name.
 
         Returns:
             The optimizer to go on with.
 
         Raises:
-            InvalidExperimentError: If `optimizer` is no optimizer, or if the experiment asks to
-                add up gradients (``optimizations.aggregation_frequency``).
-            CheckFailedError: If it is a name, and there are several workers.
+            InvalidExperimentError: If `optimizer` is no optimizer.
+            CheckFailedError: If it is a name, and there are several workers, or gradients are to
+                be added up.
         """
         if not self.is_managed:
             return optimizer
@@ -78,19 +94,19 @@ class EstimatorContext(TrialContext):
                 f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
                 "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
             )
-        _check_aggregation(self.setup.config)
-        size = self.distributed.get_size()
-        if size > 1:
+        from detcore_estimator._workers._optimizers import exchanging, is_self_ordering
+
+        options = self.gradients.options
+        if not options.is_plain or not is_self_ordering(optimizer):
             if isinstance(optimizer, str):
                 raise CheckFailedError(
-                    f"context.wrap_optimizer was given the name {optimizer!r}, with {size} "
-                    "workers.\nOnly an optimizer object can exchange gradients between workers.\n"
+                    f"context.wrap_optimizer was given the name {optimizer!r}, with "
+                    f"{options.num_workers} worker(s) and optimizations.aggregation_frequency "
+                    f"{options.frequency}.\n"
+                    "Only an optimizer object can average gradients, or add them up.\n"
                     "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
                 )
-            raise DistributedError(
-                f"context.wrap_optimizer: {size} workers, but this release of detcore does not "
-                "exchange gradients between workers.\nTrain with one worker."
-            )
+            optimizer = exchanging(optimizer, self.gradients)
         if not any(optimizer is known for known in self.wrapped_optimizers):
             self.wrapped_optimizers.append(optimizer)
         return optimizer
@@ -172,15 +188,3 @@ class EstimatorTrialContext(EstimatorContext):
 def _is_optimizer(value: Any) -> bool:
     is_object = any(callable(getattr(value, n, None)) for n in ("apply_gradients", "minimize"))
     return is_object or isinstance(value, str) or callable(value)
-
-
-def _check_aggregation(config: Any) -> None:
-    optimizations = config.get("optimizations") or {}
-    frequency = int(optimizations.get("aggregation_frequency") or 1)
-    if frequency > 1:
-        raise InvalidExperimentError(
-            f"optimizations.aggregation_frequency is {frequency}, but adding up the gradients of "
-            "several batches is not supported for Estimators yet.\n"
-            "Training would go on as if it were 1, with other results.\n"
-            "Set it to 1, or raise hyperparameters.global_batch_size instead."
-        )

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidCheckpointError
-from detcore.trial import capture_random_state, preserved_random_state, restore_random_state
+from detcore.trial import (
+    ValidationResult,
+    capture_random_state,
+    preserved_random_state,
+    restore_random_state,
+)
 from detcore_estimator._checks import TrialParts
 from detcore_estimator._evaluation import Evaluation, scalar_metrics
 from detcore_estimator._exports import Exporters, ServingExports
 from detcore_estimator._hooks import RunHook
-from detcore_estimator._saving import ModelFiles, saver_of_local, saver_of_uncovered
+from detcore_estimator._saving import ModelFiles, saver_of, saver_of_local, saver_of_uncovered
 from detcore_estimator._scaffolds import own_saver
 from detcore_estimator._settings import (
     own_run_config,
@@ -29,6 +34,7 @@ from detcore_estimator._spec import ModeKeys
 from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
 from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
+from detcore_estimator._workers._epochs import agreed_epoch
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
@@ -61,7 +67,9 @@ class EstimatorController:
         self._resources = contextlib.ExitStack()
         parts = TrialParts(trial)
         estimator = parts.estimator
-        warn_of_unused(estimator.config, parts.train_spec, parts.eval_spec)
+        self._is_chief = context.distributed.get_rank() == 0
+        if self._is_chief:
+            warn_of_unused(estimator.config, parts.train_spec, parts.eval_spec)
         config = own_run_config(
             estimator.config, model_dir=self._model_dir(), seed=context.get_trial_seed()
         )
@@ -79,10 +87,13 @@ class EstimatorController:
             context=context,
             mode=ModeKeys.TRAIN,
         )
-        self._graph.warn_of_unsaved_random_state()
+        if self._is_chief:
+            self._graph.warn_of_unsaved_random_state()
         self._hooks = tuple(parts.train_spec.hooks or ())
         self._run_hooks = [hook for hook in self._hooks if isinstance(hook, RunHook)]
-        self._listeners = tuple(parts.train_spec.saving_listeners or ())
+        # As in TensorFlow, listeners belong to the saving, which is the chief's.
+        listeners = parts.train_spec.saving_listeners if self._is_chief else None
+        self._listeners = tuple(listeners or ())
         self._evaluation = Evaluation(
             model_fn=estimator.model_fn,
             eval_spec=parts.eval_spec,
@@ -109,7 +120,13 @@ class EstimatorController:
         self._close_later()
 
     def batches_per_epoch(self) -> int | None:
-        """Return the batches of one pass over the training data; None if unknown."""
+        """Return the batches of one pass over the training data; None if unknown.
+
+        With several workers it is the longest pass of any of them.
+        """
+        return agreed_epoch(self._context.distributed, self._own_batches_per_epoch)
+
+    def _own_batches_per_epoch(self) -> int | None:
         feed = self._graph.feed
         if self._training is None:
             # A session of its own: the trial's is opened when it is known what to restore.
@@ -135,24 +152,31 @@ class EstimatorController:
             for listener in self._listeners:
                 listener.end(training.session, training.global_step())
 
-    def validate(self) -> dict[str, float]:
-        """Evaluate the model; metrics have the names that the ``model_fn`` gave them."""
+    def validate(self) -> ValidationResult:
+        """Evaluate the model; metrics have the names that the ``model_fn`` gave them.
+
+        Each worker evaluates its part of the data; the result is over all of it, and on all workers
+        the same.
+        """
         with self._graph.graph.as_default(), preserved_random_state():
             training = self._open()
-            values = self._evaluation.run(training)
-            if self._context.distributed.get_rank() == 0:
+            training.take_from_chief()
+            result = self._evaluation.run(training)
+            if self._is_chief:
                 self._exporters.run(
                     training,
-                    values,
+                    result.values,
                     save=lambda folder: self._write_model(training, folder),
                     is_final=self._is_at_end(),
                 )
-        return scalar_metrics(values)
+        return ValidationResult(scalar_metrics(result.values), result.num_records)
 
     def save(self, directory: Path) -> None:
         """Write variables, data position, random states, exported models and the hooks' files.
 
         RunHooks are told before the commit, so files that they add travel with the checkpoint.
+        Workers other than the chief write their data position, their random states, and the
+        variables that only they have.
         """
         with self._graph.graph.as_default(), preserved_random_state():
             training = self._open()
@@ -160,7 +184,10 @@ class EstimatorController:
             step = training.global_step()
             for listener in self._listeners:
                 listener.before_save(training.session, step)
-            self._write_model(training, directory)
+            if self._is_chief:
+                self._write_model(training, directory)
+            else:
+                self._own_files().write_own(training.session, directory)
             position = {
                 "version": _VERSION,
                 "steps": self._graph.feed.position,
@@ -168,9 +195,10 @@ class EstimatorController:
             }
             _write(directory / _POSITION_FILE, position)
             _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
-            self._serving.write(directory, training)
-            for hook in self._run_hooks:
-                hook.on_checkpoint_end(str(directory))
+            if self._is_chief:
+                self._serving.write(directory, training)
+                for hook in self._run_hooks:
+                    hook.on_checkpoint_end(str(directory))
             stops = [listener.after_save(training.session, step) for listener in self._listeners]
         if any(stops):
             self._context.set_stop_requested(True)
@@ -178,19 +206,37 @@ class EstimatorController:
     def restore(self, directory: Path) -> None:
         """Read what `save` wrote.
 
+        With another number of workers than it was saved by, training goes on at the same batch
+        with the same variables, and with the data in the order that this number of workers gives.
+
         Raises:
             InvalidCheckpointError: If it does not fit this model.
             DataError: If it does not fit this data.
         """
-        position = _read(directory / _POSITION_FILE)
-        random_state = _read(directory / _RANDOM_FILE)
+        own = self._context.own_folder(directory)
+        position = _read((own or directory) / _POSITION_FILE)
+        random_state = _read((own or directory) / _RANDOM_FILE)
         with self._graph.graph.as_default():
             training = self._open_from(directory)
-            self._own_files().read_local(training.session, directory)
-            self._graph.feed.restore(training.session, directory, position["data"])
+            if own is None:
+                self._go_on_with_other_shards(training, position["steps"])
+            else:
+                self._own_files().read_own(training.session, own)
+                self._graph.feed.restore(training.session, own, position["data"])
             training.set_random_counter(position["steps"])
         self._random_state = random_state
         restore_random_state(random_state)
+
+    def _go_on_with_other_shards(self, training: TrainingSession, steps: int) -> None:
+        if self._is_chief:
+            _logger.info(
+                "the checkpoint was saved by another number of workers: training goes on at batch "
+                "%d with the data as %d worker(s) read it; what each worker had for itself "
+                "(gradients added up but not applied, metrics of the training graph) starts anew",
+                steps,
+                self._context.distributed.get_size(),
+            )
+        self._graph.feed.go_to(training.session, steps)
 
     def start_from(self, directory: Path) -> None:
         """Take over the variables of a checkpoint, of detcore or of Determined, and nothing else.
@@ -208,27 +254,28 @@ class EstimatorController:
     def _train_unit(self, training: TrainingSession, clock: Clock) -> bool:
         """Train up to the clock's next boundary; return whether to go on."""
         feed, ledger = self._graph.feed, self._context.ledger
-        hooked = training.hooked
         rows: list[Sequence[float]] = []
+        num_records, interrupted = 0, False
 
         def is_interrupted() -> bool:
-            return hooked.should_stop or clock.interrupt_requested
+            # Several workers read the clock equally often: once after each batch, whatever else.
+            nonlocal interrupted
+            self._pass_on_stop(training)
+            interrupted = clock.interrupt_requested
+            return interrupted
 
-        while feed.position < clock.next_boundary:
+        while feed.position < clock.next_boundary and not interrupted:
             count = feed.ready(training.session, clock.next_boundary - feed.position)
             values = training.train(count, is_interrupted)
             rows += values.rows
+            num_records += values.num_records
             if ledger is not None:
                 feed.log(ledger, values.record_ids)
             if values.is_end_of_data:
                 feed.ended(training.session)
                 # The step that found the end may or may not have counted itself.
                 training.set_random_counter(feed.position)
-            if hooked.should_stop:
-                hooked.clear_stop()
-                self._context.set_stop_requested(True)
-            if rows and clock.interrupt_requested:
-                break
+        self._pass_on_stop(training)
         names = self._graph.metric_names
         self._warn_of_nan(rows)
         self._summaries.flush()
@@ -236,7 +283,14 @@ class EstimatorController:
             feed.position,
             mean_metrics(names, rows),
             [dict(zip(names, map(float, row), strict=True)) for row in rows],
+            n_records=num_records,
         )
+
+    def _pass_on_stop(self, training: TrainingSession) -> None:
+        """Let a hook that asked to stop end the trial, not TensorFlow's session."""
+        if training.hooked.should_stop:
+            training.hooked.clear_stop()
+            self._context.set_stop_requested(True)
 
     def _open(self) -> TrainingSession:
         """Return the training session; a new one has fresh or warm-started variables."""
@@ -263,25 +317,27 @@ class EstimatorController:
                 rest = saver_of_uncovered(graph, users_saver)
             counter = None if random_ops is None else random_ops.counter
             local = saver_of_local(graph, without=counter)
+            own = None if self._is_chief else saver_of(self._graph.worker_variables, "own")
         hooks = [*self._hooks, *(spec.training_hooks or ())]
-        if self._context.distributed.get_rank() == 0:
+        if self._is_chief:
             hooks += spec.training_chief_hooks or ()
 
         def restore(session: Any, saver: Any) -> None:
             assert directory is not None
-            ModelFiles(graph, saver, rest, local).read(session, directory)
+            ModelFiles(graph, saver, rest, local, own).read(session, directory)
 
         training = TrainingSession(
             self._graph,
             hooks=hooks,
             session_config=self._context.session_config,
             restore=None if directory is None else restore,
-            on_summary=self._summaries.add,
+            on_summary=self._summaries.add if self._is_chief else None,
             summary_steps=self._config.save_summary_steps or 0,
+            distributed=self._context.distributed,
         )
         self._resources.callback(training.close)
         self._training = training
-        self._files = ModelFiles(graph, training.saver, rest, local)
+        self._files = ModelFiles(graph, training.saver, rest, local, own)
         if self._context.ledger is not None:
             self._graph.feed.describe(training.session, self._context.ledger)
         return training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from detcore.errors import DataError
 from detcore_estimator._feed._data import check_dataset
+from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import make_random_ops_resumable
@@ -18,17 +20,32 @@ from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_lo
 from detcore_estimator._session import HookList, OpenSession
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._transfer import VariableTransfer
+from detcore_estimator._workers._mean_loss import mean_loss
+from detcore_estimator._workers._metric_sums import MetricSums
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
     from detcore_estimator._training import TrainingSession
 
-__all__ = ["Evaluation", "scalar_metrics"]
+__all__ = ["Evaluation", "EvaluationResult", "scalar_metrics"]
 
 _logger = logging.getLogger("detcore.estimator")
 
 # Larger arrays are no metrics that somebody reads as a curve.
 _MOST_ELEMENTS = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation found.
+
+    Attributes:
+        values: The value of each metric, ``loss`` and ``global_step`` among them.
+        num_records: Records that were evaluated, on all workers.
+    """
+
+    values: dict[str, Any]
+    num_records: int
 
 
 class Evaluation:
@@ -74,11 +91,13 @@ class Evaluation:
         if self._graph is None:
             self._build(training)
 
-    def run(self, training: TrainingSession) -> dict[str, Any]:
-        """Return the value of each metric, ``loss`` and ``global_step`` among them.
+    def run(self, training: TrainingSession) -> EvaluationResult:
+        """Evaluate this worker's part of the data; return the result over that of all workers.
+
+        Nothing is exchanged between workers before all batches are done.
 
         Raises:
-            DataError: If there was no batch to evaluate.
+            DataError: If there was no batch to evaluate on any worker.
         """
         graph = self._graph or self._build(training)
         hooks = HookList([*(self._eval_spec.hooks or ()), *(graph.spec.evaluation_hooks or ())])
@@ -87,7 +106,7 @@ class Evaluation:
         try:
             hooks.begin(graph.graph)
             grows = graph.version() != size
-            values = graph.evaluate(training, hooks, self._steps)
+            result = graph.evaluate(training, hooks, self._steps)
         except BaseException:
             self._drop()
             cause = self._context.reducers.take_error()
@@ -97,7 +116,7 @@ class Evaluation:
         if grows:
             _logger.info("an evaluation hook adds to the graph: it is built for each validation")
             self._drop()
-        return values
+        return result
 
     def close(self) -> None:
         """Close the session."""
@@ -158,11 +177,16 @@ class _EvaluationGraph:
             self.spec = model_fn(features, labels, mode, config)
             check_model_fn_spec(self.spec, mode)
             self._begin_data = iterator.initializer
-            self._values, updates = _metric_ops(self.spec, global_step)
+            self._num_records = count_records(batch)
+            self._values, updates = _metric_ops(self.spec, global_step, self._num_records)
+            self._distributed = context.distributed
+            self._sums = MetricSums(
+                self.graph, self._values, context.reducers.value_operations(self.graph)
+            )
             self._random = make_random_ops_resumable(self.graph, updates)
             if self._random is not None:
                 updates = [*updates, self._random.increment]
-            self._step = tf.group(*updates)
+            self._step = (self._num_records, tf.group(*updates))
             self._transfer = VariableTransfer(
                 training.hooked.session.graph,
                 self.graph,
@@ -179,7 +203,7 @@ class _EvaluationGraph:
 
     def evaluate(
         self, training: TrainingSession, hooks: HookList, steps: int | None
-    ) -> dict[str, Any]:
+    ) -> EvaluationResult:
         """Copy the trained values in and evaluate."""
         opened = self._begin(training)
         if steps is None:
@@ -191,19 +215,24 @@ class _EvaluationGraph:
             if hooks.hooks
             else opened.session.make_callable(self._step)
         )
-        done = 0
+        done = num_records = 0
         with contextlib.suppress(tf.errors.OutOfRangeError):
             while (steps is None or done < steps) and not hooks.should_stop:
-                step()
+                num_records += int(step()[0])
                 done += 1
-        if done == 0:
+        if self._distributed.get_size() > 1:
+            result = EvaluationResult(
+                *self._sums.merge(opened.session, num_records, self._distributed)
+            )
+        elif done:
+            result = EvaluationResult(opened.session.run(self._values), num_records)
+        else:
             raise DataError(
                 "the validation dataset gave no batch.\n"
                 "A batch size larger than the data, together with drop_remainder=True, does that."
             )
-        values: dict[str, Any] = opened.session.run(self._values)
         hooks.end(opened)
-        return values
+        return result
 
     def close(self) -> None:
         """Close the session, if there is one."""
@@ -238,11 +267,11 @@ def _finalize(scaffold: Any) -> None:
     tf1.get_default_graph()._unsafe_unfinalize()
 
 
-def _metric_ops(spec: Any, global_step: Any) -> tuple[dict[str, Any], list[Any]]:
+def _metric_ops(spec: Any, global_step: Any, num_records: Any) -> tuple[dict[str, Any], list[Any]]:
     """Return the final value of each metric, and what is to be run for each batch."""
     metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
     if "loss" not in metrics:
-        metrics["loss"] = tf1.metrics.mean(spec.loss)
+        metrics["loss"] = mean_loss(spec.loss, num_records)
     values: dict[str, Any] = {}
     updates: list[Any] = []
     for name, metric in metrics.items():

@@ -28,6 +28,7 @@ from detcore_estimator.plugin import detcore_register_framework
 
 if TYPE_CHECKING:
     from detcore.core import ScriptExperiment
+    from detcore.distributed import DistributedContext
 
 __all__ = ["EstimatorNativeContext", "NativeTrial", "init"]
 
@@ -51,8 +52,9 @@ def init(
     Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow and switches
     TensorFlow to V1 behaviour. Nothing is recorded before ``train_and_evaluate``.
 
-    In a script by itself training happens here, in this process. Under ``detcore run``, with the
-    script as ``entrypoint``, it is that trial's: `config` and `test` are then those of the run.
+    In a script by itself training happens here, in this process, or in those that ``detcore
+    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, it is that
+    trial's: `config` and `test` are then those of the run.
 
     Args:
         config: The experiment's configuration, as a dictionary or the path of an experiment file.
@@ -151,7 +153,9 @@ class EstimatorNativeContext(EstimatorContext):
         script = self._script(config)
         storage = script.config.get("checkpoint_storage")
         code_files = self._code_files()
-        with core.init(checkpoint_storage=storage, script=script) as opened:
+        with core.init(
+            distributed=self.distributed, checkpoint_storage=storage, script=script
+        ) as opened:
             with open_trial(opened, _framework(), config, context=self) as ready:
                 outcome = ready.train(trial, code_files=code_files)
             if outcome.is_preempted:
@@ -254,10 +258,12 @@ def _of_a_run(info: TrialInfo, config: object) -> EstimatorNativeContext:
     if config is not None:
         _logger.info("the config given to init is not used: the experiment file's is")
     experiment_config = ExperimentConfig.model_validate(info.config)
-    prepare_process(_framework(), info.trial_seed, experiment_config)
+    distributed = _workers()
+    prepare_process(_framework(), info.trial_seed, experiment_config, distributed)
     return _context(
         info,
         experiment_config,
+        distributed,
         has_length=True,
         tensorboard_path=Path(info.trial_dir) / "tensorboard",
     )
@@ -275,6 +281,11 @@ def _of_a_script(config: Any, test: bool, code_folder: str) -> EstimatorNativeCo
         )
     if test:
         experiment_config, has_length = smoke_config(experiment_config), True
+    distributed = _workers()
+    if distributed.size > 1:
+        # Each worker has drawn a seed where the configuration gives none: the chief's counts.
+        chiefs = distributed.broadcast(experiment_config.model_dump(mode="json"))
+        experiment_config = ExperimentConfig.model_validate(chiefs)
     plain = experiment_config.model_dump(mode="json")
     seed = plain["reproducibility"]["experiment_seed"]
     if not has_name:
@@ -291,8 +302,16 @@ def _of_a_script(config: Any, test: bool, code_folder: str) -> EstimatorNativeCo
         database_url="",
         test_mode=test,
     )
-    prepare_process(_framework(), info.trial_seed, experiment_config)
-    return _context(info, experiment_config, has_length=has_length, tensorboard_path=None)
+    prepare_process(_framework(), info.trial_seed, experiment_config, distributed)
+    return _context(
+        info, experiment_config, distributed, has_length=has_length, tensorboard_path=None
+    )
+
+
+def _workers() -> DistributedContext:
+    """Return the workers that detcore started, this one among them; else this one alone."""
+    alone = read_environment().num_workers == 1
+    return core.DistributedContext() if alone else core.DistributedContext.from_env()
 
 
 def _read_config(config: Any) -> tuple[ExperimentConfig, bool, bool]:
@@ -316,6 +335,7 @@ def _read_config(config: Any) -> tuple[ExperimentConfig, bool, bool]:
 def _context(
     info: TrialInfo,
     experiment_config: ExperimentConfig,
+    distributed: DistributedContext,
     *,
     has_length: bool,
     tensorboard_path: Path | None,
@@ -326,7 +346,7 @@ def _context(
             config=info.config,
             hparams=info.hparams,
             seed=info.trial_seed,
-            distributed=core.DistributedContext(),
+            distributed=distributed,
             info=info,
             tensorboard_path=tensorboard_path,
             cache_dir=environment.home / "cache",

@@ -17,7 +17,7 @@ import numpy as np
 from detcore_estimator._stateless import REPLACEMENTS, Draw
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["RandomOps", "make_random_ops_resumable"]
+__all__ = ["RandomOps", "called_functions", "make_random_ops_resumable", "upstream"]
 
 _NO_SEED = (0, 0)
 
@@ -34,6 +34,7 @@ class RandomOps:
 
     def __init__(self, counter: Any, reading: Any) -> None:
         self.counter = counter
+        self.reading = reading
         self.rewired: list[str] = []
         self.unsupported: list[str] = []
         with tf1.control_dependencies([reading]):
@@ -63,12 +64,12 @@ def make_random_ops_resumable(
     Returns:
         The rewired operations, or None if there is no random operation.
     """
-    upstream = _upstream(_operations(targets))
-    found = [op for op in upstream if _is_random(op)]
-    inside = _random_in_functions(graph, upstream)
+    step_ops = upstream(_operations(targets))
+    found = [op for op in step_ops if _is_random(op)]
+    inside = _random_in_functions(graph, step_ops)
     if not found and not inside:
         return None
-    kept = set(_upstream(_initializers(graph)))
+    kept = set(upstream(_initializers(graph)))
     fetched = set(_operations(targets))
     with graph.as_default(), tf1.control_dependencies(None), tf1.name_scope("detcore_random"):
         counter = tf1.Variable(
@@ -148,7 +149,7 @@ def _operations(targets: Iterable[Any]) -> list[Any]:
     return [target if isinstance(target, tf.Operation) else target.op for target in flat]
 
 
-def _upstream(operations: Iterable[Any]) -> list[Any]:
+def upstream(operations: Iterable[Any]) -> list[Any]:
     """Return operations and all that they need, each once, in the order of the graph."""
     pending = list(operations)
     seen = set(pending)
@@ -175,7 +176,7 @@ def _initializers(graph: Any) -> Iterator[Any]:
 
 def _random_in_functions(graph: Any, operations: Iterable[Any]) -> list[str]:
     """Return the names of operations that call functions with random operations in them."""
-    calls = {op.name: names for op in operations if (names := _called(op.node_def.attr))}
+    calls = {op.name: names for op in operations if (names := called_functions(op.node_def.attr))}
     if not calls:
         return []
     library = {f.signature.name: f for f in graph.as_graph_def().library.function}
@@ -190,12 +191,13 @@ def _draws(names: Iterable[str], library: Any, seen: set[str]) -> bool:
         for node in library[name].node_def:
             if _keeps_random_state(node.op, node.attr):
                 return True
-            if _draws((*_called(node.attr), node.op), library, seen):
+            if _draws((*called_functions(node.attr), node.op), library, seen):
                 return True
     return False
 
 
-def _called(attributes: Any) -> list[str]:
+def called_functions(attributes: Any) -> list[str]:
+    """Return the names of the functions that an operation calls, by its attributes."""
     names = []
     for attribute in attributes.values():
         if attribute.HasField("func"):

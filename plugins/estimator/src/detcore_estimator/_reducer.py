@@ -38,7 +38,7 @@ class Reducers:
         self._error: BaseException | None = None
         # A metric lives as long as its graph. Names, because an operation would keep the graph.
         self._metrics: weakref.WeakKeyDictionary[Any, list[_Metric]] = weakref.WeakKeyDictionary()
-        self._last_values: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._values: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
     def make_metric(self, metric: Any, reducer: Any, numpy_dtype: Any) -> tuple[Any, Any]:
         """Add a metric to the default graph; see `EstimatorContext.make_metric`.
@@ -67,6 +67,10 @@ class Reducers:
         known.append(state)
         return value, update
 
+    def value_operations(self, graph: Any) -> list[str]:
+        """Return the names of the operations that have the metrics' values, over all workers."""
+        return list(self._values.get(graph, ()))
+
     def begin_evaluation(self) -> None:
         """Start an evaluation: all metrics have seen no batch."""
         self._error = None
@@ -91,8 +95,8 @@ class Reducers:
 
     def _add_value(self, state: _Metric, count: Any, graph: Any) -> Any:
         """Add the value: on all ranks after that of the metric before, for they meet in it."""
-        before = self._last_values.get(graph)
-        waits = [] if before is None else [graph.get_operation_by_name(before)]
+        known = self._values.setdefault(graph, [])
+        waits = [graph.get_operation_by_name(name) for name in known[-1:]]
         with tf.control_dependencies(waits):
             value = tf.numpy_function(
                 self._guarded(state.value),
@@ -100,7 +104,7 @@ class Reducers:
                 state.result_type.graph,
                 name="value",
             )
-        self._last_values[graph] = value.op.name
+        known.append(value.op.name)
         return value
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from detcore_estimator._checkpoint_files import (
 )
 from detcore_estimator._tf import tf1
 
-__all__ = ["ModelFiles", "saver_of_local", "saver_of_uncovered"]
+__all__ = ["ModelFiles", "saver_of", "saver_of_local", "saver_of_uncovered"]
 
 _REST = "detcore-uncovered.ckpt"
 _LOCAL = "detcore-local.ckpt"
+_OWN = "detcore-worker.ckpt"
 
 
 class ModelFiles:
@@ -26,13 +28,13 @@ class ModelFiles:
         saver: The saver that its scaffold has.
         rest: A saver of the variables that `saver` leaves out, or None.
         local: A saver of local variables, or None.
+        own: A saver of global variables that are not the chief's on this worker, or None.
     """
 
-    def __init__(self, graph: Any, saver: Any, rest: Any, local: Any) -> None:
+    def __init__(self, graph: Any, saver: Any, rest: Any, local: Any, own: Any = None) -> None:
         self._saver = saver
-        self._more = {
-            name: more for name, more in ((_REST, rest), (_LOCAL, local)) if more is not None
-        }
+        named = ((_REST, rest), (_LOCAL, local), (_OWN, own))
+        self._more = {name: more for name, more in named if more is not None}
         self._graph = graph
         # The graph does not change any more: described once, written into every checkpoint.
         self._meta_graph: bytes | None = None
@@ -43,8 +45,7 @@ class ModelFiles:
         prefix = directory / f"model.ckpt-{global_step}"
         # TensorFlow's own state file would make it delete the files of earlier checkpoints.
         self._saver.save(session, str(prefix), write_meta_graph=False, write_state=False)
-        for name, saver in self._more.items():
-            saver.save(session, str(directory / name), write_meta_graph=False, write_state=False)
+        self._write(session, directory, (_REST, _LOCAL))
         if self._meta_graph is None:
             with self._graph.as_default():
                 self._meta_graph = tf1.train.export_meta_graph(
@@ -55,6 +56,10 @@ class ModelFiles:
         (directory / "graph.pbtxt").write_text(self._graph_text or "", encoding="utf-8")
         write_state_file(directory, prefix.name)
 
+    def write_own(self, session: Any, directory: Path) -> None:
+        """Write what a worker has that the chief does not write."""
+        self._write(session, directory, (_LOCAL, _OWN))
+
     def read(self, session: Any, directory: Path) -> None:
         """Put the saved values into the variables.
 
@@ -64,13 +69,21 @@ class ModelFiles:
         restore_variables(self._saver, session, find_tensorflow_checkpoint(directory))
         self._read(_REST, session, directory)
 
-    def read_local(self, session: Any, directory: Path) -> None:
-        """Put the saved values into the local variables, which were initialized before.
+    def read_own(self, session: Any, directory: Path) -> None:
+        """Put a worker's own values into its variables, which have other values before.
 
         Raises:
             InvalidCheckpointError: If they do not fit the graph.
         """
         self._read(_LOCAL, session, directory)
+        self._read(_OWN, session, directory)
+
+    def _write(self, session: Any, directory: Path, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._more:
+                saver = self._more[name]
+                path = str(directory / name)
+                saver.save(session, path, write_meta_graph=False, write_state=False)
 
     def _read(self, name: str, session: Any, directory: Path) -> None:
         if name in self._more and (directory / f"{name}.index").exists():
@@ -102,7 +115,7 @@ def saver_of_uncovered(graph: Any, saver: Any) -> Any:
             for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
             if variable.op.name not in covered
         ]
-        return tf1.train.Saver(variables, name="detcore_uncovered") if variables else None
+        return saver_of(variables, "uncovered")
 
 
 def saver_of_local(graph: Any, *, without: Any) -> Any:
@@ -120,4 +133,14 @@ def saver_of_local(graph: Any, *, without: Any) -> Any:
         if variable is not without
     ]
     with graph.as_default():
-        return tf1.train.Saver(variables, name="detcore_local") if variables else None
+        return saver_of(variables, "local")
+
+
+def saver_of(variables: Sequence[Any], name: str) -> Any:
+    """Return a saver of variables of the default graph, or None where there are none.
+
+    Args:
+        variables: The variables.
+        name: Part of the name of its operations.
+    """
+    return tf1.train.Saver(variables, name=f"detcore_{name}") if variables else None

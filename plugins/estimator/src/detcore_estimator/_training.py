@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError
 from detcore_estimator._feed._data import GraphFeed, check_dataset
+from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
 from detcore_estimator._scaffolds import own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
 from detcore_estimator._tf import tf, tf1
+from detcore_estimator._workers._broadcast import broadcast_variables
+from detcore_estimator._workers._dataflow import check_trainable, worker_variables
 
 if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
     from detcore_estimator._context import EstimatorContext
 
 __all__ = ["StepValues", "TrainingGraph", "TrainingSession", "mean_metrics"]
@@ -36,11 +40,13 @@ class StepValues:
         rows: For each step the loss, then the scalar summaries in the order of
             `TrainingGraph.metric_names`.
         record_ids: For each step the ids of its records; empty without a data ledger.
+        num_records: Records in the batches of these steps.
         is_end_of_data: Whether a step found that the dataset had ended.
     """
 
     rows: Sequence[Sequence[float]]
     record_ids: Sequence[Any]
+    num_records: int
     is_end_of_data: bool
 
 
@@ -54,6 +60,9 @@ class TrainingGraph:
         config: The run configuration.
         context: The trial's context.
         mode: The mode key for training.
+
+    Attributes:
+        worker_variables: Global variables that each of several workers gives values of its own.
 
     Raises:
         DetcoreError: If the input function or the model function breaks a rule.
@@ -78,13 +87,17 @@ class TrainingGraph:
                 dataset, context.wrapped_datasets, "training", is_managed=context.is_managed
             )
             self.feed = GraphFeed(dataset, with_ledger=context.ledger is not None)
+            batch = (self.feed.features, self.feed.labels)
+            context.gradients.wait_for(batch)
             self.spec = model_fn(self.feed.features, self.feed.labels, mode, config)
             check_model_fn_spec(self.spec, mode)
             _check_optimizer(context)
             self._scalars = _scalar_summaries(self.graph)
             self.metric_names = ("loss", *self._scalars)
             self.random_ops: RandomOps | None = make_random_ops_resumable(
-                self.graph, [self.spec.loss, self.spec.train_op, *self._scalars.values()]
+                self.graph,
+                [self.spec.loss, self.spec.train_op, *self._scalars.values()],
+                seed_offset=context.distributed.get_rank(),
             )
             step = [self.spec.train_op]
             if self.random_ops is not None:
@@ -92,12 +105,14 @@ class TrainingGraph:
             self.fetches = {
                 "step": tf.group(*step),
                 "row": [self.spec.loss, *self._scalars.values()],
+                "num_records": count_records(batch),
             }
             if self.feed.record_ids is not None:
                 self.fetches["ids"] = self.feed.record_ids
             if not any(s.op.name == "loss" for s in self._summaries()):
                 tf1.summary.scalar("loss", self.spec.loss)
             self.summary = tf1.summary.merge_all()
+        self.worker_variables = self._worker_variables(context, batch)
 
     def warn_of_unsaved_random_state(self) -> None:
         """Name the random operations whose state no checkpoint can hold, in one warning."""
@@ -108,6 +123,14 @@ class TrainingGraph:
                 "functions, random operations are resumed exactly",
                 ", ".join(self.random_ops.unsupported),
             )
+
+    def _worker_variables(self, context: EstimatorContext, batch: Any) -> list[Any]:
+        if context.distributed.get_size() == 1 or not context.is_managed:
+            return []
+        drawn = [] if self.random_ops is None else [self.random_ops.reading.op]
+        found = worker_variables(self.graph, batch=batch, drawn=drawn, step=self.fetches["step"])
+        check_trainable(found, self.graph)
+        return found
 
     def _summaries(self) -> list[Any]:
         return list(self.graph.get_collection(tf1.GraphKeys.SUMMARIES))
@@ -124,6 +147,8 @@ class TrainingSession:
         on_summary: Called with the global step and the serialized summaries, every
             `summary_steps` steps.
         summary_steps: How often; 0 = never.
+        distributed: The workers; after all hooks have seen the new session, all have the chief's
+            values in their variables.
     """
 
     def __init__(
@@ -135,10 +160,12 @@ class TrainingSession:
         restore: Callable[[Any, Any], None] | None = None,
         on_summary: Callable[[int, bytes], None] | None = None,
         summary_steps: int = 0,
+        distributed: DistributedContext,
     ) -> None:
         self._training = training
         self._on_summary = on_summary
-        self._summary_steps = summary_steps if on_summary is not None else 0
+        self._summary_steps = summary_steps
+        self._distributed = distributed
         scaffold = scaffold_with_saver(training.spec.scaffold)
         self.has_own_saver = own_saver(training.graph, scaffold) is not None
         self.hooked = HookedSession(
@@ -150,6 +177,8 @@ class TrainingSession:
         )
         self.session = self.hooked.session
         self.saver = scaffold.saver
+        variables = training.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        broadcast_variables(self.session, variables, distributed)
         training.feed.begin(self.session)
         self.set_random_counter(0)
         self._fetches = training.fetches
@@ -160,6 +189,10 @@ class TrainingSession:
             self._step = functools.partial(self.hooked.run, self._fetches)
         else:
             self._step = self.session.make_callable(self._fetches)
+
+    def take_from_chief(self) -> None:
+        """Let all workers have the chief's averages and the like; all call it together."""
+        broadcast_variables(self.session, self._training.worker_variables, self._distributed)
 
     def close(self) -> None:
         """Let go of the data, then of the session."""
@@ -188,11 +221,12 @@ class TrainingSession:
         ids: list[Any] = []
         feed, step, period = self._training.feed, self._step, self._summary_steps
         first = feed.position + 1
-        is_end = False
+        num_records, is_end = 0, False
         try:
             for number in range(first, first + count):
                 values = step() if not period or number % period else self._step_with_summary()
                 rows.append(values["row"])
+                num_records += int(values["num_records"])
                 if "ids" in values:
                     ids.append(values["ids"])
                 if is_interrupted():
@@ -200,7 +234,7 @@ class TrainingSession:
         except tf.errors.OutOfRangeError:
             is_end = True
         feed.advance(len(rows))
-        return StepValues(rows=rows, record_ids=ids, is_end_of_data=is_end)
+        return StepValues(rows=rows, record_ids=ids, num_records=num_records, is_end_of_data=is_end)
 
     def _step_with_summary(self) -> dict[str, Any]:
         values: dict[str, Any] = self.hooked.run(self._summary_fetches)

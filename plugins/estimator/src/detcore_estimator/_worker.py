@@ -18,6 +18,8 @@ _logger = logging.getLogger("detcore.estimator")
 def prepare_worker(options: PrepareOptions) -> None:
     """Switch TensorFlow to V1 behaviour, seed it, and fix the order of operations.
 
+    Several workers find one another through Horovod.
+
     Variables stay resource variables: what a step reads then does not depend on timing. No session
     is opened and no device touched, because the first one fixes TensorFlow's thread pools, and the
     user's session configuration is not known yet.
@@ -26,8 +28,17 @@ def prepare_worker(options: PrepareOptions) -> None:
     there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
 
     Args:
-        options: The trial's seed, and what the configuration says about determinism.
+        options: The trial's seed, what the configuration says about determinism, and who this
+            worker is among how many.
+
+    Raises:
+        PluginNotFoundError: If there are several workers, but no Horovod.
+        DistributedError: If Horovod sees other workers than detcore.
     """
+    if options.world_size > 1:
+        from detcore_estimator._workers._horovod import start_horovod
+
+        start_horovod(options)
     # It warns of resource variables that it switches off, which are on again right after.
     with quiet_deprecations():
         tf1.disable_v2_behavior()

@@ -297,6 +297,67 @@ class Exporting(Base):
         )
 
 
+class Notes(RunHook):
+    """Notes what is called on which worker; that of rank 1 stops training after 60 batches."""
+
+    def __init__(self, context: EstimatorTrialContext, path: str) -> None:
+        self._rank = context.distributed.get_rank()
+        self._path = path
+        self._batches = 0
+
+    def note(self, event: str) -> None:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"{self._rank}:{event}\n")
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._batches += 1
+        if self._rank == 1 and self._batches == 60:
+            self.note("asked")
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        self.note(f"end:{session.run(tf1.train.get_global_step())}")
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        self.note("checkpoint")
+
+    def on_trial_close(self) -> None:
+        self.note("close")
+
+
+class ChiefNotes(tf1.train.SessionRunHook):
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def begin(self) -> None:
+        self._notes.note("chief")
+
+
+class NotesSaves(tf1.train.CheckpointSaverListener):
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        self._notes.note("saved")
+
+
+class StoppedByAWorker(Base):
+    def __init__(self, context: EstimatorTrialContext) -> None:
+        super().__init__(context)
+        self.notes = Notes(context, context.get_data_config()["journal"])
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        spec = super().model_fn(features, labels, mode)
+        return spec._replace(training_chief_hooks=[ChiefNotes(self.notes)])
+
+    def build_train_spec(self) -> Any:
+        return TrainSpec(
+            lambda: self.pipeline(self.wrapped_records()),
+            hooks=[self.notes],
+            saving_listeners=[NotesSaves(self.notes)],
+        )
+
+
 class Listener(tf1.train.CheckpointSaverListener):
     def __init__(self, path: str) -> None:
         self._path = path

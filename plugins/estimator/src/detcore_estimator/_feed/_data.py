@@ -215,6 +215,30 @@ class GraphFeed:
             )
         self.position, self._epoch, self._cursor = position, epoch, cursor
 
+    def go_to(self, session: Any, position: int) -> None:
+        """Continue at a batch that was reached with other shards of the data.
+
+        Args:
+            session: The session; `begin` is called again.
+            position: Batches handed out, counted as on any worker.
+
+        Raises:
+            DataError: If the data is empty.
+        """
+        self.begin(session)
+        if not position:
+            return
+        length = self.batches_per_epoch if self._is_length_known else None
+        if self._is_one_iterator or self._is_endless:
+            epoch, cursor = 0, position
+            self._reader.seek(session, epoch, cursor)
+        elif length is not None:
+            epoch, cursor = divmod(position, length)
+            self._reader.seek(session, epoch, cursor)
+        else:
+            epoch, cursor = self._reader.count_to(session, position)
+        self.position, self._epoch, self._cursor = position, epoch, cursor
+
     def describe(self, session: Any, ledger: LedgerWriter) -> None:
         """Ids are content hashes; reads the data once, to note all that an epoch should have.
 

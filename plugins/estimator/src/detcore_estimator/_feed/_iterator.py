@@ -138,6 +138,14 @@ class GraphIterator:
                     "Restore the data, or start a new experiment."
                 )
 
+    def read(self, session: Any, limit: int) -> int:
+        """Read batches and drop them, as many as there are up to a limit; return how many."""
+        has_next = session.make_callable(self._has_next)
+        for done in range(limit):
+            if not has_next():
+                return done
+        return limit
+
     def finish(self, session: Any) -> int:
         """Read to the end; return how many batches were left."""
         has_next = session.make_callable(self._has_next)

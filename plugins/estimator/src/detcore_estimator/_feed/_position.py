@@ -138,6 +138,34 @@ class EpochReader:
             return True
         return False
 
+    def seek(self, session: Any, epoch: int, cursor: int) -> None:
+        """Go to a position without a saved state; the dataset has just been opened.
+
+        Raises:
+            DataError: If the dataset has fewer batches.
+        """
+        self._replay(session, epoch, cursor)
+
+    def count_to(self, session: Any, position: int) -> tuple[int, int]:
+        """Read as many batches, over epochs of unknown length; the dataset has just been opened.
+
+        Returns:
+            Epochs that are over, and batches of the current one that were read.
+
+        Raises:
+            DataError: If an epoch has no batch.
+        """
+        epoch, left = 0, position
+        while True:
+            self._main.begin(session)
+            done = self._main.read(session, left)
+            if done == left:
+                self.is_begun = True
+                return epoch, done
+            if not done:
+                raise DataError("the training data is empty: its tf.data.Dataset has 0 batches.")
+            epoch, left = epoch + 1, left - done
+
     def _save_iterator(self, session: Any, prefix: Path, cursor: int) -> tuple[bool, bool]:
         """Return whether the state was written and is of use, and whether it is complete."""
         try:

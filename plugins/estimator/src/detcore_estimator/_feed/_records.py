@@ -1,4 +1,4 @@
-"""Hashes that tell the records of a dataset apart, for the data ledger."""
+"""Records: how many a batch has, and hashes that tell them apart, for the data ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore.trial import preserved_random_state
 from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator
 from detcore_estimator._tf import tf
 
-__all__ = ["Census", "content_hashes"]
+__all__ = ["Census", "content_hashes", "count_records"]
 
 
 class Census:
@@ -56,3 +56,20 @@ def content_hashes(batch: Any) -> Any:
         return None
     hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
     return tf.bitcast(tf.fingerprint(hashes), tf.int64)
+
+
+def count_records(batch: Any) -> Any:
+    """Return how many records a batch has, ``(), int64``: the length of its first part.
+
+    Args:
+        batch: A structure of tensors, dense, sparse or ragged. One without any that has a length
+            counts as one record.
+    """
+    for part in tf.nest.flatten(batch):
+        if isinstance(part, tf.RaggedTensor):
+            return part.nrows(out_type=tf.int64)
+        if isinstance(part, tf.SparseTensor):
+            return part.dense_shape[0]
+        if isinstance(part, tf.Tensor) and part.shape.rank != 0:
+            return tf.shape(part, out_type=tf.int64)[0]
+    return tf.constant(1, tf.int64)

@@ -1,0 +1,271 @@
+"""How fast an `EstimatorTrial` trains on two workers, beside the same training on bare Horovod.
+
+    detcore launch --launcher horovod -n 2 -- python benchmarks/horovod_estimator.py
+        [--rounds 15] [--steps 300] [--threads 1] [--markdown]
+
+Run it with the Python of an environment that has detcore-estimator, TensorFlow 2.15 and Horovod.
+Both kinds of training live in the same processes, and take turns of so many steps: the trial
+through the plugin's controller, and the same model in a ``MonitoredTrainingSession`` with
+``hvd.DistributedOptimizer`` and ``hvd.BroadcastGlobalVariablesHook``. A ratio is taken within a
+round; printed are medians and quartiles over the rounds. The null control is the bare training
+against itself, in the turn after.
+
+CPU is that of both processes, with Horovod's threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BATCH, RECORDS, FEATURES, CLASSES = 32, 4096, 64, 10
+TURNS = ("detcore", "bare", "null")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=300, help="of a turn")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+
+    from detcore.core import DistributedContext
+    from detcore.trial import PrepareOptions
+    from detcore_estimator._worker import prepare_worker
+
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    with DistributedContext.from_env() as distributed:
+        prepare_worker(
+            PrepareOptions(
+                seed=1,
+                rank=distributed.rank,
+                world_size=distributed.size,
+                local_rank=distributed.local_rank,
+                local_world_size=distributed.local_size,
+            )
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            bare = _Bare(distributed, options)
+            clock = _Clock(distributed, options, bare.train)
+            _train_with_detcore(distributed, options, Path(folder), clock)
+            bare.close()
+        if distributed.rank == 0:
+            _print(clock.times, options)
+
+
+class _Clock:
+    """Ends a turn of the trial at each boundary, and lets the bare training have its turns."""
+
+    interrupt_requested = False
+    batches_per_epoch = 0
+
+    def __init__(self, distributed: Any, options: Any, train_bare: Callable[[], None]) -> None:
+        self._distributed, self._options, self._train_bare = distributed, options, train_bare
+        self.times: dict[str, list[tuple[float, float]]] = {name: [] for name in TURNS}
+        self.steps_completed = 0
+        self.next_boundary = options.steps
+        self._is_warm = False
+
+    def boundary(
+        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
+    ) -> bool:
+        self.steps_completed, self.next_boundary = steps, steps + self._options.steps
+        if self._is_warm:
+            self._end("detcore")
+        for name in TURNS[1:]:
+            self._begin()
+            self._train_bare()
+            if self._is_warm:
+                self._end(name)
+        self._is_warm = True
+        self._begin()
+        return len(self.times["detcore"]) < self._options.rounds
+
+    def _begin(self) -> None:
+        self._distributed.barrier()
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def _end(self, name: str) -> None:
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        both = self._distributed.allgather((wall, cpu))
+        self.times[name].append((max(w for w, _ in both), sum(c for _, c in both)))
+
+
+def _print(times: dict[str, list[tuple[float, float]]], options: Any) -> None:
+    if options.markdown:
+        print("| training | us/step | CPU us/step | times as fast [q1, q3] | CPU x [q1, q3] |")
+        print("|---|---|---|---|---|")
+    for name in ("bare", "null", "detcore"):
+        wall, cpu = (
+            statistics.median(turn[part] for turn in times[name]) / options.steps * 1e6
+            for part in (0, 1)
+        )
+        pairs = list(zip(times["bare"], times[name], strict=True))
+        speed = statistics.quantiles([one[0] / other[0] for one, other in pairs], n=4)
+        cpus = statistics.quantiles([other[1] / one[1] for one, other in pairs], n=4)
+        print(
+            f"| {name} | {wall:.0f} | {cpu:.0f} | "
+            f"{speed[1]:.3f} [{speed[0]:.3f}, {speed[2]:.3f}] | "
+            f"{cpus[1]:.3f} [{cpus[0]:.3f}, {cpus[2]:.3f}] |"
+        )
+
+
+# -- the model and its data ------------------------------------------------------------------------
+
+
+def _loss(features: Any, labels: Any, hidden: int) -> Any:
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+
+    def dense(inputs: Any, units: int, name: str) -> Any:
+        with tf1.variable_scope(name):
+            kernel = tf1.get_variable("kernel", [inputs.shape[-1], units])
+            bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
+        return tf.matmul(inputs, kernel) + bias
+
+    first = tf.nn.relu(dense(features, hidden, "first"))
+    second = tf.nn.relu(dense(first, hidden, "second"))
+    return tf1.losses.sparse_softmax_cross_entropy(labels, dense(second, CLASSES, "logits"))
+
+
+def _records() -> Any:
+    import numpy as np
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, RECORDS)
+    return tf.data.Dataset.from_tensor_slices(
+        (rng.random((RECORDS, FEATURES), dtype="float32"), labels)
+    )
+
+
+def _session_config(threads: int) -> Any:
+    import tensorflow as tf
+
+    return tf.compat.v1.ConfigProto(
+        allow_soft_placement=True,
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=threads,
+    )
+
+
+# -- bare Horovod ----------------------------------------------------------------------------------
+
+
+class _Bare:
+    def __init__(self, distributed: Any, options: Any) -> None:
+        import horovod.tensorflow as hvd  # type: ignore[import-not-found]
+        import tensorflow as tf
+
+        tf1 = tf.compat.v1
+        self._steps = options.steps
+        with tf.Graph().as_default():
+            tf1.set_random_seed(1)
+            step = tf1.train.create_global_step()
+            data = _records().shard(distributed.size, distributed.rank)
+            data = data.shuffle(RECORDS, seed=1).batch(BATCH).repeat()
+            features, labels = tf1.data.make_one_shot_iterator(data).get_next()
+            self._loss = _loss(features, labels, options.hidden)
+            optimizer = hvd.DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))
+            self._train_op = optimizer.minimize(self._loss, global_step=step)
+            self._session = tf1.train.MonitoredTrainingSession(
+                hooks=[hvd.BroadcastGlobalVariablesHook(0)],
+                config=_session_config(options.threads),
+            )
+
+    def train(self) -> None:
+        for _ in range(self._steps):
+            self._session.run([self._train_op, self._loss])
+
+    def close(self) -> None:
+        self._session.close()
+
+
+# -- detcore's trial -------------------------------------------------------------------------------
+
+
+def _train_with_detcore(distributed: Any, options: Any, folder: Path, clock: Any) -> None:
+    import tensorflow as tf
+
+    import detcore_estimator
+    from detcore_estimator._controller import EstimatorController
+
+    tf1 = tf.compat.v1
+
+    class Trial(detcore_estimator.EstimatorTrial):
+        def build_estimator(self) -> Any:
+            session_config = _session_config(options.threads)
+            config = detcore_estimator.RunConfig(session_config=session_config)
+            return detcore_estimator.Estimator(self.model_fn, config=config)
+
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            loss = _loss(features, labels, options.hidden)
+            if mode == "eval":
+                return detcore_estimator.EstimatorSpec(mode, loss=loss)
+            optimizer = self.context.wrap_optimizer(tf1.train.AdamOptimizer(1e-3))
+            train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+            return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        def data(self) -> Any:
+            return self.context.wrap_dataset(_records())
+
+        def build_train_spec(self) -> Any:
+            return detcore_estimator.TrainSpec(
+                lambda: self.data().shuffle(RECORDS, seed=1).batch(BATCH)
+            )
+
+        def build_validation_spec(self) -> Any:
+            return detcore_estimator.EvalSpec(lambda: self.data().batch(BATCH), steps=1)
+
+    context = _context(distributed, folder / str(distributed.rank))
+    trial = Trial(context)
+    trial.context = context
+    controller = EstimatorController(trial, context)
+    controller.batches_per_epoch()
+    try:
+        controller.run(clock)
+    finally:
+        controller.close()
+
+
+def _context(distributed: Any, folder: Path) -> Any:
+    from detcore.trial import TrialSetup
+    from detcore.types import TrialInfo
+    from detcore_estimator import EstimatorTrialContext
+
+    hparams = {"global_batch_size": BATCH * distributed.size}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=1,
+        hparams=hparams,
+        config={},
+        model_dir=str(folder),
+        trial_dir=str(folder),
+        database_url="",
+    )
+    return EstimatorTrialContext(
+        TrialSetup(
+            config={},
+            hparams=hparams,
+            seed=1,
+            distributed=distributed,
+            info=info,
+            tensorboard_path=folder / "tensorboard",
+            cache_dir=folder,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

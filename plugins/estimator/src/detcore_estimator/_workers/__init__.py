@@ -1,0 +1,1 @@
+"""Training and validation on several workers, inside graphs."""

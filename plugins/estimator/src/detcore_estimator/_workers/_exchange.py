@@ -1,0 +1,289 @@
+"""Gradients averaged over the workers of a trial, and added up over several batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from detcore_estimator._tf import tf, tf1
+from detcore_estimator._workers._horovod import horovod
+
+__all__ = ["GradientExchange", "GradientOptions"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GradientOptions:
+    """What the section ``optimizations`` of an experiment file says of gradients.
+
+    Attributes:
+        num_workers: Workers that train together.
+        frequency: Batches whose gradients are added up before each update.
+        is_mean: Whether the sum is divided by `frequency`.
+        is_compressed: Whether gradients travel as half-precision numbers.
+    """
+
+    num_workers: int
+    frequency: int = 1
+    is_mean: bool = True
+    is_compressed: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], num_workers: int) -> GradientOptions:
+        """Read them from an experiment's configuration; what it lacks has its default."""
+        given = config.get("optimizations") or {}
+        return cls(
+            num_workers=num_workers,
+            frequency=int(given.get("aggregation_frequency") or 1),
+            is_mean=bool(given.get("average_aggregated_gradients", True)),
+            is_compressed=bool(given.get("gradient_compression", False)),
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an optimizer needs no help: one worker, an update for each batch."""
+        return self.num_workers == 1 and self.frequency == 1
+
+
+class GradientExchange:
+    """Reduces gradients: over the workers, and with a frequency also over batches.
+
+    With a frequency of k, each worker adds up its gradients in local variables, and with every
+    k-th batch the sums are averaged over the workers. What `reduce` returns is then only of use in
+    such a step; `update` skips the others.
+
+    Args:
+        options: How.
+    """
+
+    def __init__(self, options: GradientOptions) -> None:
+        self.options = options
+        self._graphs: weakref.WeakKeyDictionary[Any, _GraphState] = weakref.WeakKeyDictionary()
+
+    def wait_for(self, batch: Any) -> None:
+        """Let no gradient of the default graph count before its batch is there.
+
+        A step that finds the end of the data is run again. A gradient that needs no data, such as
+        that of a penalty on weights, would otherwise count twice, or leave the workers out of step.
+
+        Args:
+            batch: A structure of tensors.
+        """
+        parts = tf.nest.flatten(batch, expand_composites=True)
+        self._state().batch = list(dict.fromkeys(part.op.name for part in parts))
+
+    def variables(self, graph: Any) -> list[Any]:
+        """Return the local variables in which gradients of a graph are added up."""
+        state = self._graphs.get(graph)
+        return [] if state is None else list(state.variables)
+
+    def reduced(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return the gradients over all workers and batches; those that are already, as they are.
+
+        Args:
+            pairs: A gradient (tensor, ``IndexedSlices`` or None), and the variable that it is for.
+        """
+        pairs = list(pairs)
+        gradients = [gradient for gradient, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        state = self._state()
+        marked = state.downstream()
+        fresh = [
+            index
+            for index, gradient in enumerate(gradients)
+            if gradient is not None and not _is_from(gradient, marked)
+        ]
+        if fresh:
+            values = self._reduce(
+                state, [gradients[index] for index in fresh], [variables[index] for index in fresh]
+            )
+            for index, value in zip(fresh, values, strict=True):
+                gradients[index] = value
+        return list(zip(gradients, variables, strict=True))
+
+    def update(
+        self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
+    ) -> Any:
+        """Return an operation that updates the variables, in the steps where that is due.
+
+        Args:
+            gradients: What will be applied, reduced.
+            apply: Makes the operation that updates.
+            skip: Makes the operation of the steps in between.
+        """
+        if self.options.frequency == 1:
+            return apply()
+        with tf1.control_dependencies(_operations(gradients)):
+            is_due = tf.identity(self._is_due(self._state()))
+        scope = tf1.get_default_graph().get_name_scope()
+
+        def applied() -> Any:
+            # Optimizers make variables here, which have the names that they always have.
+            with tf1.name_scope(f"{scope}/" if scope else None):
+                return tf.group(apply())
+
+        return tf1.cond(is_due, applied, lambda: tf.group(skip()))
+
+    def _reduce(self, state: _GraphState, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        graph = tf1.get_default_graph()
+        batch = [graph.get_operation_by_name(name) for name in state.batch]
+        with tf1.name_scope("detcore_gradients"):
+            if self.options.frequency == 1:
+                with tf1.control_dependencies(batch):
+                    values = self._over_workers(state, gradients)
+            else:
+                values = self._over_batches(state, gradients, variables, batch)
+        state.mark(values)
+        return values
+
+    def _over_workers(self, state: _GraphState, gradients: list[Any]) -> list[Any]:
+        if self.options.num_workers == 1:
+            return gradients
+        hvd = horovod()
+        compression = hvd.Compression.fp16 if self.options.is_compressed else hvd.Compression.none
+        values: dict[int, Any] = {}
+        by_type: dict[Any, list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                values[index] = self._sparse_over_workers(state, gradient)
+            else:
+                by_type.setdefault(gradient.dtype, []).append(index)
+        for indices in by_type.values():
+            # One message, whatever else travels at the time: the sum's rounding then depends on
+            # nothing but the gradients.
+            means = hvd.grouped_allreduce(
+                [gradients[index] for index in indices],
+                op=hvd.Average,
+                compression=compression,
+                name=state.new_name("dense"),
+                ignore_name_scope=True,
+            )
+            values.update(zip(indices, means, strict=True))
+        return [values[index] for index in range(len(gradients))]
+
+    def _sparse_over_workers(self, state: _GraphState, gradient: Any) -> Any:
+        """Gather the rows of all workers; rows that several have are added by the optimizer."""
+        values, indices = (
+            horovod().allgather(part, name=state.new_name("sparse"), ignore_name_scope=True)
+            for part in (gradient.values, gradient.indices)
+        )
+        share = tf.cast(self.options.num_workers, values.dtype)
+        return tf.IndexedSlices(values / share, indices, gradient.dense_shape)
+
+    def _over_batches(
+        self,
+        state: _GraphState,
+        gradients: list[Any],
+        variables: list[Any],
+        batch: list[Any],
+    ) -> list[Any]:
+        is_due = self._is_due(state)
+        sums = [
+            state.new_variable("sum", gradient.dtype, variable.shape)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        with tf1.control_dependencies(batch):
+            added = [_add(total, part) for total, part in zip(sums, gradients, strict=True)]
+        with tf1.control_dependencies(added):
+            is_due = tf.identity(is_due)
+
+        def over_workers() -> list[Any]:
+            values = self._over_workers(state, [total.read_value() for total in sums])
+            if self.options.is_mean:
+                values = [value / tf.cast(self.options.frequency, value.dtype) for value in values]
+            with tf1.control_dependencies(values):
+                cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in sums]
+            with tf1.control_dependencies(cleared):
+                return [tf.identity(value) for value in values]
+
+        def not_yet() -> list[Any]:
+            return [tf.zeros_like(total) for total in sums]
+
+        values = tf1.cond(is_due, over_workers, not_yet)
+        # With one gradient, tf.cond returns it without a list around.
+        return list(values) if isinstance(values, list | tuple) else [values]
+
+    def _is_due(self, state: _GraphState) -> Any:
+        """Return whether this step updates the variables: one answer for a graph and step."""
+        if state.is_due is None:
+            batch = [tf1.get_default_graph().get_operation_by_name(name) for name in state.batch]
+            with tf1.control_dependencies(None), tf1.name_scope("detcore_gradients"):
+                count = state.new_variable("batches", tf.int64, tf.TensorShape([]))
+                with tf1.control_dependencies(batch):
+                    done = count.assign_add(1, read_value=True)
+                state.is_due = tf.equal(done % self.options.frequency, 0).name
+        return tf1.get_default_graph().get_tensor_by_name(state.is_due)
+
+    def _state(self) -> _GraphState:
+        return self._graphs.setdefault(tf1.get_default_graph(), _GraphState())
+
+
+class _GraphState:
+    """What was made in one graph: names, because operations would keep the graph alive."""
+
+    def __init__(self) -> None:
+        self.batch: list[str] = []
+        self.is_due: str | None = None
+        self._made: list[str] = []
+        self._variables: list[str] = []
+        self._num_names = 0
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of the default graph that were made here."""
+        names = set(self._variables)
+        graph = tf1.get_default_graph()
+        local = graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
+        return [variable for variable in local if variable.name in names]
+
+    def new_name(self, kind: str) -> str:
+        """Return a name that all workers give the same message."""
+        self._num_names += 1
+        return f"detcore_{kind}_{self._num_names}"
+
+    def new_variable(self, name: str, dtype: Any, shape: Any) -> Any:
+        """Return a new local variable of zeros."""
+        # Outside of what the user has opened: it may be inside of tf.control_dependencies.
+        with tf1.control_dependencies(None):
+            variable = tf1.Variable(
+                tf.zeros(shape, dtype),
+                trainable=False,
+                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+                use_resource=True,
+                name=name,
+            )
+        self._variables.append(variable.name)
+        return variable
+
+    def mark(self, values: Iterable[Any]) -> None:
+        """Remember values as reduced."""
+        self._made += [op.name for op in _operations(values)]
+
+    def downstream(self) -> set[Any]:
+        """Return the operations that make reduced values, and those that work with them."""
+        graph = tf1.get_default_graph()
+        pending = [graph.get_operation_by_name(name) for name in self._made]
+        seen = set(pending)
+        while pending:
+            for tensor in pending.pop().outputs:
+                for consumer in tensor.consumers():
+                    if consumer not in seen:
+                        seen.add(consumer)
+                        pending.append(consumer)
+        return seen
+
+
+def _operations(values: Iterable[Any]) -> list[Any]:
+    given = [value for value in values if value is not None]
+    return [part.op for part in tf.nest.flatten(given, expand_composites=True)]
+
+
+def _is_from(gradient: Any, operations: set[Any]) -> bool:
+    return any(op in operations for op in _operations([gradient]))
+
+
+def _add(total: Any, gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return total.scatter_add(gradient)
+    return total.assign_add(gradient, read_value=False)

@@ -1,0 +1,67 @@
+"""Training and validation on several workers: what the checks of `worker_jobs` found."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).parent / "worker_jobs.py"
+VALIDATION = ("check_validation", "check_no_validation_data", "check_metrics_that_cannot_be_added")
+SHARDS = ("check_uneven_shards", "check_epoch_is_agreed", "check_other_number_of_workers")
+TRAINING = (
+    "check_equals_one_worker",
+    "check_adding_up",
+    "check_sums_of_gradients",
+    "check_compression",
+    "check_unwrapped_optimizer",
+    "check_values_come_from_the_chief",
+    "check_dropout_differs",
+    "check_exact_resume",
+)
+ALONE = ("check_adding_up", "check_sums_of_gradients", "check_exact_resume", "check_validation")
+CHECKS = {1: ALONE, 2: (*TRAINING, *SHARDS, *VALIDATION), 3: (*SHARDS, *VALIDATION), 4: VALIDATION}
+
+HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
+    """Return a function that runs all checks on so many workers, once: the problems by check."""
+
+    @functools.cache
+    def run(num_workers: int) -> dict[str, str]:
+        folder = tmp_path_factory.mktemp(f"workers-{num_workers}")
+        results = folder / "results.json"
+        launch = [sys.executable, "-m", "detcore", "launch"]
+        launch += ["--launcher", "horovod" if num_workers > 1 else "local"]
+        job = [sys.executable, str(JOB), str(results), str(folder / "work")]
+        finished = subprocess.run(
+            [*launch, "-n", str(num_workers), "--", *job, *CHECKS[num_workers]],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        told: dict[str, str] = json.loads(results.read_text(encoding="utf-8"))
+        return told
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "name"), [(count, name) for count, names in CHECKS.items() for name in names]
+)
+def test_on_workers(run_job: Callable[[int], dict[str, str]], num_workers: int, name: str) -> None:
+    if num_workers > 1 and not HAS_HOROVOD:
+        pytest.skip("there is no Horovod for this TensorFlow")
+    problem = run_job(num_workers)[name]
+    assert not problem, problem

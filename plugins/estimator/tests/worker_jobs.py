@@ -1,0 +1,743 @@
+"""Runs in each of several worker processes: many checks in one start of TensorFlow.
+
+``python worker_jobs.py RESULTS FOLDER``, started by ``detcore launch --launcher horovod``. Each
+check is a function ``check_*(workers, folder)``; what came of it is written by each rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from estimator_fakes import FakeClock, make_context
+
+import detcore_estimator
+from detcore.distributed import DistributedContext
+from detcore.trial import PrepareOptions
+from detcore_estimator._context import EstimatorTrialContext
+from detcore_estimator._controller import EstimatorController
+from detcore_estimator._tf import tf, tf1
+from detcore_estimator._worker import prepare_worker
+
+SEED = 7
+ALONE = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 1}
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(96, 3)).astype("float32")
+Y = (X @ np.array([1.0, -2.0, 0.5])).astype("float32")
+WORDS = RNG.integers(0, 5, size=96).astype("int64")
+
+
+@dataclasses.dataclass
+class Workers:
+    """The workers of this job, and what it takes to train with them or without them."""
+
+    distributed: DistributedContext
+    tmp_path: Path
+
+    @property
+    def rank(self) -> int:
+        return self.distributed.rank
+
+    @property
+    def size(self) -> int:
+        return self.distributed.size
+
+    def context(
+        self, *, alone: bool = False, optimizations: Mapping[str, Any] | None = None
+    ) -> EstimatorTrialContext:
+        folder = self.tmp_path / str(self.rank)
+        setup = make_context(folder).setup
+        distributed = DistributedContext(**ALONE) if alone else self.distributed
+        config = {"optimizations": dict(optimizations or {})}
+        return EstimatorTrialContext(
+            dataclasses.replace(setup, config=config, distributed=distributed)
+        )
+
+
+class WorkersClock(FakeClock):
+    """A clock that lays checkpoints out as a trial of several workers does."""
+
+    def save(self, folder: Path) -> None:
+        distributed = self.context.distributed
+        if distributed.rank == 0:
+            super().save(folder)
+            (folder / "clock.json").write_text(json.dumps({"workers": distributed.size}))
+        distributed.barrier()
+        if distributed.rank:
+            super().save(folder / "workers" / str(distributed.rank))
+        distributed.barrier()
+
+
+class Linear(detcore_estimator.EstimatorTrial):
+    """A regression whose variables start at zero, so that only what is trained counts.
+
+    Attributes:
+        train_op: Makes the training operation from an optimizer's wrapper and the loss.
+        batch: Records in a worker's batch.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        *,
+        train_op: Callable[[Any, Any], Any],
+        batch: int,
+        num_records: int = 96,
+        has_embedding: bool = False,
+        metrics: Callable[[Any, Any, Any], Mapping[str, Any]] | None = None,
+        dropout: float = 0.0,
+        is_shuffled: bool = False,
+        is_length_known: bool = True,
+        eval_batch: int | None = None,
+        num_eval_records: int = 96,
+        hooks: Any = (),
+    ) -> None:
+        super().__init__(context)
+        self.context = context
+        self.train_op = train_op
+        self.batch = batch
+        self.num_records = num_records
+        self.has_embedding = has_embedding
+        self.metrics = metrics
+        self.dropout = dropout
+        self.is_shuffled = is_shuffled
+        self.is_length_known = is_length_known
+        self.eval_batch = eval_batch or batch
+        self.num_eval_records = num_eval_records
+        self.hooks = hooks
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        kernel = tf1.get_variable("kernel", [3], initializer=tf1.zeros_initializer())
+        bias = tf1.get_variable("bias", [], initializer=tf1.zeros_initializer())
+        x = features["x"]
+        moving = tf1.get_variable(
+            "moving", [3], initializer=tf1.zeros_initializer(), trainable=False
+        )
+        if mode == "train":
+            if self.dropout:
+                x = tf.nn.dropout(x, rate=self.dropout)
+            mean = tf.reduce_mean(features["x"], axis=0)
+            tf1.add_to_collection(
+                tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(moving, 0.25 * (moving - mean))
+            )
+        predictions = tf.linalg.matvec(x, kernel) + bias
+        if self.has_embedding:
+            table = tf1.get_variable("table", [5, 1], initializer=tf1.zeros_initializer())
+            predictions += tf.nn.embedding_lookup(table, features["word"])[:, 0]
+        loss = tf.reduce_mean(tf.square(predictions - labels))
+        loss += 0.01 * tf.reduce_sum(tf.square(bias - 1.0))
+        if mode == "eval":
+            more = self.metrics(self.context, labels, predictions) if self.metrics else {}
+            moved = tf1.metrics.mean(tf.reduce_sum(x - moving, axis=1))
+            return detcore_estimator.EstimatorSpec(
+                mode, loss=loss, eval_metric_ops={**more, "moved": moved}
+            )
+        with tf1.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+            train_op = self.train_op(self.context.wrap_optimizer, loss)
+        tf1.summary.scalar("records", tf.cast(tf.shape(labels)[0], tf.float32))
+        return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def data(self, count: int, batch: int, *, train: bool) -> Any:
+        x = {"x": X[:count], "word": WORDS[:count]}
+        dataset = tf.data.Dataset.from_tensor_slices((x, Y[:count]))
+        dataset = self.context.wrap_dataset(dataset)
+        if train and self.is_shuffled:
+            dataset = dataset.shuffle(50, seed=2)
+        if train and not self.is_length_known:
+            dataset = dataset.filter(lambda *_: True)
+        return dataset.batch(batch)
+
+    def build_estimator(self) -> Any:
+        return detcore_estimator.Estimator(self.model_fn)
+
+    def build_train_spec(self) -> Any:
+        return detcore_estimator.TrainSpec(
+            lambda: self.data(self.num_records, self.batch, train=True), hooks=self.hooks
+        )
+
+    def build_validation_spec(self) -> Any:
+        return detcore_estimator.EvalSpec(
+            lambda: self.data(self.num_eval_records, self.eval_batch, train=False), steps=None
+        )
+
+
+@dataclasses.dataclass
+class Trained:
+    """What a run left behind."""
+
+    variables: dict[str, np.ndarray]
+    own: dict[str, np.ndarray]
+    clock: WorkersClock
+
+
+def train(
+    context: EstimatorTrialContext,
+    folder: Path | None,
+    *,
+    until: int,
+    resume: int = 0,
+    clock: Mapping[str, Any] | None = None,
+    **trial: Any,
+) -> Trained:
+    """Train to a batch, with checkpoints in a folder; perhaps from one of them."""
+    controller = EstimatorController(Linear(context, **trial), context)
+    controller.batches_per_epoch()
+    if resume:
+        assert folder is not None
+        controller.restore(folder / str(resume))
+    ticking = WorkersClock(
+        controller,
+        until=until,
+        context=context,
+        directory=folder,
+        start=resume,
+        **(clock or {}),
+    )
+    own: dict[str, np.ndarray] = {}
+    try:
+        controller.run(ticking)
+        training = controller._training
+        assert training is not None
+        graph = training.session.graph
+        for name, key in (("", tf1.GraphKeys.GLOBAL_VARIABLES), ("local/", "local_variables")):
+            for variable in graph.get_collection(key):
+                own[name + variable.op.name] = training.session.run(variable)
+    finally:
+        controller.close()
+    variables = context.distributed.broadcast(own)
+    return Trained(variables, own, ticking)
+
+
+def sgd(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf1.train.GradientDescentOptimizer(0.1))
+    return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+
+
+def adam(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf1.train.AdamOptimizer(0.1))
+    return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+
+
+def clipped(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf1.train.MomentumOptimizer(0.1, 0.9))
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    gradients, _ = tf.clip_by_global_norm(gradients, 0.5)
+    pairs = zip(gradients, variables, strict=True)
+    return optimizer.apply_gradients(pairs, global_step=tf1.train.get_global_step())
+
+
+def own_gradients(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf1.train.GradientDescentOptimizer(0.1))
+    variables = tf1.trainable_variables()
+    pairs = zip(tf1.gradients(loss, variables), variables, strict=True)
+    return optimizer.apply_gradients(pairs, global_step=tf1.train.get_global_step())
+
+
+def legacy_updates(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf.keras.optimizers.legacy.Adam(0.1))
+    optimizer.iterations = tf1.train.get_or_create_global_step()
+    return tf.group(*optimizer.get_updates(loss, tf1.trainable_variables()))
+
+
+def legacy_minimize(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf.keras.optimizers.legacy.SGD(0.1, clipnorm=0.5))
+    optimizer.iterations = tf1.train.get_or_create_global_step()
+    variables = tf1.trainable_variables()
+    gradients = tf1.gradients(loss, variables)
+    return optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+def new_keras(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(tf.keras.optimizers.Adam(0.1))
+    variables = tf1.trainable_variables()
+    gradients = tf1.gradients(loss, variables)
+    train = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    step = tf1.train.get_global_step()
+    with tf1.control_dependencies([train]):
+        return tf1.assign_add(step, 1).op
+
+
+def made_later(wrap: Any, loss: Any) -> Any:
+    optimizer = wrap(lambda: tf1.train.GradientDescentOptimizer(0.1))()
+    return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+
+
+IS_KERAS_2 = importlib.metadata.version("keras").startswith("2.")
+OPTIMIZERS = (sgd, adam, clipped, own_gradients, made_later)
+if IS_KERAS_2:
+    OPTIMIZERS = (*OPTIMIZERS, legacy_updates, legacy_minimize, new_keras)
+
+
+def same(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, within: float = 0.0
+) -> None:
+    """Assert that all but what depends on a worker's own batches is equal."""
+    names = {n for n in one if "moving" not in n and not n.startswith("local/")}
+    assert names == {n for n in other if "moving" not in n and not n.startswith("local/")}
+    for name in sorted(names):
+        if within:
+            np.testing.assert_allclose(one[name], other[name], rtol=0, atol=within, err_msg=name)
+        else:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def check_equals_one_worker(workers: Workers, folder: Path) -> None:
+    """N workers with a batch each train as one worker with all of them."""
+    for make in OPTIMIZERS:
+        for has_embedding in (False, True):
+            setting = {"train_op": make, "has_embedding": has_embedding, "until": 6}
+            together = train(workers.context(), None, batch=4, **setting)
+            alone = train(workers.context(alone=True), None, batch=4 * workers.size, **setting)
+            try:
+                assert np.all(alone.own["kernel"] != 0)
+                same(together.own, alone.own, within=1e-6)
+                same(together.own, together.variables)
+            except AssertionError as error:
+                raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
+
+
+def check_adding_up(workers: Workers, folder: Path) -> None:
+    """Gradients of k batches make one step, and the step counts batches."""
+    for make in OPTIMIZERS:
+        for has_embedding in (False, True):
+            if has_embedding and make is clipped:
+                # TensorFlow's norm takes rows that occur twice apart; added up, they are one.
+                continue
+            setting = {"train_op": make, "has_embedding": has_embedding}
+            optimizations = {"aggregation_frequency": 3}
+            large = train(
+                workers.context(alone=True), None, until=2, batch=6 * workers.size, **setting
+            )
+            small = train(
+                workers.context(optimizations=optimizations), None, until=6, batch=2, **setting
+            )
+            one = train(
+                workers.context(alone=True, optimizations=optimizations),
+                None,
+                until=6,
+                batch=2 * workers.size,
+                **setting,
+            )
+            try:
+                for added in (small, one):
+                    assert added.own["global_step"] == 6
+                    counts = {"global_step", "Adam/iterations", "iterations", "Adam/iter"}
+                    kept = [
+                        {k: v for k, v in each.own.items() if k.split(":")[0] not in counts}
+                        for each in (added, large)
+                    ]
+                    if "legacy" in make.__name__ or make is new_keras:
+                        # Adam of Keras corrects by its iterations, which count batches.
+                        continue
+                    same(*kept, within=1e-6)
+                same(small.own, small.variables)
+            except AssertionError as error:
+                raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
+
+
+def check_sums_of_gradients(workers: Workers, folder: Path) -> None:
+    """average_aggregated_gradients: false multiplies the step."""
+    optimizations = {"aggregation_frequency": 2, "average_aggregated_gradients": False}
+    sums = train(workers.context(optimizations=optimizations), None, until=2, batch=2, train_op=sgd)
+    means = train(
+        workers.context(optimizations={"aggregation_frequency": 2}),
+        None,
+        until=2,
+        batch=2,
+        train_op=sgd,
+    )
+    np.testing.assert_allclose(sums.own["kernel"], 2 * means.own["kernel"], rtol=1e-6, atol=0)
+
+
+def check_compression(workers: Workers, folder: Path) -> None:
+    """Half precision is what travels: close to the full one, and not the same."""
+    setting = {"until": 6, "batch": 4, "train_op": sgd, "has_embedding": True}
+    halves = train(workers.context(optimizations={"gradient_compression": True}), None, **setting)
+    full = train(workers.context(), None, **setting)
+    same(halves.own, full.own, within=5e-3)
+    assert np.any(halves.own["kernel"] != full.own["kernel"])
+    same(halves.own, halves.variables)
+
+
+def check_uneven_shards(workers: Workers, folder: Path) -> None:
+    """Workers whose pass ends earlier begin the next; each record counts when it is trained on."""
+    for is_length_known in (True, False):
+        context = workers.context()
+        trained = train(
+            context,
+            None,
+            until=11,
+            batch=2,
+            num_records=2 * workers.size + 3,
+            train_op=sgd,
+            is_length_known=is_length_known,
+            clock={"unit": 4},
+        )
+        shard = len(range(workers.rank, 2 * workers.size + 3, workers.size))
+        batches = [min(2, shard - start) for start in range(0, shard, 2)]
+        expected = [batches[i % len(batches)] for i in range(11)]
+        assert [batch["records"] for batch in trained.clock.batches] == expected
+        assert trained.clock.records == [sum(expected[:4]), sum(expected[4:8]), sum(expected[8:])]
+        same(trained.own, trained.variables)
+
+
+def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
+    """All workers name the longest pass, and an empty shard is told to all."""
+    context = workers.context()
+    controller = EstimatorController(
+        Linear(context, train_op=sgd, batch=1, num_records=2 * workers.size + 1), context
+    )
+    assert controller.batches_per_epoch() == 3
+    controller.close()
+    if workers.size > 1:
+        context = workers.context()
+        controller = EstimatorController(
+            Linear(context, train_op=sgd, batch=1, num_records=workers.size - 1), context
+        )
+        with raises("1 of", f"rank {workers.size - 1} says"):
+            controller.batches_per_epoch()
+        controller.close()
+
+
+def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
+    """An optimizer that was not wrapped is an error before the first step."""
+
+    def one_of_two(wrap: Any, loss: Any) -> Any:
+        kernel, bias = tf1.trainable_variables()
+        first = wrap(tf1.train.GradientDescentOptimizer(0.1)).minimize(
+            loss, global_step=tf1.train.get_global_step(), var_list=[kernel]
+        )
+        second = tf1.train.AdamOptimizer(0.1).minimize(loss, var_list=[bias])
+        return tf.group(first, second)
+
+    def keras(wrap: Any, loss: Any) -> Any:
+        wrap(tf1.train.GradientDescentOptimizer(0.1))
+        return legacy_updates(lambda optimizer: optimizer, loss)
+
+    for make, names in ((one_of_two, "bias"), (keras, "kernel, bias")):
+        context = workers.context()
+        with raises("would have a model of its own", f": {names}."):
+            EstimatorController(Linear(context, train_op=make, batch=2), context)
+
+
+def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
+    """What a worker starts with is the chief's, whatever its own initializers or hooks gave."""
+
+    class Disturbing(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            (kernel,) = (v for v in tf1.trainable_variables() if v.op.name == "kernel")
+            kernel.load(np.full(3, workers.rank + 1.0, "float32"), session)
+
+    trained = train(workers.context(), None, until=1, batch=2, train_op=sgd, hooks=[Disturbing()])
+    same(trained.own, trained.variables)
+    assert abs(trained.own["kernel"][0] - 1.0) < 1.0
+
+
+def check_dropout_differs(workers: Workers, folder: Path) -> None:
+    """Each worker draws its own numbers; with the same data, losses then differ."""
+    trained = train(workers.context(), None, until=3, batch=4, train_op=sgd, dropout=0.5)
+    alone = train(workers.context(alone=True), None, until=3, batch=4, train_op=sgd, dropout=0.5)
+    assert len(trained.clock.batches) == len(alone.clock.batches) == 3
+    # The keys of the random operations are what differs.
+    context = workers.context()
+    controller = EstimatorController(Linear(context, train_op=sgd, batch=4, dropout=0.5), context)
+    graph = controller._graph.graph
+    (draw,) = (op for op in graph.get_operations() if op.type == "StatelessRandomUniformV2")
+    key = int(tf.get_static_value(draw.inputs[1])[0])
+    controller.close()
+    assert len(set(workers.distributed.allgather(key))) == workers.size
+
+
+def check_exact_resume(workers: Workers, folder: Path) -> None:
+    """In the middle of an epoch and of adding up, training goes on bit for bit."""
+    setting = {
+        "train_op": adam,
+        "batch": 3,
+        "num_records": 41,
+        "dropout": 0.3,
+        "has_embedding": True,
+        "is_shuffled": True,
+        "eval_batch": 7,
+    }
+    for frequency in (1, 4):
+        ticks = {"unit": 5, "validate_every": 5}
+        optimizations = {"aggregation_frequency": frequency}
+        straight = train(
+            workers.context(optimizations=optimizations),
+            folder / f"straight-{frequency}",
+            until=22,
+            clock={**ticks, "save_every": 5},
+            **setting,
+        )
+        target = folder / f"resumed-{frequency}"
+        train(
+            workers.context(optimizations=optimizations),
+            target,
+            until=22,
+            clock={**ticks, "stop_at": 10},
+            **setting,
+        )
+        resumed = train(
+            workers.context(optimizations=optimizations),
+            target,
+            until=22,
+            resume=10,
+            clock=ticks,
+            **setting,
+        )
+        assert straight.own.keys() == resumed.own.keys()
+        for name, value in straight.own.items():
+            np.testing.assert_array_equal(resumed.own[name], value, err_msg=name)
+        assert resumed.clock.batches == straight.clock.batches[10:]
+        assert resumed.clock.validations == straight.clock.validations[2:]
+        if frequency > 1:
+            assert any("detcore_gradients/sum" in name for name in straight.own), straight.own
+        if workers.size > 1:
+            moving = workers.distributed.allgather(straight.own["moving"])
+            assert any(np.any(each != moving[0]) for each in moving)
+            own = target / "10" / "workers" / "1"
+            names = {path.name for path in own.iterdir()}
+            assert not any(name.startswith("model.ckpt") for name in names)
+            assert "detcore-worker.ckpt.index" in names
+
+
+def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
+    """A checkpoint of N workers goes on with one, and one of one with N."""
+    together = {"train_op": clipped, "num_records": 96}
+    ticks = {"unit": 5}
+    straight = train(
+        workers.context(alone=True), None, until=12, batch=2 * workers.size, clock=ticks, **together
+    )
+    train(
+        workers.context(),
+        folder / "n",
+        until=12,
+        batch=2,
+        clock={**ticks, "stop_at": 7},
+        **together,
+    )
+    one = train(
+        workers.context(alone=True),
+        copied(folder / "n", folder / f"n-{workers.rank}"),
+        until=12,
+        resume=7,
+        batch=2 * workers.size,
+        clock=ticks,
+        **together,
+    )
+    same(one.own, straight.own, within=1e-6)
+    if workers.rank == 0:
+        train(
+            workers.context(alone=True),
+            folder / "one",
+            until=12,
+            batch=2 * workers.size,
+            clock={**ticks, "stop_at": 7},
+            **together,
+        )
+    workers.distributed.barrier()
+    for is_length_known in (True, False):
+        many = train(
+            workers.context(),
+            copied(folder / "one", folder / f"one-{is_length_known}", workers),
+            until=12,
+            resume=7,
+            batch=2,
+            clock=ticks,
+            is_length_known=is_length_known,
+            **together,
+        )
+        same(many.own, straight.own, within=1e-6)
+
+
+def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
+    """Copy checkpoints, once for the workers that share them."""
+    import shutil
+
+    if workers is None or workers.rank == 0:
+        shutil.copytree(source, target)
+    if workers is not None:
+        workers.distributed.barrier()
+    return target
+
+
+class Range(detcore_estimator.MetricReducer):
+    """Smallest and largest label; merged by the chief alone."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def accumulate(self, metric: Any) -> Any:
+        self.seen += [float(value) for value in metric["labels"]]
+        return min(self.seen), max(self.seen), len(self.seen)
+
+    def cross_slot_reduce(self, per_slot_metrics: Any) -> Any:
+        lows, highs, counts = zip(*per_slot_metrics, strict=True)
+        return np.array([min(lows), max(highs), sum(counts)])
+
+
+def all_metrics(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any]:
+    is_high, looks_high = labels > 0, tf.sigmoid(predictions + 0.3 * labels)
+    of_keras = {}
+    if IS_KERAS_2:
+        of_keras["keras_mean"] = tf.keras.metrics.MeanAbsoluteError()
+        of_keras["keras_mean"].update_state(labels[:, tf.newaxis], predictions[:, tf.newaxis])
+        of_keras["keras_auc"] = tf.keras.metrics.AUC(num_thresholds=20)
+        of_keras["keras_auc"].update_state(is_high, looks_high)
+    tables = (tf.cast(is_high, tf.int64), tf.cast(looks_high > 0.5, tf.int64))
+    return {
+        "accuracy": tf1.metrics.accuracy(*tables),
+        "auc": tf1.metrics.auc(is_high, looks_high, num_thresholds=20),
+        "precision": tf1.metrics.precision(*tables),
+        "recall": tf1.metrics.recall(*tables),
+        "rmse": tf1.metrics.root_mean_squared_error(labels, predictions),
+        "iou": tf1.metrics.mean_iou(*tables, num_classes=2),
+        "mean_tensor": tf1.metrics.mean(labels),
+        **of_keras,
+        "exact": context.make_metric([labels, predictions], ordered_mean, np.float64),
+        "range": context.make_metric({"labels": labels}, Range(), np.float64),
+        "auroc": context.make_metric(
+            {"labels": is_high, "predictions": labels * 0.5}, detcore_estimator_auroc(), np.float64
+        ),
+    }
+
+
+def detcore_estimator_auroc() -> Any:
+    from detcore.metrics import AUROC
+
+    return AUROC()
+
+
+def ordered_mean(batches: Any) -> Any:
+    labels = np.concatenate([labels for labels, _ in batches]).astype(np.float64)
+    return np.sort(labels).sum() / len(labels)
+
+
+def validated(context: Any, **trial: Any) -> Any:
+    controller = EstimatorController(
+        Linear(context, train_op=sgd, batch=4, metrics=all_metrics, **trial), context
+    )
+    try:
+        return controller.validate()
+    finally:
+        controller.close()
+
+
+def check_validation(workers: Workers, folder: Path) -> None:
+    """Metrics over workers are those of one worker over the same data."""
+    cases = [(96, 8), (29, 4), (workers.size + 1, 2), (1, 3)]
+    for num_records, batch in cases:
+        trial = {"num_eval_records": num_records, "eval_batch": batch}
+        together = validated(workers.context(), **trial)
+        alone = validated(workers.context(alone=True), **trial)
+        assert together.n_records == alone.n_records == num_records
+        assert together.metrics.keys() == alone.metrics.keys()
+        for name, value in alone.metrics.items():
+            exact = name.split("/")[0] in ("exact", "range", "auroc", "global_step")
+            found = together.metrics[name]
+            if exact:
+                np.testing.assert_allclose(
+                    found, value, rtol=1e-12, atol=0, err_msg=f"{name} {num_records}"
+                )
+            else:
+                np.testing.assert_allclose(
+                    found, value, rtol=1e-6, atol=1e-6, err_msg=f"{name} {num_records}"
+                )
+        assert (
+            all(
+                each == together.metrics for each in workers.distributed.allgather(together.metrics)
+            )
+            or num_records == 1
+        )
+
+
+def check_no_validation_data(workers: Workers, folder: Path) -> None:
+    """Without a record on any worker it is an error on all of them."""
+    with raises("gave no batch"):
+        validated(workers.context(), num_eval_records=0)
+
+
+def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
+    """A largest value is averaged by records, with a warning; a text is refused."""
+
+    def largest(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any]:
+        seen = tf1.get_variable(
+            "largest",
+            [],
+            initializer=tf1.zeros_initializer(),
+            trainable=False,
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES],
+        )
+        update = seen.assign(tf.maximum(seen, tf.reduce_max(labels)))
+        return {"largest": (seen.read_value(), update)}
+
+    context = workers.context()
+    controller = EstimatorController(
+        Linear(context, train_op=sgd, batch=4, metrics=largest, num_eval_records=29), context
+    )
+    result = controller.validate()
+    controller.close()
+    shards = [Y[:29][rank :: workers.size] for rank in range(workers.size)]
+    expected = sum(len(shard) * max(shard.max(), 0) for shard in shards) / 29
+    np.testing.assert_allclose(result.metrics["largest"], expected, rtol=1e-6)
+
+
+class raises:
+    """An error of detcore whose message has all these parts."""
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = parts
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        from detcore.errors import DetcoreError
+
+        assert isinstance(error, DetcoreError), f"raised {error!r}"
+        for part in self.parts:
+            assert part in str(error), f"{part!r} is not in {error}"
+        return True
+
+
+def main(results: Path, folder: Path, names: list[str]) -> None:
+    distributed = DistributedContext.from_env()
+    prepare_worker(
+        PrepareOptions(
+            seed=SEED,
+            rank=distributed.rank,
+            world_size=distributed.size,
+            local_rank=distributed.local_rank,
+            local_world_size=distributed.local_size,
+        )
+    )
+    workers = Workers(distributed, folder)
+    told: dict[str, str] = {}
+    for name in names:
+        place = folder / name
+        if distributed.rank == 0:
+            place.mkdir(parents=True)
+        distributed.barrier()
+        problem = ""
+        try:
+            globals()[name](workers, place)
+        except Exception:  # noqa: BLE001  (told to the test that asks)
+            problem = traceback.format_exc()
+        problems = distributed.allgather(problem)
+        told[name] = "\n".join(f"rank {r}: {text}" for r, text in enumerate(problems) if text)
+        if told[name] and distributed.rank == 0:
+            print(name, told[name], flush=True)
+    if distributed.rank == 0:
+        results.write_text(json.dumps(told), encoding="utf-8")
+    distributed.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
