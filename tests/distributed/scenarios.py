@@ -307,7 +307,7 @@ def two_jobs(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 def strangers(rank: int, size: int, options: dict[str, Any]) -> Any:
     """Rank 1 first comes as a stranger in many ways, then as itself."""
-    options["context"] = {"key": "secret", "connect_timeout_s": 15, "chief_ip": "127.0.0.1",
+    options["context"] = {"key": "secret", "connect_timeout_s": 60, "chief_ip": "127.0.0.1",
                           "pub_port": options["port"]}  # fmt: skip
     options["nodes"] = [1, 1]
     if rank == 0:
