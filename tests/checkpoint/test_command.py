@@ -115,7 +115,7 @@ def test_verify(run: Any, uuids: list[str], home: Path) -> None:
     result = run("verify", uuids[0])
     assert result.exit_code == 1
     assert f"{uuids[0]}: nothing: is missing" in result.stdout
-    assert f"{uuids[0]}: variables/a[0]: has changed: its SHA-256 is" in result.stdout
+    assert f"{uuids[0]}: variables/a[0]: has changed: its digest is" in result.stdout
     results = json.loads(run("verify", "--all", "--json").stdout)
     assert [len(each["faults"]) for each in results] == [2, 0]
     assert run("verify", "--all").exit_code == 1

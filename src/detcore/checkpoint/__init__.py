@@ -16,6 +16,7 @@ from detcore.checkpoint._manifest import (
     read_manifest,
 )
 from detcore.checkpoint._recover import recover_checkpoints
+from detcore.checkpoint._repair import Repair, repair_checkpoint
 from detcore.checkpoint._source import CheckpointSource, find_source, pin_source
 from detcore.checkpoint._verify import Fault, verify_checkpoint
 
@@ -28,6 +29,7 @@ __all__ = [
     "DownloadMode",
     "Fault",
     "Manifest",
+    "Repair",
     "delete_checkpoint",
     "download_checkpoint",
     "find_source",
@@ -36,5 +38,6 @@ __all__ = [
     "pin_source",
     "read_manifest",
     "recover_checkpoints",
+    "repair_checkpoint",
     "verify_checkpoint",
 ]

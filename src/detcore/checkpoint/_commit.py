@@ -30,7 +30,7 @@ def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
 def put_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
     """Copy files to a checkpoint that is not committed yet."""
     pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
-    digests = storage.put_tree(pairs)
+    digests = storage.put_tree(pairs) if pairs else {}
     make_folders(storage, uuid, scan.directories)
     return _named(uuid, digests)
 
@@ -46,7 +46,7 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
 def seal_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
     """Digest files that were written in place, and bring them safely to the disk."""
     keys = [f"{uuid}/{name}" for name in scan.files]
-    return _named(uuid, storage.digest_tree(keys, make_durable=True))
+    return _named(uuid, storage.digest_tree(keys, make_durable=True)) if keys else {}
 
 
 def add_metadata(

@@ -14,11 +14,10 @@ from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._sharded import ShardedSaver
-from detcore.checkpoint._shared import download_shared, restored
 from detcore.errors import ContextStateError, InvalidCheckpointError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint._sharded import ShardedSaver
     from detcore.database import Database
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
@@ -72,7 +71,6 @@ class CheckpointContext:
         self._saver = Saver(
             storage=storage, database=database, owner=owner, parent=parent, on_saved=on_saved
         )
-        self._sharded_saver = ShardedSaver(self._saver, storage, distributed)
 
     def upload(
         self,
@@ -103,7 +101,7 @@ class CheckpointContext:
         """
         if shard:
             folder = None if ckpt_dir is None else Path(ckpt_dir)
-            return self._sharded_saver.upload(folder, metadata, self.versions, selector)
+            return self._sharded_saver().upload(folder, metadata, self.versions, selector)
         self._check_caller("upload")
         if ckpt_dir is None:
             raise InvalidCheckpointError(
@@ -138,6 +136,8 @@ class CheckpointContext:
             CheckpointNotFoundError: If there is no such checkpoint.
             CheckpointCorruptError: If a file is missing or has changed; it is named.
         """
+        from detcore.checkpoint._shared import download_shared
+
         _check_mode(download_mode)
         folder = Path(ckpt_dir)
         if download_mode is DownloadMode.LocalWorkersShareDownload:
@@ -172,7 +172,7 @@ class CheckpointContext:
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
         if shard:
-            with self._sharded_saver.saving(metadata, self.versions) as (path, uuid):
+            with self._sharded_saver().saving(metadata, self.versions) as (path, uuid):
                 yield path, uuid
             return
         self._check_caller("store_path")
@@ -207,6 +207,8 @@ class CheckpointContext:
             CheckpointNotFoundError: If there is no such checkpoint.
             CheckpointCorruptError: If a file is missing or has changed; it is named.
         """
+        from detcore.checkpoint._shared import restored
+
         _check_mode(download_mode)
         is_shared = download_mode is DownloadMode.LocalWorkersShareDownload
         sharing = self._distributed if is_shared else None
@@ -258,6 +260,11 @@ class CheckpointContext:
             CheckpointNotFoundError: If there is no such checkpoint.
         """
         return self._saver.describe(storage_id)
+
+    def _sharded_saver(self) -> ShardedSaver:
+        from detcore.checkpoint._sharded import ShardedSaver
+
+        return ShardedSaver(self._saver, self._storage, self._distributed)
 
     def _check_caller(self, name: str) -> None:
         rank = self._distributed.rank

@@ -81,7 +81,9 @@ def download_checkpoint(
 def _fetch(storage: StorageBackend, manifest: Manifest, names: list[str], target: Path) -> None:
     prefix = f"{manifest.uuid}/"
     try:
-        digests = storage.get_tree([(target / name, prefix + name) for name in names])
+        digests = storage.get_tree(
+            [(target / name, prefix + name) for name in names], algorithm=manifest.algorithm
+        )
     except FileNotFoundError as error:
         there = {entry.key for entry in storage.list(manifest.uuid)}
         missing = [Fault(name, "is missing") for name in names if prefix + name not in there]

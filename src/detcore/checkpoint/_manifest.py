@@ -63,7 +63,7 @@ class Manifest:
         algorithms = sorted({digest.algorithm for digest in self.files.values()})
         if len(algorithms) > 1:
             raise ValueError(f"checkpoint {self.uuid} mixes the digests {', '.join(algorithms)}")
-        return algorithms[0] if algorithms else DEFAULT_ALGORITHM
+        return algorithms[0] if algorithms else _ALGORITHMS[0]
 
     @property
     def size_bytes(self) -> int:

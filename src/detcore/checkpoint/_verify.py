@@ -22,10 +22,12 @@ class Fault:
     Attributes:
         name: The file, below the checkpoint.
         reason: What is wrong with it.
+        is_stray: Whether it is a file that does not belong to the checkpoint, which harms nothing.
     """
 
     name: str
     reason: str
+    is_stray: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -49,7 +51,7 @@ def verify_checkpoint(storage: StorageBackend, uuid: str) -> list[Fault]:
     there = _sizes(storage, uuid)
     faults = _compare(storage, manifest, there, manifest.files)
     for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
-        faults.append(Fault(name, "is not in the manifest"))
+        faults.append(Fault(name, "is not in the manifest", is_stray=True))
     faults.extend(_missing_directories(storage, manifest))
     return sorted(faults, key=lambda fault: fault.name)
 
@@ -117,7 +119,9 @@ def _compare(
             faults.append(Fault(name, f"has {there[name]} bytes instead of {expected}"))
         else:
             whole.append(name)
-    digests = storage.digest_tree([f"{manifest.uuid}/{name}" for name in whole])
+    digests = storage.digest_tree(
+        [f"{manifest.uuid}/{name}" for name in whole], algorithm=manifest.algorithm
+    )
     for name in whole:
         reason = _difference(digests[f"{manifest.uuid}/{name}"], manifest.files[name])
         if reason:
@@ -128,8 +132,8 @@ def _compare(
 def _difference(found: FileDigest, expected: FileDigest) -> str | None:
     if found.size != expected.size:
         return f"has {found.size} bytes instead of {expected.size}"
-    if found.sha256 != expected.sha256:
-        return f"has changed: its SHA-256 is {found.sha256[:12]}..., not {expected.sha256[:12]}..."
+    if found != expected:
+        return f"has changed: its digest is {found.value[:12]}..., not {expected.value[:12]}..."
     return None
 
 

@@ -34,7 +34,7 @@ __all__ = ["checkpoint_group"]
 
 _EXIT_FAULTY = 1
 _READABLE = ("COMPLETED", "PARTIALLY_DELETED")
-_SHOWN = ("ACTIVE", *_READABLE)
+_SHOWN = ("ACTIVE", "DAMAGED", *_READABLE)
 
 _EXAMPLES = """
 \b
@@ -42,12 +42,13 @@ Examples:
   detcore checkpoint list --experiment 3
   detcore checkpoint download 6d1c -o model/      the beginning of a UUID will do
   detcore checkpoint verify --all
+  detcore checkpoint repair --all                 records follow what is in the storage
   detcore checkpoint delete 6d1c --dry-run
 
 \b
 Exit codes:
-  0    done; for verify: everything is as it was saved
-  1    an error; for verify: something is missing or has changed
+  0    done; for verify and repair: everything is as it was saved
+  1    an error; for verify and repair: something is missing or has changed
 """
 
 
@@ -218,6 +219,62 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
 
 
 @checkpoint_group.command()
+@click.argument("uuid", required=False)
+@click.option("--all", "repair_all", is_flag=True, help="Look at every checkpoint there is.")
+@click.option("--remove-strays", is_flag=True, help="Remove files that are none of a checkpoint.")
+@click.pass_context
+def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
+    """Bring the records in line with what is in the storage.
+
+    What a killed process left half saved or half deleted is settled. A checkpoint whose files are
+    missing or have changed is recorded as DAMAGED, and no trial is resumed from it; once its files
+    are back it is COMPLETED again.
+    """
+    if (uuid is None) != repair_all:
+        raise click.UsageError("give a UUID, or --all (one of the two)")
+    is_faulty = False
+    with _open_store(context.obj) as store:
+        one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
+        _settle(store, one or store.database.list_checkpoints())
+        records = store.database.list_checkpoints()
+        wanted = {record.uuid for record in one or records}
+        for record in records:
+            if record.uuid in wanted and record.state in ("DAMAGED", *_READABLE):
+                is_faulty |= _repair(store, record, remove_strays=remove_strays)
+    context.exit(_EXIT_FAULTY if is_faulty else 0)
+
+
+def _settle(store: _Store, records: list[CheckpointRecord]) -> None:
+    """Settle what processes that are gone left of these checkpoints' trials."""
+    from detcore.checkpoint import recover_checkpoints
+
+    trials = {
+        (record.trial_id, record.storage_url): record
+        for record in records
+        if record.state in ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
+    }
+    for (trial_id, _), record in trials.items():
+        if store.database.run_is_alive(trial_id) is False:
+            recover_checkpoints(store.database, store.storage(record), trial_id)
+
+
+def _repair(store: _Store, record: CheckpointRecord, *, remove_strays: bool) -> bool:
+    """Repair one checkpoint and say what was found; return whether it is damaged."""
+    from detcore.checkpoint import repair_checkpoint
+
+    done = repair_checkpoint(
+        store.database, store.storage(record), record, remove_strays=remove_strays
+    )
+    changed = f", recorded as {done.state}" if done.state != record.state else ""
+    click.echo(f"{record.uuid}: {'damaged' if done.faults else 'whole'}{changed}")
+    for fault in done.faults:
+        click.echo(f"  {fault}")
+    for name in done.strays:
+        click.echo(f"  {name}: none of it{', removed' if done.removed else ''}")
+    return bool(done.faults)
+
+
+@checkpoint_group.command()
 @click.argument("uuid")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
@@ -254,6 +311,7 @@ def _readable(store: _Store, uuid: str) -> CheckpointRecord:
         return record
     why = {
         "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
+        "DAMAGED": "is damaged (see detcore checkpoint repair)",
         "DELETED": "was deleted",
         "DELETING": "was being deleted when its process ended",
     }
@@ -316,7 +374,7 @@ def _print_description(
     click.echo(json.dumps(record.metadata, indent=2))
     print_heading("files")
     print_table(
-        [Column("name", wrap=True), Column("size", align="right"), Column("sha256")],
+        [Column("name", wrap=True), Column("size", align="right"), Column("digest")],
         [
             [name, format_bytes(size), _digest(manifest, name)]
             for name, size in sorted(record.resources.items())
@@ -330,7 +388,7 @@ def _num_files(record: CheckpointRecord) -> int:
 
 def _digest(manifest: Manifest | None, name: str) -> str:
     digest = manifest.files.get(name) if manifest is not None else None
-    return digest.sha256[:16] if digest is not None else "-"
+    return digest.value[:16] if digest is not None else "-"
 
 
 def _plain(record: CheckpointRecord) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from detcore.errors import DatabaseError, NotFoundError
 __all__ = ["CheckpointQueries"]
 
 ACTIVE, COMPLETED = "ACTIVE", "COMPLETED"
+DAMAGED = "DAMAGED"
 PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED"
 _LISTED = 10
 
@@ -117,6 +118,16 @@ class CheckpointQueries(Queries):
         self._update_checkpoint(
             uuid, state=DELETING, resources=encode_document({}), deleted_at=now()
         )
+
+    def checkpoint_damaged(self, uuid: str) -> None:
+        """Record that files of a checkpoint are missing or have changed (state DAMAGED).
+
+        Nothing is resumed from it any more. `checkpoint_committed` takes it back.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+        """
+        self._update_checkpoint(uuid, state=DAMAGED)
 
     def get_checkpoint(self, uuid: str) -> CheckpointRecord:
         """Return a checkpoint, whatever its state.

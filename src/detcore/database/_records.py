@@ -143,7 +143,8 @@ class CheckpointRecord:
     """A checkpoint.
 
     Attributes:
-        state: ACTIVE (being written), COMPLETED, PARTIALLY_DELETED, DELETING or DELETED.
+        state: ACTIVE (being written), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or
+            DELETED.
         metadata: What was saved with it.
         resources: Its files and their sizes in bytes.
     """

@@ -174,6 +174,7 @@ class _Run:
         self._model_dir = record.model_dir
         self._test_mode = test_mode
         self._error: str | None = None
+        self._damaged: tuple[str, str] | None = None
         self._was_cut_short = False
 
     def run(self) -> ExperimentResult:
@@ -183,6 +184,9 @@ class _Run:
         try:
             with _Interrupts() as interrupts:
                 state = self._run_trial(interrupts)
+                while self._damaged is not None and not interrupts.was_interrupted:
+                    self._give_up_checkpoint(*self._damaged)
+                    state = self._run_trial(interrupts)
         finally:
             self._database.set_experiment_state(self._experiment_id, state, error=self._error)
         return self.result()
@@ -192,6 +196,7 @@ class _Run:
         info = self._trial_info(trial.id)
         listener = self._settings.listener
         manager = self._settings.plugins
+        self._error, self._damaged = None, None
         slots = _slots(info.config)
         _tell_if_crowded(slots, listener)
         workers = LocalLauncher().start(
@@ -216,6 +221,8 @@ class _Run:
                     continue
                 if event.type == "finished" and event.fields.get("error"):
                     self._error = str(event.fields["error"])
+                if event.type == "damaged":
+                    self._damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
                 listener.event(info, event)
         except BaseException:
             workers.kill()
@@ -225,6 +232,26 @@ class _Run:
             self._was_cut_short = interrupts.is_urgent and code != 0
             state = self._ended(trial.id, code, workers.first_failed)
         return state
+
+    def _give_up_checkpoint(self, uuid: str, error: str) -> None:
+        """Record that a checkpoint cannot be restored, and say what is done instead.
+
+        Raises:
+            RunError: If there is no other one: training again from the start is not what was asked.
+        """
+        self._database.checkpoint_damaged(uuid)
+        trial = self._database.list_trials(self._experiment_id)[0]
+        other = self._database.latest_checkpoint(trial.id)
+        what = error.splitlines()[0]
+        if other is None:
+            raise RunError(
+                f"{what}\nIt was the only checkpoint of trial {trial.id}, so there is nothing to "
+                "go on from.\nIf its files can be brought back: detcore checkpoint repair "
+                f"{uuid}; else start the experiment again."
+            )
+        self._settings.listener.notice(
+            f"{what} Going on from the one before: {other.uuid}, {other.steps_completed} batches"
+        )
 
     def _ended(self, trial_id: int, code: int, first_failed: int | None) -> ExperimentState:
         """Record how the workers ended, whatever they were able to say themselves."""
@@ -322,6 +349,11 @@ class _Interrupts:
         self.is_urgent = False
         self._forwarded = False
         self._before: dict[int, Any] = {}
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether any of the signals has come."""
+        return bool(self._received)
 
     def __enter__(self) -> _Interrupts:
         for number in self._NUMBERS:

@@ -9,7 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidExperimentError
+from detcore.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    InvalidExperimentError,
+)
 from detcore.trial._clock import Clock, ClockSettings
 from detcore.trial._code import list_code
 from detcore.trial._context import TrialContext, TrialSetup
@@ -318,9 +322,14 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
     if info is None or info.latest_checkpoint is None:
         start_from_source(core, controller, framework)
         return {}
-    with core.checkpoint.restore_path(info.latest_checkpoint) as path:
-        state = read_clock(Path(path), info.latest_checkpoint)
-        controller.restore(Path(path))
+    try:
+        with core.checkpoint.restore_path(info.latest_checkpoint) as path:
+            state = read_clock(Path(path), info.latest_checkpoint)
+            controller.restore(Path(path))
+    except (CheckpointCorruptError, CheckpointNotFoundError) as error:
+        # The runner then goes on from the one before.
+        core.events.send("damaged", uuid=info.latest_checkpoint, error=str(error))
+        raise
     return state
 
 

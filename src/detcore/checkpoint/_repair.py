@@ -1,0 +1,71 @@
+"""Bringing the records in line with what the storage holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from detcore.checkpoint._manifest import read_manifest
+from detcore.checkpoint._verify import Fault, verify_checkpoint
+
+if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord, Database
+    from detcore.storage import StorageBackend
+
+__all__ = ["Repair", "repair_checkpoint"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repair:
+    """What was found of a checkpoint, and done about it.
+
+    Attributes:
+        state: What it is recorded as now.
+        faults: What is wrong with its files.
+        strays: Files in its folder that are none of it.
+        removed: Whether the strays were removed.
+    """
+
+    state: str
+    faults: tuple[Fault, ...]
+    strays: tuple[str, ...]
+    removed: bool
+
+
+def repair_checkpoint(
+    database: Database,
+    storage: StorageBackend,
+    record: CheckpointRecord,
+    *,
+    remove_strays: bool = False,
+) -> Repair:
+    """Read a checkpoint, and record whether it can be used.
+
+    One that is whole becomes COMPLETED, also if it was DAMAGED before (its files are back);
+    one that is not becomes DAMAGED, so that no trial is resumed from it.
+
+    Args:
+        database: Where it is recorded.
+        storage: Where it is.
+        record: Which: COMPLETED, DAMAGED or PARTIALLY_DELETED.
+        remove_strays: Whether to remove files that are none of the checkpoint.
+    """
+    found = verify_checkpoint(storage, record.uuid)
+    strays = tuple(fault.name for fault in found if fault.is_stray)
+    faults = tuple(fault for fault in found if not fault.is_stray)
+    if strays and remove_strays:
+        storage.delete(f"{record.uuid}/{name}" for name in strays)
+    state = record.state
+    if faults and state != "DAMAGED":
+        database.checkpoint_damaged(record.uuid)
+        state = "DAMAGED"
+    elif not faults and state == "DAMAGED":
+        manifest = read_manifest(storage, record.uuid)
+        database.checkpoint_committed(
+            record.uuid,
+            metadata=manifest.metadata,
+            resources=manifest.resources(),
+            steps_completed=manifest.steps_completed,
+        )
+        state = "COMPLETED"
+    return Repair(state, faults, strays, removed=bool(strays) and remove_strays)
