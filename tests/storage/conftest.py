@@ -1,25 +1,69 @@
-"""Every kind of storage back end that needs no server."""
+"""Every kind of storage back end, those over a network with a real server."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
 from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore_storage import GcsStorage, S3Storage
 
 
-@pytest.fixture(params=["local", "memory", "file through fsspec"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageBackend]:
-    backend: StorageBackend
-    if request.param == "local":
-        backend = LocalStorage(tmp_path / "root")
-    elif request.param == "memory":
-        backend = FsspecStorage(f"memory://{uuid.uuid4().hex}/runs")
-    else:
-        backend = FsspecStorage((tmp_path / "root").as_uri())
+@pytest.fixture(scope="session")
+def weed_url() -> Iterator[str]:
+    """The address of a SeaweedFS server."""
+    with seaweedfs() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    """The address of a moto server."""
+    with moto() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def gcs_url() -> Iterator[str]:
+    """The address of a fake-gcs-server."""
+    with gcs_server() as url:
+        yield url
+
+
+KINDS = ["local", "memory", "file through fsspec", "s3 obstore", "s3 s3fs", "moto", "gcs"]
+OVER_A_NETWORK = ["s3 obstore", "s3 s3fs", "gcs"]
+Open = Callable[..., StorageBackend]
+
+
+@pytest.fixture
+def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """A function that opens a back end of a kind, twice the same one if asked twice."""
+    prefix = f"{uuid.uuid4().hex}/runs"
+
+    def open_it(kind: str, **fields: object) -> StorageBackend:
+        if kind == "local":
+            return LocalStorage(tmp_path / "root")
+        if kind == "memory":
+            return FsspecStorage(f"memory://{prefix}")
+        if kind == "file through fsspec":
+            return FsspecStorage((tmp_path / "root").as_uri())
+        if kind == "gcs":
+            return GcsStorage(gcs_settings(request.getfixturevalue("gcs_url"), prefix, **fields))
+        server = "moto_url" if kind == "moto" else "weed_url"
+        engine = "s3fs" if kind == "s3 s3fs" else "obstore"
+        url = request.getfixturevalue(server)
+        return S3Storage(s3_settings(url, prefix, **{"engine": engine, **fields}))
+
+    return open_it
+
+
+@pytest.fixture(params=KINDS)
+def storage(request: pytest.FixtureRequest, open_kind: Open) -> Iterator[StorageBackend]:
+    backend = open_kind(request.param)
     yield backend
     backend.delete(entry.key for entry in backend.list())
     backend.close()
@@ -32,8 +76,9 @@ def folder(tmp_path: Path) -> Path:
     (root / "a" / "b").mkdir(parents=True)
     (root / "empty.bin").write_bytes(b"")
     (root / "large.bin").write_bytes(bytes(range(256)) * 20_000)
+    (root / "parts.bin").write_bytes(bytes(range(251)) * 90_000)
     for index in range(150):
         (root / "a" / f"small-{index}").write_bytes(b"x" * index)
     (root / "a" / "b" / "[1]*?.txt").write_text("a name that is no pattern")
-    (root / "a" / "b" / "with space, ümlaut and \n newline").write_text("text")
+    (root / "a" / "b" / "with space, ümlaut and 100%41").write_text("text")
     return root

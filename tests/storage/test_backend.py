@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ def test_what_was_put_comes_back_with_its_digest(
     put = storage.put_tree(pairs)
     for path, key in pairs:
         data = path.read_bytes()
-        assert put[key] == FileDigest(len(data), hashlib.sha256(data).hexdigest())
+        assert put[key] == FileDigest(len(data), xxhash.xxh3_128(data).hexdigest(), "xxh3_128")
     targets = [(tmp_path / "back" / str(index), key) for index, (_, key) in enumerate(pairs)]
     assert storage.get_tree(targets) == put
     assert storage.digest_tree([key for _, key in pairs], make_durable=True) == put
@@ -109,6 +109,12 @@ def test_the_root_itself_is_never_deleted(storage: StorageBackend) -> None:
         ("a/", "empty or '.' part"),
         ("a\0b", "NUL"),
         ("a\udcff", "UTF-8"),
+        ("a\nb", "control character"),
+        ("\x1b[2J", "control character"),
+        ("a\x9b1m", "control character"),
+        ("a" * 256, "255 bytes"),
+        ("ü" * 128, "255 bytes"),
+        ("/".join(["a" * 200] * 6), "1205 bytes"),
     ],
 )
 def test_unsafe_keys_are_refused_everywhere(
@@ -134,12 +140,17 @@ def test_unsafe_keys_are_refused_everywhere(
     assert not (tmp_path / "got").exists()
 
 
+# SeaweedFS takes a backslash for a slash; that a save notices is tested with the servers.
 SAFE = st.text(
-    st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="/\\"),
+    min_size=1,
+    max_size=8,
 ).filter(lambda name: name not in (".", ".."))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(parts=st.lists(SAFE, min_size=1, max_size=3), data=st.binary(max_size=50))
 def test_any_safe_name_keeps_its_content(
     storage: StorageBackend, parts: list[str], data: bytes

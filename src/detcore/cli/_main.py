@@ -59,6 +59,7 @@ COMMANDS = {
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
     ),
+    "storage": _Lazy("detcore.cli._storage:storage_group", "Try out a checkpoint storage."),
     "config": _Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
     "data": _Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
     "plugins": _Lazy("detcore.cli._plugins:plugins_group", "List plugins and find their faults."),

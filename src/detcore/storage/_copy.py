@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
-from detcore.storage._protocol import FileDigest, Progress
+from detcore.storage._digest import Digester, read_chunks
+from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest, Progress
 
-if TYPE_CHECKING:
-    from pathlib import Path
+__all__ = ["Sink", "copy_stream", "run_all"]
 
-__all__ = ["Sink", "copy_stream", "digest_file", "digest_stream", "run_all"]
-
-CHUNK_BYTES = 1 << 20
 _WORKERS = 4
 # Below this size the interpreter's lock costs more than a second thread brings (measured: one
 # thread digests small files 2.7 times as fast as two).
@@ -27,41 +23,42 @@ T = TypeVar("T")
 class Sink(Protocol):
     """Where bytes go."""
 
-    def write(self, data: bytes, /) -> int | None:
+    def write(self, data: bytes | memoryview, /) -> int | None:
         """Take bytes."""
 
 
-def copy_stream(source: BinaryIO, sink: Sink, progress: Progress | None = None) -> FileDigest:
-    """Copy a stream to another, and return the digest of what was copied."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := source.read(CHUNK_BYTES):
-        digest.update(chunk)
-        sink.write(chunk)
-        size += len(chunk)
+def copy_stream(
+    source: BinaryIO,
+    sink: Sink | None,
+    progress: Progress | None = None,
+    *,
+    algorithm: str = DEFAULT_ALGORITHM,
+) -> FileDigest:
+    """Copy a stream to another (None: only read it), and return the digest of what was copied."""
+    digester = Digester(algorithm)
+    for chunk in read_chunks(source):
+        digester.update(chunk)
+        if sink is not None:
+            _write_all(sink, chunk)
         if progress is not None:
             progress(len(chunk))
-    return FileDigest(size, digest.hexdigest())
+    return digester.result()
 
 
-def digest_stream(source: BinaryIO) -> FileDigest:
-    """Return the digest of a stream's rest."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := source.read(CHUNK_BYTES):
-        digest.update(chunk)
-        size += len(chunk)
-    return FileDigest(size, digest.hexdigest())
-
-
-def digest_file(path: Path) -> FileDigest:
-    """Return the digest of a local file."""
-    with open(path, "rb") as file:
-        return digest_stream(file)
+def _write_all(sink: Sink, data: bytes | memoryview) -> None:
+    """Write all of it: a file that is not buffered may take a part."""
+    size = len(data)
+    written = sink.write(data)
+    while written is not None and written < size:
+        written += sink.write(memoryview(data)[written:]) or 0
 
 
 def run_all(
-    work: Callable[[T], FileDigest], items: Sequence[T], sizes: Sequence[int]
+    work: Callable[[T], FileDigest],
+    items: Sequence[T],
+    sizes: Sequence[int],
+    *,
+    workers: int | None = None,
 ) -> list[FileDigest]:
     """Apply `work` to all items, large ones in parallel, small ones in batches.
 
@@ -71,6 +68,7 @@ def run_all(
         work: Called once per item, from any thread.
         items: What to work on.
         sizes: Bytes of each item, to share them out; a guess will do.
+        workers: Threads at most; default: some for each processor.
 
     Returns:
         The results, in the order of the items.
@@ -86,7 +84,7 @@ def run_all(
         for index in batch:
             results[index] = work(items[index])
 
-    workers = min(_WORKERS, len(batches), 2 * (os.cpu_count() or 1))
+    workers = min(workers or min(_WORKERS, 2 * (os.cpu_count() or 1)), len(batches))
     with ThreadPoolExecutor(workers, thread_name_prefix="detcore-storage") as pool:
         futures = [pool.submit(run, batch) for batch in batches]
         try:

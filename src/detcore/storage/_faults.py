@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 from collections.abc import Iterator
 
 from detcore.errors import DetcoreError, StorageError, StorageFullError
 
-__all__ = ["is_full", "means_exists", "translated"]
+__all__ = ["is_full", "is_transient", "means_exists", "translated"]
+
+# Libraries under fsspec whose own errors tell of the network or the store.
+_CLIENTS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
+# What trying again cannot change.
+_PERMANENT = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+_PERMANENT_NUMBERS = frozenset({errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS})
+_PERMANENT_NAMES = frozenset(
+    {
+        "AlreadyExistsError",
+        "DefaultCredentialsError",
+        "InvalidPathError",
+        "NoCredentialsError",
+        "NotFoundError",
+        "NotSupportedError",
+        "ParamValidationError",
+        "PartialCredentialsError",
+        "PermissionDeniedError",
+        "PreconditionError",
+        "ProfileNotFound",
+        "UnauthenticatedError",
+        "UnknownConfigurationKeyError",
+    }
+)
+_PATIENCE = (408, 429)
 
 # EFBIG is what a file size limit (ulimit -f) gives where a full disk gives ENOSPC.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -17,6 +48,44 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def is_full(error: BaseException) -> bool:
     """Whether an error means that there is no room left."""
     return isinstance(error, OSError) and error.errno in _FULL
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again may help: resets, timeouts, throttling, a server's own faults."""
+    if isinstance(error, (DetcoreError, *_PERMANENT)) or is_full(error):
+        return False
+    if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
+        return True
+    status = _status(error)
+    if status is not None:
+        return status >= 500 or status in _PATIENCE
+    if isinstance(error, OSError):
+        return error.errno not in _PERMANENT_NUMBERS
+    return _is_of_a_client(error) and type(error).__name__ not in _PERMANENT_NAMES
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the HTTP status that an error tells of, if it does."""
+    for candidate in (error, error.__cause__):
+        response = getattr(candidate, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(status, int):
+                return status
+        for name in ("status", "code"):
+            status = getattr(candidate, name, None)
+            if isinstance(status, int) and 400 <= status < 600:
+                return status
+    return None
+
+
+def _text(error: BaseException) -> str:
+    """Return an error's own text; obstore repeats all of it for developers."""
+    return " ".join(str(error).partition("Debug source")[0].split()).rstrip(".")
+
+
+def _is_of_a_client(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _CLIENTS
 
 
 def means_exists(error: BaseException) -> bool:
@@ -55,3 +124,10 @@ def translated(what: str, url: str) -> Iterator[None]:
         if isinstance(error, PermissionError):
             hint = "This user may not do that there; check the owner and mode of the folder."
         raise StorageError(f"{what} failed in {url}: {error}.\n{hint}") from error
+    except Exception as error:
+        if not (_is_of_a_client(error) or isinstance(error, asyncio.TimeoutError)):
+            raise
+        raise StorageError(
+            f"{what} failed in {url}: {type(error).__name__}: {_text(error)}.\n"
+            "Check the address, the credentials and the network: detcore storage check URL"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterable, Sequence
@@ -9,12 +10,27 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from detcore.errors import ConfigError, StorageError
-from detcore.storage._copy import copy_stream, digest_stream, run_all
+from detcore.storage._bulk import LARGE_BYTES, BulkTransfers
+from detcore.storage._copy import Sink, copy_stream, run_all
 from detcore.storage._faults import means_exists, translated
-from detcore.storage._keys import check_key
-from detcore.storage._protocol import Capabilities, Entry, FileDigest, Pair, Progress
+from detcore.storage._keys import check_key, check_targets
+from detcore.storage._protocol import (
+    DEFAULT_ALGORITHM,
+    Capabilities,
+    Entry,
+    FileDigest,
+    Pair,
+    Progress,
+)
+from detcore.storage._retry import RetryPolicy
 
 __all__ = ["FsspecStorage"]
+
+# So many files are looked at one by one; for more a listing is cheaper.
+_FEW = 2
+# Large files at once: their parts under way are what a transfer takes in memory.
+_PUTS_AT_ONCE = 2
+_GETS_AT_ONCE = 3
 
 
 class FsspecStorage:
@@ -23,6 +39,9 @@ class FsspecStorage:
     Only calls that take one literal path are used: those of fsspec that take several expand
     ``*?[]`` in names, and place files differently depending on what exists already.
     """
+
+    policy = RetryPolicy()
+    """How long to try again; for file systems over a network."""
 
     def __init__(self, url: str, **options: Any) -> None:
         """Remember where the files are; nothing is connected yet.
@@ -35,6 +54,7 @@ class FsspecStorage:
         self._url = url.rstrip("/") if not url.endswith("://") else url
         self._options = options
         self._opened: tuple[int, Any, str] | None = None
+        self._parents: tuple[int, Any, str] | None = None
 
     @property
     def url(self) -> str:
@@ -60,47 +80,104 @@ class FsspecStorage:
     ) -> dict[str, FileDigest]:
         """Copy local files to keys; see `StorageBackend.put_tree`."""
         keys = [check_key(key) for _, key in pairs]
+        if not pairs:
+            return {}
         self._make_folders(keys)
+        sizes = [path.stat().st_size for path, _ in pairs]
+        bulk = self._bulk
+        is_small = [bulk is not None and size <= LARGE_BYTES for size in sizes]
+        digests: dict[str, FileDigest] = {}
+        if bulk is not None and any(is_small):
+            small = [index for index in range(len(pairs)) if is_small[index]]
+            files = [(pairs[i][0], self._path(keys[i]), sizes[i]) for i in small]
+            with translated(f"writing {_some(keys, small)}", self.url):
+                done = bulk.put_small(files, progress)
+            digests.update((keys[index], digest) for index, digest in zip(small, done, strict=True))
 
-        def put(pair: Pair) -> FileDigest:
-            path, key = pair
-            with translated(f"writing {key}", self.url), open(path, "rb") as source:
+        def put(index: int) -> FileDigest:
+            path, key = pairs[index]
+            with translated(f"writing {key}", self.url), open(path, "rb", buffering=0) as source:
                 return self._write_stream(key, source, progress)
 
-        sizes = [path.stat().st_size for path, _ in pairs]
-        return dict(zip(keys, run_all(put, pairs, sizes), strict=True))
+        large = [index for index in range(len(pairs)) if not is_small[index]]
+        workers = None if bulk is None else _PUTS_AT_ONCE
+        done = run_all(put, large, [sizes[index] for index in large], workers=workers)
+        digests.update((keys[index], digest) for index, digest in zip(large, done, strict=True))
+        return {key: digests[key] for key in keys}
 
     def get_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+        self,
+        pairs: Sequence[Pair],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
         keys = [check_key(key) for _, key in pairs]
+        check_targets([path for path, _ in pairs])
         for folder in {path.parent for path, _ in pairs}:
             folder.mkdir(parents=True, exist_ok=True)
-
-        def get(pair: Pair) -> FileDigest:
-            path, key = pair
-            with (
-                translated(f"copying {key} to {path}", self.url),
-                self._open_read(key) as source,
-                open(path, "wb") as target,
-            ):
-                return copy_stream(source, target, progress)
-
-        sizes = [self._size(key) for key in keys]
-        return dict(zip(keys, run_all(get, pairs, sizes), strict=True))
+        return self._fetch(keys, [path for path, _ in pairs], algorithm, progress)
 
     def digest_tree(
-        self, keys: Sequence[str], *, make_durable: bool = False
+        self,
+        keys: Sequence[str],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        make_durable: bool = False,
     ) -> dict[str, FileDigest]:
         """Digest stored files; see `StorageBackend.digest_tree`."""
+        return self._fetch([check_key(key) for key in keys], [None] * len(keys), algorithm, None)
 
-        def digest(key: str) -> FileDigest:
-            with translated(f"reading {key}", self.url), self._open_read(key) as source:
-                return digest_stream(source)
+    def _fetch(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> dict[str, FileDigest]:
+        """Read files, and digest them; write those that have a path."""
+        sizes = self._sizes(keys)
+        bulk = self._bulk
+        is_small = [bulk is not None and size <= LARGE_BYTES for size in sizes]
+        digests: dict[str, FileDigest] = {}
+        if bulk is not None and any(is_small):
+            small = [index for index in range(len(keys)) if is_small[index]]
+            files = [(paths[i], self._path(keys[i]), sizes[i]) for i in small]
+            with translated(f"reading {_some(keys, small)}", self.url):
+                done = bulk.get_small(files, algorithm, progress)
+            digests.update((keys[index], digest) for index, digest in zip(small, done, strict=True))
 
-        sizes = [self._size(check_key(key)) for key in keys]
-        return dict(zip(keys, run_all(digest, keys, sizes), strict=True))
+        def get(index: int) -> FileDigest:
+            key = keys[index]
+            path = paths[index]
+            with (
+                translated(f"reading {key}", self.url),
+                open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
+            ):
+                return self._read_large(key, sizes[index], sink, algorithm, progress)
+
+        large = [index for index in range(len(keys)) if not is_small[index]]
+        workers = None if bulk is None else _GETS_AT_ONCE
+        done = run_all(get, large, [sizes[index] for index in large], workers=workers)
+        digests.update((keys[index], digest) for index, digest in zip(large, done, strict=True))
+        return {key: digests[key] for key in keys}
+
+    def _read_large(
+        self,
+        key: str,
+        size: int,
+        sink: Sink | None,
+        algorithm: str,
+        progress: Progress | None,
+    ) -> FileDigest:
+        bulk = self._bulk
+        if bulk is not None:
+            return bulk.read_large(
+                self._path(key), size, sink, algorithm=algorithm, progress=progress
+            )
+        with self._open_read(key) as source:
+            return copy_stream(source, sink, progress, algorithm=algorithm)
 
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet; see `StorageBackend.create`."""
@@ -108,11 +185,11 @@ class FsspecStorage:
         path = self._path(key)
         with translated(f"creating {key}", self.url):
             # Versions of fsspec that do not know mode="create" ignore it and overwrite.
-            if self._fs.exists(path):
+            if self._call("exists", path):
                 raise FileExistsError(f"{key} exists already in {self.url}")
             try:
-                self._fs.pipe_file(path, data, mode="create")
-            except OSError as error:
+                self._call("pipe_file", path, data, mode="create")
+            except Exception as error:
                 if means_exists(error):
                     raise FileExistsError(f"{key} exists already in {self.url}") from error
                 raise
@@ -121,39 +198,47 @@ class FsspecStorage:
         """Store a small file; as atomic as the store's own put of one object."""
         self._make_folders([check_key(key)])
         with translated(f"writing {key}", self.url):
-            self._fs.pipe_file(self._path(key), data)
+            self._call("pipe_file", self._path(key), data)
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         with translated(f"reading {check_key(key)}", self.url):
-            data: bytes = self._fs.cat_file(self._path(key))
+            data: bytes = self._call("cat_file", self._path(key))
             return data
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
         root = self._path(check_key(prefix) if prefix else "")
-        fs = self._fs
-        fs.invalidate_cache()  # other processes write here too
         with translated(f"listing {prefix or 'all files'}", self.url):
+            self._fs.invalidate_cache()  # other processes write here too
             try:
-                found: dict[str, Any] = fs.find(root, detail=True)
+                found: dict[str, Any] = self._call("find", root, detail=True)
             except FileNotFoundError:
                 return []
         start = len(self._path("")) + 1
-        if root in found:  # the prefix is a file itself
+        if prefix and found.get(root, {}).get("type") == "file":
             found = {root: found[root]}
-        entries = [Entry(path[start:], int(info["size"] or 0)) for path, info in found.items()]
+        entries = [
+            Entry(path[start:], int(info["size"] or 0))
+            for path, info in found.items()
+            # Some stores list folders, too, or what tools put in the place of one.
+            if info["type"] == "file" and not path.endswith("/") and len(path) > start
+        ]
         return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files; keys that do not exist are skipped."""
-        for key in keys:
-            path = self._path(check_key(key))
-            with translated(f"deleting {key}", self.url):
-                try:
+        paths = [self._path(check_key(key)) for key in keys]
+        if not paths:
+            return
+        bulk = self._bulk
+        with translated(f"deleting {paths[0]}{' and others' * (len(paths) > 1)}", self.url):
+            if bulk is not None:
+                bulk.delete(paths)
+                return
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(path)
-                except FileNotFoundError:
-                    continue
 
     def delete_tree(self, prefix: str) -> None:
         """Delete everything below a prefix."""
@@ -180,6 +265,8 @@ class FsspecStorage:
 
     def close(self) -> None:
         """Let go of the file system; fsspec shares and closes connections itself."""
+        if self._opened is not None and self._opened[0] != os.getpid():
+            self._parents = self._opened
         self._opened = None
 
     @property
@@ -190,10 +277,11 @@ class FsspecStorage:
         """Return the file system and its root path; anew in a forked child."""
         pid = os.getpid()
         if self._opened is None or self._opened[0] != pid:
-            import fsspec
-
+            # The parent's connections are kept, unused: closing them here would wait for the
+            # parent's event loop, which does not run in this process.
+            self._parents = self._opened
             try:
-                fs, root = fsspec.core.url_to_fs(self._url, **self._options)
+                fs, root = self._connect()
             except ImportError as error:
                 raise StorageError(
                     f"the storage {self._url} needs a package that is not installed.\n{error}"
@@ -202,6 +290,27 @@ class FsspecStorage:
                 raise ConfigError(f"the storage {self._url} cannot be used: {error}") from error
             self._opened = (pid, fs, root.rstrip("/"))
         return self._opened[1], self._opened[2]
+
+    def _connect(self) -> tuple[Any, str]:
+        """Return a file system and the root's path in it."""
+        import fsspec
+
+        fs, root = fsspec.core.url_to_fs(self._url, **self._options)
+        return fs, root
+
+    @property
+    def _bulk(self) -> BulkTransfers | None:
+        """Transfers of many files at once, where the file system is asynchronous."""
+        fs = self._fs
+        return BulkTransfers(fs, self.policy) if getattr(fs, "async_impl", False) else None
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call the file system, trying again where it is a network's."""
+        bulk = self._bulk
+        if bulk is None:
+            return getattr(self._fs, name)(*args, **options)
+        method = getattr(self._fs, f"_{name}")
+        return bulk.run(lambda: method(*args, **options))
 
     def _path(self, key: str) -> str:
         root = self._open()[1]
@@ -222,6 +331,24 @@ class FsspecStorage:
                 with translated(f"making the folder {folder}", self.url):
                     self._fs.makedirs(folder, exist_ok=True)
 
-    def _size(self, key: str) -> int:
-        with translated(f"looking at {key}", self.url):
-            return int(self._fs.size(self._path(key)) or 0)
+    def _sizes(self, keys: Sequence[str]) -> Sequence[int]:
+        """Return the sizes of files.
+
+        Raises:
+            FileNotFoundError: If one does not exist.
+        """
+        if len(keys) <= _FEW:
+            with translated(f"looking at {', '.join(keys)}", self.url):
+                found = [self._call("info", self._path(key)) for key in keys]
+            return [int(info["size"] or 0) for info in found]
+        common = os.path.commonpath([key.rpartition("/")[0] for key in keys])
+        there = {entry.key: entry.size for entry in self.list(common)}
+        for key in keys:
+            if key not in there:
+                raise FileNotFoundError(f"there is no {key} in {self.url}")
+        return [there[key] for key in keys]
+
+
+def _some(keys: Sequence[str], indices: Sequence[int]) -> str:
+    more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+    return f"{keys[indices[0]]}{more}"

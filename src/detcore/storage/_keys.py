@@ -1,18 +1,29 @@
-"""Which keys are safe."""
+"""Which keys are safe, and which of them can be files side by side."""
 
 from __future__ import annotations
 
+import os
+import unicodedata
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 from detcore.errors import UnsafePathError
 
-__all__ = ["check_key"]
+__all__ = ["check_key", "check_targets"]
+
+# What every file system of today takes for one name, and S3 and GCS for a whole key.
+_MOST_PART_BYTES = 255
+_MOST_KEY_BYTES = 1024
 
 
 def check_key(key: str) -> str:
     """Return a key, if it names something below a root whatever the root is.
 
     Raises:
-        UnsafePathError: If it is empty or absolute, holds a NUL or an empty, ``.`` or ``..`` part,
-            or cannot be written in UTF-8.
+        UnsafePathError: If it is empty or absolute, holds a control character (such as NUL or a
+            newline) or an empty, ``.`` or ``..`` part, cannot be written in UTF-8, or is longer
+            than stores and file systems take: 1024 bytes, 255 for each part.
     """
     parts = key.split("/")
     if not key:
@@ -21,16 +32,23 @@ def check_key(key: str) -> str:
         reason = "it is absolute"
     elif "\0" in key:
         reason = "it holds a NUL character"
+    elif not key.isprintable() and any(unicodedata.category(char) == "Cc" for char in key):
+        reason = "it holds a control character, which stores refuse and terminals obey"
     elif ".." in parts:
         reason = "it holds '..', which leads out of its folder"
     elif "" in parts or "." in parts:
         reason = "it holds an empty or '.' part"
     elif not _is_utf8(key):
         reason = "it cannot be written in UTF-8, so other machines could not read it"
+    elif len(key.encode()) > _MOST_KEY_BYTES:
+        reason = f"it has {len(key.encode())} bytes; stores take {_MOST_KEY_BYTES}"
+    elif any(len(part.encode()) > _MOST_PART_BYTES for part in parts):
+        reason = f"a part of it has more than the {_MOST_PART_BYTES} bytes that file systems take"
     else:
         return key
+    shown = key if len(key) <= 200 else f"{key[:200]}..."
     raise UnsafePathError(
-        f"the path {key!r} is refused: {reason}.\n"
+        f"the path {shown!r} is refused: {reason}.\n"
         "Checkpoint files have relative names that stay below their checkpoint."
     )
 
@@ -41,3 +59,75 @@ def _is_utf8(key: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_targets(paths: Iterable[Path]) -> None:
+    """Check that files can lie side by side before one of them is written.
+
+    Names that differ only by case, or by the form of their accents, are fine where the file system
+    tells them apart; that is tried out, in the folder where they would go.
+
+    Raises:
+        UnsafePathError: If two are the same, or one would be the folder of another, or the file
+            system would take two for one.
+    """
+    seen: set[str] = set()
+    folders: set[str] = set()
+    folded: dict[str, str] = {}
+    same: tuple[str, str] | None = None
+    for path in paths:
+        text = os.fspath(path)
+        if text in seen:
+            raise _clash(text, text, "they are the same file")
+        seen.add(text)
+        if os.fspath(path.parent) not in folders:
+            folders.update(map(os.fspath, path.parents))
+        other = folded.setdefault(_fold(text), text)
+        if other != text and same is None:
+            same = (other, text)
+    for text in sorted(seen & folders):
+        raise _clash(text, f"{text}/...", "one would be a file and a folder at once")
+    if same is None:
+        same = _folders_alike(folders)
+    if same is not None and not _tells_apart(Path(same[0]), Path(same[1])):
+        raise _clash(*same, "this file system takes them for one name")
+
+
+def _folders_alike(folders: set[str]) -> tuple[str, str] | None:
+    folded: dict[str, str] = {}
+    for folder in sorted(folders):
+        other = folded.setdefault(_fold(folder), folder)
+        if other != folder:
+            return other, folder
+    return None
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def _tells_apart(
+    first: Path, second: Path, exists: Callable[[str], bool] = os.path.lexists
+) -> bool:
+    """Try out whether two names are two files, beside where they would go."""
+    folder = Path(os.path.commonpath([first, second]))
+    while not folder.is_dir():
+        folder = folder.parent
+    token = uuid.uuid4().hex
+    names = [
+        f".detcore-{token}-" + os.path.relpath(path, folder).replace("/", "_")[-100:]
+        for path in (first, second)
+    ]
+    trial = folder / names[0]
+    trial.touch(exist_ok=False)
+    try:
+        return not exists(str(folder / names[1]))
+    finally:
+        trial.unlink()
+
+
+def _clash(first: str, second: str, reason: str) -> UnsafePathError:
+    return UnsafePathError(
+        f"{first!r} and {second!r} cannot both be written: {reason}.\n"
+        "Choose another folder, on a file system that tells them apart, or fewer files (selector)."
+    )

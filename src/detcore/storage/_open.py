@@ -27,7 +27,7 @@ __all__ = ["open_folder", "open_storage"]
 # Which checkpoints are kept says nothing about where they are.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 _BUILT_IN = ("directory", "shared_fs")
-_LATER = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
+_BY_URL = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
 
 
 def open_storage(
@@ -141,7 +141,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
         return _open_shared_fs(fields)
     if name == "directory":
         return open_folder(_text(fields, "container_path", name))
-    hint = f"Or give a URL: checkpoint_storage: {_LATER[name]}" if name in _LATER else ""
+    hint = f"Or give a URL: checkpoint_storage: {_BY_URL[name]}" if name in _BY_URL else ""
     raise StorageTypeError(
         f"no installed plugin provides the storage type {name!r}.\n"
         f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}.\n"

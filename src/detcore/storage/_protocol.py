@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-__all__ = ["Capabilities", "Entry", "FileDigest", "Pair", "Progress", "StorageBackend"]
+__all__ = [
+    "DEFAULT_ALGORITHM",
+    "Capabilities",
+    "Entry",
+    "FileDigest",
+    "Pair",
+    "Progress",
+    "StorageBackend",
+]
+
+DEFAULT_ALGORITHM = "xxh3_128"
+"""How files are digested unless a manifest names something else."""
 
 Pair: TypeAlias = "tuple[Path, str]"
 """A local file and its key."""
@@ -43,10 +54,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What a file holds: size in bytes and SHA-256 in hexadecimal."""
+    """What a file holds: size in bytes and digest in hexadecimal, with the algorithm's name."""
 
     size: int
-    sha256: str
+    value: str
+    algorithm: str = DEFAULT_ALGORITHM
 
 
 class StorageBackend(Protocol):
@@ -78,21 +90,35 @@ class StorageBackend(Protocol):
         """
 
     def get_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+        self,
+        pairs: Sequence[Pair],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files and digest them on the way; parents are made.
+
+        Args:
+            pairs: Where to, and which.
+            algorithm: How to digest them: as their manifest was.
+            progress: Told of the bytes.
 
         Raises:
             FileNotFoundError: If a key does not exist.
         """
 
     def digest_tree(
-        self, keys: Sequence[str], *, make_durable: bool = False
+        self,
+        keys: Sequence[str],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        make_durable: bool = False,
     ) -> dict[str, FileDigest]:
         """Digest stored files where they are.
 
         Args:
             keys: Which.
+            algorithm: How to digest them: as their manifest was.
             make_durable: Also bring them, and their folders, safely to the disk. For files that
                 were written through `direct_path`.
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Literal
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["DirectorySettings", "SharedFsSettings"]
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from typing_extensions import Self
+
+from detcore.storage import check_key
+
+__all__ = ["DirectorySettings", "GcsSettings", "S3Settings", "SharedFsSettings"]
 
 
 def _absolute(path: str) -> str:
@@ -51,3 +57,80 @@ class DirectorySettings(BaseModel):
     container_path: str = Field(min_length=1)
 
     _container_path_is_absolute = field_validator("container_path")(_absolute)
+
+
+class _BucketSettings(BaseModel):
+    """What all object stores have.
+
+    Attributes:
+        bucket: Its name; it must exist.
+        prefix: Keys begin with it; leading and trailing slashes are left out.
+        endpoint_url: Address of a server that is not the cloud's own.
+        deadline_s: A request that has not succeeded after so many seconds, tries included, is an
+            error.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    bucket: str = Field(min_length=3, max_length=222, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    prefix: str | None = None
+    endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^/?#]+/?$")
+    deadline_s: float = Field(default=180.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix_is_a_key(cls, prefix: str | None) -> str | None:
+        text = (prefix or "").strip("/")
+        return check_key(text) if text else None
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """Return the settings that a URL of one of the type's schemes stands for."""
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise ValueError("credentials do not belong into a URL; use the cloud's own files")
+        return cls(bucket=parts.netloc, prefix=unquote(parts.path))
+
+    def root(self) -> str:
+        """Return bucket and prefix, as a path."""
+        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+
+
+class S3Settings(_BucketSettings):
+    """``type: s3``: a bucket of Amazon S3, or of a server that speaks its protocol.
+
+    Attributes:
+        access_key: With `secret_key`, the credentials; default: the usual chain (environment
+            variables, profiles, roles).
+        secret_key: See `access_key`.
+        region: Default: the one of the profile, or ``us-east-1``.
+        path_style: Whether the bucket is in the path rather than in the host name; default: if
+            there is an `endpoint_url`.
+        engine: ``"obstore"`` (fast; extra ``detcore-storage[fast]``), ``"s3fs"``, or ``"auto"``:
+            the first that is installed.
+    """
+
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    engine: Literal["auto", "obstore", "s3fs"] = "auto"
+
+    @model_validator(mode="after")
+    def _keys_are_a_pair(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("access_key and secret_key go together; one of them is missing")
+        return self
+
+
+class GcsSettings(_BucketSettings):
+    """``type: gcs``: a bucket of Google Cloud Storage.
+
+    Credentials are the application's default ones; an emulator (``endpoint_url``, or the variable
+    ``STORAGE_EMULATOR_HOST``) gets none.
+
+    Attributes:
+        project: Whom requests are billed to; default: the credentials' own.
+    """
+
+    project: str | None = None

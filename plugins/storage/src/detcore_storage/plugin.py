@@ -10,7 +10,7 @@ __all__ = ["detcore_register_storage"]
 
 @hookimpl
 def detcore_register_storage() -> list[StorageType]:
-    """Register the storage types of folders."""
+    """Register the storage types of folders and of object stores."""
     return [
         StorageType(
             name="shared_fs",
@@ -23,5 +23,17 @@ def detcore_register_storage() -> list[StorageType]:
             schemes=(),
             settings="detcore_storage._settings:DirectorySettings",
             backend="detcore_storage._shared_fs:open_directory",
+        ),
+        StorageType(
+            name="s3",
+            schemes=("s3",),
+            settings="detcore_storage._settings:S3Settings",
+            backend="detcore_storage._s3:open_s3",
+        ),
+        StorageType(
+            name="gcs",
+            schemes=("gs", "gcs"),
+            settings="detcore_storage._settings:GcsSettings",
+            backend="detcore_storage._gcs:open_gcs",
         ),
     ]

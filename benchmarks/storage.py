@@ -1,0 +1,341 @@
+"""Saving and restoring files through a storage back end, against the usual ways to do it.
+
+    python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c] [--markdown]
+
+Sets of files: a = 1 x 512 MB, b = 8 x 64 MB, c = 2,000 x 16 KB. Places: the local disk; S3 and GCS
+servers that drop what they get (the client's own limit); the first with 20 ms a request; real ones
+(SeaweedFS, fake-gcs-server). detcore digests every file on the way, both ways; the others do not,
+apart from what their protocol demands; "copytree + read" reads everything once more.
+
+Each measurement is a process of its own, so that its peak memory is its own; rounds are
+interleaved: every way once, then every way again, in another order. What is told is the median, and
+the ratio to the fastest of the others in each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+SETS = {"a": (1, 512 << 20), "b": (8, 64 << 20), "c": (2000, 16 << 10)}
+BUCKET, KEY, SECRET = "ckpt", "test", "testsecret"
+Transfer = Callable[[list[tuple[Path, str]]], None]
+Way = tuple[Transfer, Transfer]
+PLACES = {
+    "local": ("detcore", "copytree", "copytree + read", "copytree + fsync"),
+    "s3": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
+    "s3-20ms": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
+    "s3-weed": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
+    "gcs": ("detcore", "gcsfs"),
+    "gcs-fake": ("detcore", "gcsfs"),
+}
+
+
+def make_files(folder: Path, name: str) -> list[tuple[Path, str]]:
+    """Write a set of files; returns them with their keys."""
+    count, size = SETS[name]
+    block = os.urandom(min(size, 1 << 20))
+    pairs = []
+    for index in range(count):
+        path = folder / f"{index % 20:02}" / f"{index:05}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
+            for _ in range(max(1, size >> 20)):
+                file.write(block)
+        pairs.append((path, f"run/{path.relative_to(folder)}"))
+    return pairs
+
+
+def detcore_way(place: str, url: str, root: Path, engine: str = "auto") -> Way:
+    """Through detcore."""
+    from detcore.storage import LocalStorage, StorageBackend
+    from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage
+
+    storage: StorageBackend
+    fields: dict[str, Any] = {"bucket": BUCKET, "prefix": "bench", "endpoint_url": url}
+    if place == "local":
+        storage = LocalStorage(root)
+    elif place.startswith("gcs"):
+        storage = GcsStorage(GcsSettings.model_validate(fields))
+    else:
+        keys = {"access_key": KEY, "secret_key": SECRET, "engine": engine}
+        storage = S3Storage(S3Settings.model_validate(fields | keys))
+    return (
+        lambda pairs: _done(storage.put_tree(pairs)),
+        lambda pairs: _done(storage.get_tree(pairs)),
+    )
+
+
+def _done(digests: object) -> None:
+    if not digests:
+        raise RuntimeError("nothing was moved")
+
+
+def copytree_way(kind: str, root: Path) -> Way:
+    """With shutil, and what a durable copy or a checked one takes beyond it."""
+
+    def copy(source: Path, target: Path) -> None:
+        if target.exists():  # left by the warming up
+            shutil.rmtree(target)
+        shutil.copytree(source, target)
+        for path in target.rglob("*") if kind != "copytree" else ():
+            if path.is_file():
+                with open(path, "rb", buffering=0) as file:
+                    if kind == "copytree + fsync":
+                        os.fsync(file.fileno())
+                        continue
+                    while file.read(1 << 20):
+                        pass
+
+    def up(pairs: list[tuple[Path, str]]) -> None:
+        copy(pairs[0][0].parents[1], root / "copy")
+
+    def down(pairs: list[tuple[Path, str]]) -> None:
+        # Not over the source: memory that is given back just before is cheaper than other memory.
+        copy(root / "copy", pairs[0][0].parents[1] / "copied")
+
+    return up, down
+
+
+def obstore_way(url: str, is_slow: bool) -> Way:
+    """obstore's synchronous calls in threads, as one would write it by hand."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(
+        BUCKET, prefix="bench", endpoint=url, access_key_id=KEY, secret_access_key=SECRET,
+        region="us-east-1", virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )  # fmt: skip
+
+    def each(work: Callable[[tuple[Path, str]], object], pairs: list[tuple[Path, str]]) -> None:
+        threads = 64 if is_slow and len(pairs) > 64 else 8
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(work, pairs):
+                pass
+
+    def put(pair: tuple[Path, str]) -> None:
+        obstore.put(store, pair[1], pair[0], max_concurrency=4)
+
+    def get(pair: tuple[Path, str]) -> None:
+        with open(pair[0], "wb") as file:
+            for chunk in obstore.get(store, pair[1]).stream():
+                file.write(chunk)
+
+    return lambda pairs: each(put, pairs), lambda pairs: each(get, pairs)
+
+
+def fsspec_way(place: str, url: str) -> Way:
+    """s3fs or gcsfs, with the settings that are best for them."""
+    chunk = {"chunksize": 16 << 20}
+    if place.startswith("gcs"):
+        from gcsfs.core import GCSFileSystem
+
+        fs = GCSFileSystem(token="anon", project="t", endpoint_url=url, use_listings_cache=False)
+        down: dict[str, int] = {}
+    else:
+        import s3fs
+
+        fs = s3fs.S3FileSystem(
+            key=KEY, secret=SECRET, endpoint_url=url, use_listings_cache=False,
+            client_kwargs={"region_name": "us-east-1"},
+            config_kwargs={"s3": {"addressing_style": "path"}, "max_pool_connections": 50},
+        )  # fmt: skip
+        down = chunk
+    top = f"{BUCKET}/bench/"
+    return (
+        lambda p: fs.put([str(a) for a, _ in p], [top + b for _, b in p], **chunk),
+        lambda p: fs.get([top + b for _, b in p], [str(a) for a, _ in p], **down),
+    )
+
+
+def boto3_way(url: str) -> Way:
+    """boto3's transfer manager, as it comes."""
+    import boto3
+
+    client = boto3.client(
+        "s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+    )  # fmt: skip
+
+    def each(work: Callable[[tuple[Path, str]], None], pairs: list[tuple[Path, str]]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in pool.map(work, pairs):
+                pass
+
+    return (
+        lambda pairs: each(lambda p: client.upload_file(str(p[0]), BUCKET, f"bench/{p[1]}"), pairs),
+        lambda pairs: each(
+            lambda p: client.download_file(BUCKET, f"bench/{p[1]}", str(p[0])), pairs
+        ),
+    )
+
+
+def make_way(way: str, place: str, url: str, root: Path) -> Way:
+    """Return how a way saves and restores."""
+    if way.startswith("detcore"):
+        return detcore_way(place, url, root, "s3fs" if way.endswith("s3fs") else "auto")
+    if way.startswith("copytree"):
+        return copytree_way(way, root)
+    if way == "obstore":
+        return obstore_way(url, place.endswith("ms"))
+    return boto3_way(url) if way == "boto3" else fsspec_way(place, url)
+
+
+def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
+    """Save and restore once, in this process; prints seconds and peak memory."""
+    pairs = [
+        (path, f"run/{path.relative_to(source)}")
+        for path in sorted(source.rglob("*"))
+        if path.is_file()
+    ]
+    back = work / "back"
+    targets = [(back / key, key) for _, key in pairs]
+    root = work / "store"
+    root.mkdir(exist_ok=True)
+    up, down = make_way(way, place, url, root)
+    warm = work / "run" / "00" / "warm"
+    warm.parent.mkdir(parents=True, exist_ok=True)
+    warm.write_bytes(b"x")
+    up([(warm, "run/00/warm")])  # connections and imports are not what is measured
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if place == "local":
+        os.sync()  # else one pays for what another left to be written
+    start = time.perf_counter()
+    up(pairs)
+    took_up = time.perf_counter() - start
+    if not way.startswith("copytree"):
+        for path, _ in targets:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    if place == "local":
+        os.sync()
+    start = time.perf_counter()
+    down(targets)
+    took_down = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"up": took_up, "down": took_down, "mb": peak / 1024, "base": base / 1024}))
+
+
+@contextlib.contextmanager
+def server(place: str) -> Iterator[str]:
+    """Run the server of a place; gives its URL."""
+    if place == "local":
+        yield ""
+    elif place in ("s3-weed", "gcs-fake"):
+        import storage_servers
+
+        with (
+            storage_servers.seaweedfs() if place == "s3-weed" else storage_servers.gcs_server()
+        ) as url:
+            yield url
+    else:
+        delay = "0.02" if place.endswith("20ms") else "0"
+        command = [sys.executable, str(HERE / "drop_server.py"), delay]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().strip()
+            finally:
+                process.kill()
+
+
+def run_place(place: str, names: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Measure all ways at a place."""
+    rows = []
+    for name in names:
+        if place == "gcs-fake" and name == "a":
+            continue  # its time is quadratic in the parts of a file
+        results: dict[str, list[dict[str, float]]] = {way: [] for way in PLACES[place]}
+        with tempfile.TemporaryDirectory() as top, server(place) as url:
+            source = Path(top) / "source"
+            make_files(source, name)
+            for turn in range(rounds):
+                ways = list(PLACES[place])
+                random.Random(turn).shuffle(ways)
+                for way in ways:
+                    work = Path(top) / "work"
+                    work.mkdir()
+                    command = [
+                        sys.executable, __file__, "--measure", way, place, url, str(source),
+                        str(work),
+                    ]  # fmt: skip
+                    done = subprocess.run(command, capture_output=True, text=True, check=False)
+                    if done.returncode:
+                        print(f"{place} {name} {way}: {done.stderr[-600:]}", file=sys.stderr)
+                    else:
+                        results[way].append(json.loads(done.stdout.splitlines()[-1]))
+                    shutil.rmtree(work)
+        rows += [_row(place, name, way, results) for way in PLACES[place] if results[way]]
+        for row in rows[-len(PLACES[place]) :]:
+            print(_line(row), flush=True)
+    return rows
+
+
+def _row(
+    place: str, name: str, way: str, results: dict[str, list[dict[str, float]]]
+) -> dict[str, Any]:
+    count, size = SETS[name]
+    amount = count if name == "c" else count * size / 1e6
+    row: dict[str, Any] = {"place": place, "set": name, "way": way}
+    others = [w for w in results if not w.startswith("detcore") and results[w]]
+    if place == "local":
+        others = ["copytree + read"]
+    for direction in ("up", "down"):
+        row[direction] = amount / statistics.median(r[direction] for r in results[way])
+        ratios = [
+            min(results[w][i][direction] for w in others if i < len(results[w])) / r[direction]
+            for i, r in enumerate(results[way])
+        ]
+        row[f"{direction}_ratio"] = statistics.median(ratios)
+        row[f"{direction}_range"] = (min(ratios), max(ratios))
+    row["mb"] = max(r["mb"] for r in results[way])
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    unit = "f/s" if row["set"] == "c" else "MB/s"
+    cells = [row["place"], row["set"], row["way"]]
+    for direction in ("up", "down"):
+        low, high = row[f"{direction}_range"]
+        cells.append(f"{row[direction]:.0f} {unit}")
+        cells.append(f"{row[f'{direction}_ratio']:.2f} [{low:.2f}, {high:.2f}]")
+    cells.append(f"{row['mb']:.0f}")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(PLACES))
+    parser.add_argument("--sets", default="a,b,c")
+    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        way, place, url, source, work = options.measure
+        measure(way, place, url, Path(source), Path(work))
+        return
+    print("| place | files | way | save | to the fastest | restore | to the fastest | peak MB |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for place in options.only.split(","):
+        run_place(place, options.sets.split(","), options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What the object stores have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from detcore.errors import StorageError
+
+__all__ = ["bucket_needed"]
+
+
+@contextlib.contextmanager
+def bucket_needed(url: str, bucket: str) -> Iterator[None]:
+    """Turn a store's "not found" into an error about the bucket, for what writes."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename is not None:  # a local file that was to be uploaded
+            raise
+        raise StorageError(
+            f"the bucket {bucket!r} of {url} does not exist, or these credentials may not see it.\n"
+            "It is not made for you. Make it, or correct the bucket and endpoint_url."
+        ) from error

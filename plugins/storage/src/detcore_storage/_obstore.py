@@ -1,0 +1,475 @@
+"""obstore's synchronous calls in threads: the fastest way to S3 (docs/storage.md has the numbers).
+
+Not its asynchronous calls: those abort the process at interpreter exit now and then.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import functools
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from detcore.storage import Digester, Entry, FileDigest, Pair, Progress, RetryPolicy, retry
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+    from detcore_storage._settings import S3Settings
+
+__all__ = ["ObstoreEngine"]
+
+PART_BYTES = 5 << 20
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_PARTS_AT_ONCE = 4
+_WHOLE_BYTES = 8 << 20
+_FIRST_BYTES = 1 << 20
+# Files at once, by size: what is under way stays below 100 MB.
+_AT_ONCE = ((1 << 20, 12), (_WHOLE_BYTES, 6), (1 << 62, 3))
+_AT_ONCE_SLOW = 64
+_SLOW_S = 0.006
+_MANY = 256
+
+# Processes in which obstore has been used. It keeps threads for the whole process, however many
+# stores there are; a child that is forked then waits for them for ever. So this is the process's.
+_USED_IN: list[int] = []
+
+T = TypeVar("T")
+
+
+class ObstoreEngine:
+    """Moves files between a disk and a bucket.
+
+    Args:
+        settings: Which bucket.
+    """
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._opened: Any = None
+        # A try here has obstore's own ones inside; together they stay below the deadline.
+        self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2)
+
+    def is_usable(self) -> bool:
+        """Whether this process may use obstore: not if it was forked from one that did."""
+        return not _USED_IN or os.getpid() in _USED_IN
+
+    def put(
+        self, pairs: Sequence[Pair], sizes: Sequence[int], progress: Progress | None
+    ) -> list[FileDigest]:
+        """Upload files."""
+        store = self._store
+
+        def put(index: int) -> FileDigest:
+            path, key = pairs[index]
+            if sizes[index] <= _WHOLE_BYTES:
+                return self._put_whole(store, path, key, sizes[index], progress)
+            return _put_parts(store, path, key, progress)
+
+        return _in_threads(put, sizes)
+
+    def get(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> list[FileDigest]:
+        """Download files, or only digest those that have no path."""
+        store = self._store
+        small: dict[int, FileDigest] = {}
+        large: dict[int, Mapping[str, Any]] = {}
+
+        def get(index: int) -> None:
+            meta, data = retry(lambda: _read_if_small(store, keys[index]), self._policy)
+            if data is None:
+                large[index] = meta
+                return
+            digester = Digester(algorithm)
+            digester.update(data)
+            path = paths[index]
+            if path is not None:
+                path.write_bytes(data)
+            if progress is not None:
+                progress(len(data))
+            small[index] = digester.result()
+
+        _in_threads(get, [0] * len(keys), at_once=8 if len(keys) <= 64 else None)
+        order = list(large)
+
+        def get_large(position: int) -> FileDigest:
+            index = order[position]
+            return self._get_parts(
+                store, keys[index], large[index], paths[index], algorithm, progress
+            )
+
+        done = _in_threads(get_large, [large[index]["size"] for index in order])
+        found = small | dict(zip(order, done, strict=True))
+        return [found[index] for index in range(len(keys))]
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Upload a file if there is none of that name; returns whether there was none."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        store = self._store
+        try:
+            retry(lambda: obstore.put(store, key, data, mode="create"), self._policy)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Upload a small file."""
+        import obstore
+
+        store = self._store
+        retry(lambda: obstore.put(store, key, data, use_multipart=False), self._policy)
+
+    def read(self, key: str) -> bytes:
+        """Return a small file."""
+        import obstore
+
+        store = self._store
+        return retry(lambda: bytes(obstore.get(store, key).bytes()), self._policy)
+
+    def list(self, prefix: str) -> list[Entry] | None:
+        """Return the files below a prefix, or None if there is a key that obstore cannot take."""
+        import obstore
+        from obstore.exceptions import InvalidPathError
+
+        store = self._store
+
+        def found() -> list[Entry]:
+            return [
+                Entry(meta["path"], meta["size"])
+                for page in obstore.list(store, prefix=prefix or None, chunk_size=1000)
+                for meta in page
+            ]
+
+        try:
+            entries = retry(found, self._policy)
+            if not entries and prefix:
+                meta = retry(lambda: obstore.head(store, prefix), self._policy)
+                entries = [Entry(meta["path"], meta["size"])]
+        except FileNotFoundError:
+            return []
+        except (InvalidPathError, ValueError):
+            return None
+        except Exception as error:
+            if "Error parsing Path" in str(error):  # it comes as a GenericError from listings
+                return None
+            raise
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete files."""
+        import obstore
+
+        store = self._store
+
+        def delete(start: int) -> None:
+            batch = list(keys[start : start + 500])
+            try:
+                retry(lambda: obstore.delete(store, batch), self._policy)
+            except FileNotFoundError:
+                return
+
+        for start in range(0, len(keys), 500):
+            delete(start)
+
+    def _put_whole(
+        self, store: Any, path: Path, key: str, size: int, progress: Progress | None
+    ) -> FileDigest:
+        import obstore
+
+        data = _read_file(path, size)
+        digester = Digester()
+        digester.update(data)
+        retry(lambda: obstore.put(store, key, data, use_multipart=False), self._policy)
+        if progress is not None:
+            progress(len(data))
+        return digester.result()
+
+    def _get_parts(
+        self,
+        store: Any,
+        key: str,
+        meta: Mapping[str, Any],
+        path: Path | None,
+        algorithm: str,
+        progress: Progress | None,
+    ) -> FileDigest:
+        """Download in ranges, some ahead of the one that is written."""
+        digester = Digester(algorithm)
+        size = meta["size"]
+        ahead: collections.deque[Future[memoryview]] = collections.deque()
+        start = 0
+        with (
+            ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="detcore-storage") as pool,
+            _open_sink(path) as sink,
+        ):
+            try:
+                while start < size or ahead:
+                    while start < size and len(ahead) < _PARTS_AT_ONCE:
+                        stop = min(start + PART_BYTES, size)
+                        ahead.append(pool.submit(self._range, store, key, meta, start, stop))
+                        start = stop
+                    data = ahead.popleft().result()
+                    digester.update(data)
+                    _write_all(sink, data)
+                    if progress is not None:
+                        progress(len(data))
+            finally:
+                for future in ahead:
+                    future.cancel()
+        return digester.result()
+
+    def _range(
+        self, store: Any, key: str, meta: Mapping[str, Any], start: int, stop: int
+    ) -> memoryview:
+        import obstore
+
+        options: GetOptions = {"range": (start, stop)}
+        if meta.get("e_tag"):
+            options["if_match"] = meta["e_tag"]  # all parts are of one and the same object
+
+        def read() -> memoryview:
+            data = memoryview(obstore.get(store, key, options=options).bytes())
+            if len(data) != stop - start:
+                raise ConnectionError(f"{len(data)} bytes of {key} came instead of {stop - start}")
+            return data
+
+        return retry(read, self._policy)
+
+    @property
+    def _store(self) -> Any:
+        if self._opened is None:
+            self._opened = _open(self._settings)
+        if not _USED_IN:
+            _USED_IN.append(os.getpid())
+        return self._opened
+
+
+def _open(settings: S3Settings) -> Any:
+    from obstore.store import S3Store
+
+    deadline = settings.deadline_s
+    options: dict[str, Any] = {}
+    if settings.access_key is not None and settings.secret_key is not None:
+        options["access_key_id"] = settings.access_key.get_secret_value()
+        options["secret_access_key"] = settings.secret_key.get_secret_value()
+        region = settings.region
+    else:
+        region = settings.region or _add_credentials(options)
+    endpoint = settings.endpoint_url or _configured_endpoint()
+    if endpoint is not None:
+        options["endpoint"] = endpoint.rstrip("/")
+    path_style = settings.path_style
+    if path_style is None:
+        path_style = endpoint is not None
+    quarter = datetime.timedelta(seconds=deadline / 4)
+    return S3Store(
+        settings.bucket,
+        prefix=settings.prefix,
+        region=region or "us-east-1",
+        virtual_hosted_style_request=not path_style,
+        client_options={
+            "allow_http": True,
+            "timeout": quarter,
+            "connect_timeout": min(datetime.timedelta(seconds=10), quarter),
+        },
+        retry_config={
+            "max_retries": 1000,  # it is the time that ends it
+            "retry_timeout": quarter,
+            "backoff": {
+                "base": 2,
+                "init_backoff": datetime.timedelta(seconds=0.1),
+                "max_backoff": datetime.timedelta(seconds=5),
+            },
+        },
+        **options,
+    )
+
+
+def _add_credentials(options: dict[str, Any]) -> str | None:
+    """Add what finds credentials as AWS's own tools do; returns the region found on the way.
+
+    obstore alone knows no profiles.
+    """
+    import botocore.session
+
+    session = botocore.session.get_session()
+
+    def provide() -> dict[str, Any]:
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise PermissionError(
+                "no AWS credentials were found; set access_key and secret_key, AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY, or a profile"
+            )
+        frozen = credentials.get_frozen_credentials()
+        expires = getattr(credentials, "_expiry_time", None)
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": expires,
+        }
+
+    options["credential_provider"] = provide
+    region = session.get_config_variable("region")
+    return region if isinstance(region, str) else None
+
+
+def _configured_endpoint() -> str | None:
+    """Return the address that the environment or the profile names (``AWS_ENDPOINT_URL``)."""
+    import botocore.configprovider
+    import botocore.exceptions
+    import botocore.session
+
+    session = botocore.session.get_session()
+    try:
+        scoped = session.get_scoped_config()
+    except botocore.exceptions.ProfileNotFound:
+        scoped = {}  # whoever looks for the credentials will say so
+    found = botocore.configprovider.ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=scoped, client_name="s3"
+    ).provide()
+    return found if isinstance(found, str) else None
+
+
+def _put_parts(store: Any, path: Path, key: str, progress: Progress | None) -> FileDigest:
+    """Upload in parts; obstore tries each one again itself."""
+    import obstore
+
+    digester = Digester()
+    size = path.stat().st_size
+    part = max(PART_BYTES, -(-size // _MOST_PARTS))
+
+    def parts() -> Iterator[bytes]:
+        with open(path, "rb", buffering=0) as source:
+            while data := source.read(part):
+                digester.update(data)
+                yield data
+                if progress is not None:
+                    progress(len(data))
+
+    obstore.put(store, key, parts(), chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
+    return digester.result()
+
+
+def _read_file(path: Path, size: int) -> bytes:
+    """Return a small file; with many of them, what a file object costs is a tenth of it all."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, size + 1)
+        if len(data) == size:
+            return data
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:  # it is being written
+            return data + file.readall()
+    finally:
+        os.close(descriptor)
+
+
+def _read_if_small(store: Any, key: str) -> tuple[Mapping[str, Any], memoryview | None]:
+    """Return what is known of a file, and its content unless it is large."""
+    import obstore
+    import obstore.exceptions
+
+    # Of a large file no more is asked for than this: the server would read, and send, in vain.
+    options: GetOptions = {"range": (0, _FIRST_BYTES)}
+    try:
+        result = obstore.get(store, key, options=options)
+    except obstore.exceptions.BaseError as error:
+        if "416" not in str(error):  # a range of what is empty
+            raise
+        result = obstore.get(store, key)
+    meta: Mapping[str, Any] = result.meta
+    if meta["size"] > _FIRST_BYTES:
+        return meta, None
+    data = memoryview(result.bytes())
+    if len(data) != meta["size"]:
+        raise ConnectionError(f"{len(data)} bytes of {key} came instead of {meta['size']}")
+    return meta, data
+
+
+class _NoSink:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _open_sink(path: Path | None) -> Any:
+    return _NoSink() if path is None else open(path, "wb", buffering=0)
+
+
+def _write_all(sink: BinaryIO | None, data: memoryview) -> None:
+    while sink is not None and data:
+        data = data[sink.write(data) or 0 :]
+
+
+def _in_threads(
+    work: Callable[[int], T], sizes: Sequence[int], *, at_once: int | None = None
+) -> list[T]:
+    """Call `work` with each index, smaller files more at once; the first failure ends the rest."""
+    results: dict[int, T] = {}
+    below = -1
+    for limit, threads in _AT_ONCE:
+        indices = [index for index, size in enumerate(sizes) if below < size <= limit]
+        below = limit
+        threads = min(at_once or threads, len(indices))
+        if len(indices) >= _MANY and at_once is None:
+            # Where a request takes long, waiting is what it takes: more of them at once.
+            first, indices = indices[: 3 * threads], indices[3 * threads :]
+            took: list[float] = []
+            timed = functools.partial(_timed, work, took)
+            results.update(zip(first, _all_at_once(timed, first, threads), strict=True))
+            # The quicker ones tell: a busy processor makes others slow, too.
+            if statistics.quantiles(took, n=4)[0] > _SLOW_S:
+                threads = _AT_ONCE_SLOW
+        results.update(zip(indices, _all_at_once(work, indices, threads), strict=True))
+    return [results[index] for index in range(len(sizes))]
+
+
+def _timed(work: Callable[[int], T], took: list[float], index: int) -> T:
+    start = time.monotonic()
+    result = work(index)
+    took.append(time.monotonic() - start)
+    return result
+
+
+def _all_at_once(work: Callable[[int], T], indices: Sequence[int], threads: int) -> list[T]:
+    if threads <= 1:
+        return [work(index) for index in indices]
+    results: dict[int, T] = {}
+    todo = iter(indices)  # shared: each thread takes the next one
+    stop = threading.Event()
+
+    def go_on() -> None:
+        try:
+            for index in todo:
+                results[index] = work(index)
+                if stop.is_set():
+                    return
+        except BaseException:
+            stop.set()
+            raise
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="detcore-storage") as pool:
+        futures = [pool.submit(go_on) for _ in range(threads)]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            stop.set()
+    return [results[index] for index in indices]

@@ -1,0 +1,194 @@
+"""``detcore storage``: what a store can do, before checkpoints are trusted to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import Column, print_fields, print_json, print_line, print_table
+from detcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.storage import Capabilities, Finding, StorageBackend
+
+__all__ = ["storage_group"]
+
+_EXIT_FAULTY = 1
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore storage check s3://bucket/prefix
+  detcore storage check experiment.yaml      its checkpoint_storage
+  detcore storage torture /mnt/checkpoints
+
+\b
+Exit codes:
+  0    checkpoints can be kept there
+  1    they cannot
+"""
+
+
+@click.group("storage", epilog=_EXAMPLES)
+def storage_group() -> None:
+    """Try out what a checkpoint storage can do."""
+
+
+@storage_group.command("check")
+@click.argument("where", metavar="URL|PATH|FILE.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_context
+def check(ctx: click.Context, where: str, as_json: bool) -> None:
+    """Write, read, list, overwrite and delete in a storage, and say what it promises.
+
+    Everything happens below a new prefix, which is removed again.
+    """
+    from detcore.storage import check_storage
+
+    with _opened(ctx.obj, where) as storage:
+        findings = list(check_storage(storage))
+        capabilities = storage.capabilities
+        engine = getattr(storage, "engine", None)
+    is_faulty = any(finding.is_needed and not finding.is_ok for finding in findings)
+    if as_json:
+        print_json(_as_json(storage.url, engine, capabilities, findings))
+    else:
+        fields = {"storage": storage.url}
+        if engine:
+            fields["engine"] = engine
+        print_fields(fields)
+        rows = [[finding.name, _state(finding), finding.text] for finding in findings]
+        print_table([Column("tried"), Column("result"), Column("seen", wrap=True)], rows)
+        for line in _promises(capabilities, findings):
+            print_line(line)
+    if is_faulty:
+        ctx.exit(_EXIT_FAULTY)
+
+
+@storage_group.command("torture")
+@click.argument("where", metavar="URL|PATH|FILE.yaml")
+@click.pass_context
+def torture(ctx: click.Context, where: str) -> None:
+    """Stop saving and deleting at every operation, one by one, and restore each time.
+
+    This takes some thousand requests, below a new prefix, which is removed again.
+    """
+    from detcore.checkpoint.torture import torture_storage
+
+    start = time.monotonic()
+    with _opened(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:
+        report = torture_storage(storage)
+    print_table(
+        [Column("scenario"), Column("crash points", align="right")],
+        [[scenario, str(points)] for scenario, points in report.points.items()],
+    )
+    for loss in report.losses:
+        print_line(str(loss))
+    count = sum(report.points.values())
+    print_line(
+        f"{count} crash points tried in {time.monotonic() - start:.0f} s; "
+        + (f"{len(report.losses)} with a loss" if report.losses else "nothing was lost")
+    )
+    if report.losses:
+        ctx.exit(_EXIT_FAULTY)
+
+
+@contextlib.contextmanager
+def _opened(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBackend]:
+    from detcore.storage import open_storage
+
+    spec: str | Mapping[str, Any] | None = where
+    if where.endswith((".yaml", ".yml")) and "://" not in where:
+        spec = _from_file(Path(where))
+    if below:
+        spec = _extended(spec, below, obj)
+    storage = open_storage(spec, home=obj.environment.home, plugins=obj.plugin_manager())
+    try:
+        yield storage
+    finally:
+        if below:
+            storage.delete(entry.key for entry in storage.list())
+        storage.close()
+
+
+def _from_file(path: Path) -> str | Mapping[str, Any] | None:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is no experiment file: it holds a {type(content).__name__}")
+    spec: str | Mapping[str, Any] | None = content.get("checkpoint_storage")
+    return spec
+
+
+def _extended(
+    spec: str | Mapping[str, Any] | None, below: str, obj: CliContext
+) -> str | Mapping[str, Any]:
+    """Return the specification of a folder below."""
+    if spec is None:
+        spec = str(obj.environment.home.absolute() / "checkpoints")
+    if isinstance(spec, str):
+        return f"{spec.rstrip('/')}/{below}"
+    field = "storage_path" if spec.get("type") in ("shared_fs", "directory") else "prefix"
+    if spec.get("type") == "directory":
+        raise ConfigError("torture the directory by its path: detcore storage torture PATH")
+    return {**spec, field: "/".join(part for part in (spec.get(field), below) if part)}
+
+
+def _state(finding: Finding) -> str:
+    if finding.is_ok:
+        return "ok"
+    return "FAILED" if finding.is_needed else "no"
+
+
+def _promises(capabilities: Capabilities, findings: list[Finding]) -> list[str]:
+    """Return what follows for checkpoints, one line each."""
+    seen = {finding.name: finding.is_ok for finding in findings}
+    lines = []
+    failed = [finding.name for finding in findings if finding.is_needed and not finding.is_ok]
+    if failed:
+        lines.append(f"Checkpoints cannot be kept here: {', '.join(failed)} failed.")
+        return lines
+    lines.append("Checkpoints can be kept here.")
+    if seen.get("conditional put") and seen.get("conditional put, raced"):
+        lines.append("Of two writers of one checkpoint, one wins and the other is told.")
+    else:
+        lines.append(
+            "It cannot promise that two writers of one checkpoint notice each other; names are "
+            "random, so this takes two processes that were given the same name."
+        )
+    if not capabilities.durable:
+        lines.append("It cannot promise that what was just written survives a power cut.")
+    if not capabilities.fork_safe:
+        lines.append("It must not be used in a process that was forked after using it.")
+    return lines
+
+
+def _as_json(
+    url: str, engine: str | None, capabilities: Capabilities, findings: list[Finding]
+) -> dict[str, object]:
+    return {
+        "url": url,
+        "engine": engine,
+        "fork_safe": capabilities.fork_safe,
+        "durable": capabilities.durable,
+        "findings": [
+            {
+                "name": finding.name,
+                "ok": finding.is_ok,
+                "needed": finding.is_needed,
+                "text": finding.text,
+            }
+            for finding in findings
+        ],
+    }

@@ -1,0 +1,203 @@
+"""Many files over one asynchronous fsspec file system, with a bound on memory.
+
+Its calls for several files are not used: they expand ``*?[]`` in names, and their results depend on
+what exists already. Their speed comes from many requests at once, which is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from detcore.storage._copy import Sink
+from detcore.storage._digest import Digester
+from detcore.storage._protocol import FileDigest, Progress
+from detcore.storage._retry import RetryPolicy, retry_async
+
+__all__ = ["LARGE_BYTES", "BulkTransfers"]
+
+# Files up to this size travel in one request; larger ones are read in parts.
+LARGE_BYTES = 8 << 20
+_PART_BYTES = 4 << 20
+_PARTS_AHEAD = 3
+# Requests at once for files below a size: what is under way stays below 64 MB.
+_AT_ONCE = ((1 << 20, 48), (LARGE_BYTES, 8))
+
+T = TypeVar("T")
+
+
+class BulkTransfers:
+    """Transfers of many files.
+
+    Args:
+        fs: An asynchronous fsspec file system.
+        policy: How long to try.
+    """
+
+    def __init__(self, fs: Any, policy: RetryPolicy) -> None:
+        self._fs = fs
+        self._policy = policy
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run one call on the file system's loop, trying again; from any other thread."""
+        from fsspec.asyn import sync
+
+        async def run() -> T:
+            return await retry_async(work, self._policy)
+
+        result: T = sync(self._fs.loop, run)
+        return result
+
+    def once(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run one call that tries again itself, on the file system's loop."""
+        from fsspec.asyn import sync
+
+        result: T = sync(self._fs.loop, work)
+        return result
+
+    def put_small(
+        self, files: Sequence[tuple[Path, str, int]], progress: Progress | None
+    ) -> list[FileDigest]:
+        """Upload files, each in one request.
+
+        Args:
+            files: Local file, path in the file system, size in bytes.
+            progress: Told of each file.
+        """
+
+        async def put(path: Path, target: str) -> FileDigest:
+            data = path.read_bytes()
+            await retry_async(lambda: self._fs._pipe_file(target, data), self._policy)
+            if progress is not None:
+                progress(len(data))
+            return _digest_of(data)
+
+        return self._all(
+            [(size, functools.partial(put, path, target)) for path, target, size in files]
+        )
+
+    def get_small(
+        self,
+        files: Sequence[tuple[Path | None, str, int]],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> list[FileDigest]:
+        """Download files, each in one request.
+
+        Args:
+            files: Local file (None = only digest it), path in the file system, size in bytes.
+            algorithm: How to digest them.
+            progress: Told of each file.
+        """
+
+        async def get(path: Path | None, source: str, size: int) -> FileDigest:
+            data = await self._read(source, 0, size)
+            if path is not None:
+                path.write_bytes(data)
+            if progress is not None:
+                progress(len(data))
+            return _digest_of(data, algorithm)
+
+        return self._all(
+            [(size, functools.partial(get, path, source, size)) for path, source, size in files]
+        )
+
+    def read_large(
+        self,
+        source: str,
+        size: int,
+        sink: Sink | None,
+        *,
+        algorithm: str,
+        progress: Progress | None,
+    ) -> FileDigest:
+        """Download a large file in parts, some ahead of the one that is written."""
+        from fsspec.asyn import sync
+
+        async def read() -> FileDigest:
+            digester = Digester(algorithm)
+            ahead: collections.deque[asyncio.Task[bytes]] = collections.deque()
+            start = 0
+            try:
+                while start < size or ahead:
+                    while start < size and len(ahead) < _PARTS_AHEAD:
+                        stop = min(start + _PART_BYTES, size)
+                        ahead.append(asyncio.ensure_future(self._read(source, start, stop)))
+                        start = stop
+                    data = await ahead.popleft()
+                    digester.update(data)
+                    if sink is not None:
+                        sink.write(data)
+                    if progress is not None:
+                        progress(len(data))
+            finally:
+                for task in ahead:
+                    task.cancel()
+                await asyncio.gather(*ahead, return_exceptions=True)
+            return digester.result()
+
+        digest: FileDigest = sync(self._fs.loop, read)
+        return digest
+
+    async def _read(self, source: str, start: int, stop: int) -> bytes:
+        if start == stop:
+            return b""
+
+        async def read() -> bytes:
+            data: bytes = await self._fs._cat_file(source, start=start, end=stop)
+            if len(data) != stop - start:
+                raise ConnectionError(
+                    f"{len(data)} bytes came instead of {stop - start}; the connection was cut, or "
+                    "the file changed"
+                )
+            return data
+
+        return await retry_async(read, self._policy)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files; those that do not exist are skipped."""
+
+        async def delete(path: str) -> None:
+            try:
+                await retry_async(lambda: self._fs._rm_file(path), self._policy)
+            except FileNotFoundError:
+                return
+
+        self._all([(0, functools.partial(delete, path)) for path in paths])
+
+    def _all(self, work: Sequence[tuple[int, Callable[[], Awaitable[T]]]]) -> list[T]:
+        """Do all work, some at once; the first failure ends the rest and is raised."""
+        from fsspec.asyn import sync
+
+        async def run() -> list[T]:
+            results: dict[int, T] = {}
+            below = -1
+            for limit, at_once in _AT_ONCE:
+                indices = iter([i for i, (size, _) in enumerate(work) if below < size <= limit])
+                below = limit
+
+                async def go_on(indices: Iterator[int] = indices) -> None:
+                    for index in indices:
+                        results[index] = await work[index][1]()
+
+                tasks = [asyncio.ensure_future(go_on()) for _ in range(min(at_once, len(work)))]
+                try:
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+            return [results[index] for index in range(len(work))]
+
+        results: list[T] = sync(self._fs.loop, run)
+        return results
+
+
+def _digest_of(data: bytes, algorithm: str | None = None) -> FileDigest:
+    digester = Digester(algorithm) if algorithm is not None else Digester()
+    digester.update(data)
+    return digester.result()

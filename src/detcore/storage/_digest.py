@@ -1,0 +1,99 @@
+"""What tells that a file is still what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from detcore.errors import StorageError
+from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Digester", "digest_file", "digest_stream", "read_chunks"]
+
+# Larger pieces are no faster to digest, and slower to write: Linux then looks for large pages to
+# keep them in, which on virtual machines took up to eight times as long.
+CHUNK_BYTES = 1 << 18
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes | bytearray | memoryview, /) -> object: ...
+
+    def hexdigest(self) -> str: ...
+
+
+def _xxh3_128() -> _Hash:
+    import xxhash
+
+    return xxhash.xxh3_128()
+
+
+# XXH3 is no defence against somebody who means harm, and need not be one: who can change a file
+# can change the manifest beside it. It finds accidents as SHA-256 does, at a thirtieth of the time;
+# docs/storage.md has the reasons and the numbers.
+_ALGORITHMS: dict[str, Callable[[], _Hash]] = {"xxh3_128": _xxh3_128, "sha256": hashlib.sha256}
+
+
+class Digester:
+    """Digests bytes as they pass.
+
+    Args:
+        algorithm: ``"xxh3_128"`` or ``"sha256"``.
+
+    Raises:
+        StorageError: If there is no such algorithm here.
+    """
+
+    def __init__(self, algorithm: str = DEFAULT_ALGORITHM) -> None:
+        try:
+            self._hash = _ALGORITHMS[algorithm]()
+        except KeyError:
+            raise StorageError(
+                f"the digest algorithm {algorithm!r} is not known here; known: "
+                f"{', '.join(sorted(_ALGORITHMS))}.\n"
+                "The checkpoint was written by another release of detcore; use that one."
+            ) from None
+        self._algorithm = algorithm
+        self._size = 0
+
+    def update(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes."""
+        self._hash.update(data)
+        self._size += len(data)
+
+    def result(self) -> FileDigest:
+        """Return the digest of what was taken so far."""
+        return FileDigest(self._size, self._hash.hexdigest(), self._algorithm)
+
+
+def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
+    """Read a stream to its end; each piece is valid until the next one is asked for.
+
+    Files that are not buffered are read into one and the same memory: new memory for each piece
+    costs more than reading it.
+    """
+    if not isinstance(source, io.FileIO):
+        while chunk := source.read(CHUNK_BYTES):
+            yield chunk
+        return
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    while size := source.readinto(buffer):
+        yield buffer[:size]
+
+
+def digest_stream(source: BinaryIO, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
+    """Return the digest of a stream's rest."""
+    digester = Digester(algorithm)
+    for chunk in read_chunks(source):
+        digester.update(chunk)
+    return digester.result()
+
+
+def digest_file(path: Path, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
+    """Return the digest of a local file."""
+    with open(path, "rb", buffering=0) as file:
+        return digest_stream(file, algorithm)

@@ -1,0 +1,94 @@
+"""``detcore storage``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY
+
+from detcore.cli import main
+
+
+def run(home: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["storage", *arguments], env={"DETCORE_HOME": str(home)})
+
+
+def experiment(tmp_path: Path, **storage: object) -> str:
+    path = tmp_path / "exp.yaml"
+    path.write_text(yaml.safe_dump({"name": "x", "checkpoint_storage": storage}))
+    return str(path)
+
+
+def test_check_of_a_bucket(tmp_path: Path, weed_url: str) -> None:
+    file = experiment(
+        tmp_path, type="s3", bucket=BUCKET, prefix="cli", endpoint_url=weed_url,
+        access_key=ACCESS_KEY, secret_key=SECRET_KEY,
+    )  # fmt: skip
+    done = run(tmp_path, "check", file)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].split() == ["storage", f"s3://{BUCKET}/cli"]
+    assert lines[1].split() == ["engine", "obstore"]
+    assert any(
+        line.startswith("conditional put, raced") and "exactly one" in line for line in lines
+    )
+    assert lines[-2] == "Checkpoints can be kept here."
+    assert SECRET_KEY not in done.output
+
+
+def test_check_says_what_cannot_be_promised(tmp_path: Path) -> None:
+    done = run(tmp_path, "check", "memory://cannot/promise")
+    assert done.exit_code == 0, done.output
+    assert "cannot promise that what was just written survives a power cut" in done.output
+
+
+def test_check_of_what_does_not_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = run(tmp_path, "check", str(tmp_path / "file" / "below"), "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.output)
+    assert [finding["ok"] for finding in told["findings"]] == [False]
+    assert "Not a directory" in told["findings"][0]["text"]
+
+
+def test_check_of_a_bucket_that_is_not_there(tmp_path: Path, weed_url: str) -> None:
+    file = experiment(
+        tmp_path, type="s3", bucket="absent", endpoint_url=weed_url, access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+    )  # fmt: skip
+    done = run(tmp_path, "check", file)
+    assert done.exit_code == 1
+    assert "the bucket 'absent' of s3://absent does not exist" in done.output
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bucket": "b"}, "at least 3 characters"),
+        ({"bucket": "buck", "prefix": "a/../b"}, r"'\.\.', which leads out"),
+        ({"bucket": "buck", "endpoint_url": "ftp://x"}, "endpoint_url"),
+        ({"bucket": "buck", "access_key": "a"}, "go together"),
+        ({"bucket": "buck", "secret": "a"}, "not permitted"),
+        ({"bucket": "buck", "deadline_s": 0}, "greater than 0"),
+        ({"bucket": "buck", "engine": "rclone"}, "'auto', 'obstore' or 's3fs'|'obstore'"),
+    ],
+)
+def test_settings_that_cannot_be_used(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    done = run(tmp_path, "check", experiment(tmp_path, type="s3", **fields))
+    assert done.exit_code == 2
+    assert re.search(message, done.output), done.output
+
+
+def test_torture_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    done = run(tmp_path, "torture", str(tmp_path / "store"))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].endswith("nothing was lost")
+    assert list((tmp_path / "store").rglob("*.bin")) == []

@@ -1,0 +1,160 @@
+"""Networks that delay, reset and cut, and stores that ask for patience."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fault_proxy import FAULTS, FaultProxy, fault_proxy
+from storage_servers import gcs_settings, s3_settings
+
+from detcore.errors import StorageError
+from detcore.storage import FsspecStorage, StorageBackend, digest_file
+from detcore_storage import GcsStorage, S3Storage
+
+ENGINES = ["obstore", "s3fs", "gcsfs"]
+DEADLINE_S = 4.0
+# What a call may take beyond its deadline: a request that is under way, on a busy machine.
+SLACK_S = 6.0
+
+
+@pytest.fixture
+def s3_proxy(weed_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(weed_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(gcs_url) as proxy:
+        yield proxy
+
+
+def open_engine(
+    engine: str, request: pytest.FixtureRequest, deadline_s: float
+) -> tuple[FsspecStorage, FaultProxy]:
+    prefix = uuid.uuid4().hex
+    if engine == "gcsfs":
+        proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
+        return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
+    proxy = request.getfixturevalue("s3_proxy")
+    settings = s3_settings(proxy.url, prefix, engine=engine, deadline_s=deadline_s)
+    return S3Storage(settings), proxy
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[tuple[Path, str]]:
+    """Thirty small files, and one that travels in parts."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    pairs = []
+    for index in range(30):
+        path = folder / f"{index}"
+        path.write_bytes(bytes([index]) * (100 + 1000 * index))
+        pairs.append((path, f"run/{index}"))
+    large = folder / "large"
+    large.write_bytes(bytes(range(251)) * 50_000)
+    return [*pairs, (large, "run/large")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_passes_is_tried_again(
+    engine: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]], tmp_path: Path
+) -> None:
+    storage, proxy = open_engine(engine, request, 60.0)
+    expected = {key: digest_file(path) for path, key in files}
+    proxy.sometimes(*FAULTS, share=0.3)
+    assert storage.put_tree(files) == expected
+    targets = [(tmp_path / "back" / key, key) for _, key in files]
+    assert storage.get_tree(targets) == expected
+    assert len(set(proxy.seen)) >= 5
+    for path, key in targets:
+        assert digest_file(path) == expected[key]
+    assert {entry.key: entry.size for entry in storage.list("run")} == {
+        key: digest.size for key, digest in expected.items()
+    }
+    storage.replace("run/marker", b"first")
+    assert storage.read("run/marker") == b"first"
+    storage.delete_tree("run")
+    proxy.choose = lambda method, target: None
+    assert storage.list() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fault", ["503", "reset before", "stall", "truncate"])
+def test_what_does_not_pass_is_an_error_within_the_deadline(
+    engine: str,
+    fault: str,
+    request: pytest.FixtureRequest,
+    files: list[tuple[Path, str]],
+    tmp_path: Path,
+) -> None:
+    storage, proxy = open_engine(engine, request, DEADLINE_S)
+    storage.put_tree(files)
+    methods = ("GET",) if fault == "truncate" else ()
+    proxy.always(fault, *methods)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.get_tree([(tmp_path / "back", "run/29")]),
+        lambda: storage.get_tree([(tmp_path / "back", "run/large")]),
+        lambda: storage.read("run/1"),
+    ]
+    if not methods:
+        calls += [
+            lambda: storage.put_tree(files),
+            lambda: storage.put_tree(files[-1:]),
+            lambda: storage.create("run/new", b"x"),
+            lambda: storage.list("run"),
+        ]
+
+    def took(call: Callable[[], object]) -> float:
+        start = time.monotonic()
+        with pytest.raises(StorageError):
+            call()
+        return time.monotonic() - start
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        assert max(pool.map(took, calls)) < DEADLINE_S + SLACK_S
+
+
+# fake-gcs-server has the parts of an upload sent to itself, past the proxy; in GCS an upload that
+# is not ended is no object, and nothing lists it.
+@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
+def test_nothing_half_uploaded_is_listed_or_left(
+    engine: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]]
+) -> None:
+    storage, proxy = open_engine(engine, request, DEADLINE_S)
+    count = 0
+
+    def fail_later(method: str, target: str) -> str | None:
+        nonlocal count
+        is_part = method == "PUT" and "partNumber" in target
+        count += is_part
+        return "503" if is_part and count > 1 else None
+
+    proxy.choose = fail_later
+    with pytest.raises(StorageError):
+        storage.put_tree(files[-1:])
+    assert count > 1
+    proxy.choose = lambda method, target: None
+    assert storage.list() == []
+    assert isinstance(storage, S3Storage)
+    assert storage.clear_uploads(older_than_s=0.0) == 0
+
+
+def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
+    request: pytest.FixtureRequest,
+) -> None:
+    storage: StorageBackend
+    for engine in ENGINES:
+        storage, proxy = open_engine(engine, request, 20.0)
+        lost = iter([True])
+        proxy.choose = lambda method, target, lost=lost: (  # type: ignore[misc]
+            "reset after" if method in ("PUT", "POST") and next(lost, False) else None
+        )
+        with pytest.raises(FileExistsError):
+            storage.create("marker", b"mine")
+        assert storage.read("marker") == b"mine"
