@@ -161,7 +161,8 @@ class DistributedContext:
     ) -> DistributedContext:
         """Take the numbers from whatever launcher started this process; one worker if none did.
 
-        Recognises torchrun, DeepSpeed, Horovod, ``TF_CONFIG``, JAX, Open MPI and Slurm.
+        Recognises `detcore launch` and `run`, torchrun, DeepSpeed, Horovod, ``TF_CONFIG``, JAX,
+        Open MPI and Slurm.
 
         Args:
             chief_ip: Address of rank 0; default: ``DET_CHIEF_IP``, or what the launcher says.
