@@ -110,8 +110,9 @@ def bare(session: nox.Session) -> None:
     """The core and the storage plugin, with no framework installed."""
     install_locked(session, "bare", *CORE, *STORAGE)
     session.run(
-        "pytest", "tests", "plugins/storage/tests", "--ignore=tests/examples", *session.posargs
-    )
+        "pytest", *TWO_AT_ONCE, "tests", "plugins/storage/tests", "--ignore=tests/examples",
+        *session.posargs,
+    )  # fmt: skip
 
 
 @nox.session

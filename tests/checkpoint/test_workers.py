@@ -180,6 +180,7 @@ wanted = "ab"[rank : rank + 1]
 with desk.restore_path(uuid, selector=wanted.__contains__) as path:
     told["union"] = sorted(content(path))
     told["same"] = len(set(workers.allgather(str(path)))) == 1
+workers.barrier()  # rank 0 comes here once it has removed it
 told["removed"] = not path.exists()
 desk.download(uuid, root / "together", selector=wanted.__contains__)
 told["together"] = sorted(content(root / "together"))
