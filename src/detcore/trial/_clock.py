@@ -184,7 +184,8 @@ class Clock:
         if not isinstance(result, ValidationResult):
             result = ValidationResult(dict(result))
         previous_best = self._record_validation(result) if self._is_chief else None
-        previous_best = self._agreement.from_chief(previous_best)
+        # What is decided below must be decided alike by all workers, down to the last bit.
+        result, previous_best = self._agreement.from_chief((result, previous_best))
         metric = self._searcher_value(result.metrics)
         self._searcher_metric = metric
         if previous_best is None:
