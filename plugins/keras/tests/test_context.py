@@ -131,6 +131,7 @@ def test_aggregation_frequency(tmp_path: Path) -> None:
     model = controller._model
     assert isinstance(model.optimizer, keras.optimizers.Adam)
     # How it trains is in test_workers.py; saved with its model, it is what it was.
+    model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is keras.optimizers.Adam
