@@ -17,9 +17,17 @@ from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Scan
+    from detcore.database import Database
     from detcore.storage import FileDigest, StorageBackend
 
-__all__ = ["add_metadata", "commit", "make_folders", "put_files", "seal_files"]
+__all__ = [
+    "add_metadata",
+    "commit",
+    "make_folders",
+    "put_files",
+    "record_committed",
+    "seal_files",
+]
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -77,6 +85,16 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
                 f"another process committed checkpoint {manifest.uuid} in {storage.url} with "
                 "other files.\nTwo processes must not save under one UUID."
             ) from error
+
+
+def record_committed(database: Database, manifest: Manifest) -> None:
+    """Record that a checkpoint is whole; doing so again is fine."""
+    database.checkpoint_committed(
+        manifest.uuid,
+        metadata=manifest.metadata,
+        resources=manifest.resources(),
+        steps_completed=manifest.steps_completed,
+    )
 
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:

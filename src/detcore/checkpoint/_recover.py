@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from detcore.checkpoint._commit import record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.errors import StorageError
@@ -46,13 +47,7 @@ def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: i
     completed = []
     for record in records:
         if record.state == "ACTIVE" and has_manifest(storage, record.uuid):
-            manifest = read_manifest(storage, record.uuid)
-            database.checkpoint_committed(
-                record.uuid,
-                metadata=manifest.metadata,
-                resources=manifest.resources(),
-                steps_completed=manifest.steps_completed,
-            )
+            record_committed(database, read_manifest(storage, record.uuid))
             completed.append(record.uuid)
             continue
         if record.state == "PARTIALLY_DELETED" and has_manifest(storage, record.uuid):

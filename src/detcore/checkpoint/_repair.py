@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from detcore.checkpoint._commit import record_committed
 from detcore.checkpoint._manifest import read_manifest
 from detcore.checkpoint._verify import Fault, verify_checkpoint
 
@@ -60,12 +61,6 @@ def repair_checkpoint(
         database.checkpoint_damaged(record.uuid)
         state = "DAMAGED"
     elif not faults and state == "DAMAGED":
-        manifest = read_manifest(storage, record.uuid)
-        database.checkpoint_committed(
-            record.uuid,
-            metadata=manifest.metadata,
-            resources=manifest.resources(),
-            steps_completed=manifest.steps_completed,
-        )
+        record_committed(database, read_manifest(storage, record.uuid))
         state = "COMPLETED"
     return Repair(state, faults, strays, removed=bool(strays) and remove_strays)

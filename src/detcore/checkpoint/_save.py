@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import add_metadata, commit, put_files, seal_files
+from detcore.checkpoint._commit import (
+    add_metadata,
+    commit,
+    put_files,
+    record_committed,
+    seal_files,
+)
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._full import explain_full
 from detcore.checkpoint._ids import new_id
@@ -173,11 +179,6 @@ class Saver:
         self._last = manifest
         self._parent = manifest.uuid
         if self._database is not None and self._owner is not None:
-            self._database.checkpoint_committed(
-                manifest.uuid,
-                metadata=manifest.metadata,
-                resources=manifest.resources(),
-                steps_completed=manifest.steps_completed,
-            )
+            record_committed(self._database, manifest)
         if self._on_saved is not None:
             self._on_saved(self.describe(manifest.uuid))

@@ -80,13 +80,21 @@ def restored(
     """
     is_first = distributed is None or distributed.local_rank == 0
     exchange: Exchange = _alone if distributed is None else distributed.allgather_local
-    wishes = together(exchange, lambda: _look(storage, uuid, selector))
-    direct = storage.direct_path(uuid) if selector is None else None
-    if all(direct is not None for direct, _ in wishes) and direct is not None:
+    # Read once, and by each for itself: a failure is then one of all.
+    manifest: Manifest | None = None
+
+    def look() -> tuple[bool, frozenset[str]]:
+        nonlocal manifest
+        manifest = read_manifest(storage, uuid)
+        is_direct = selector is None and storage.direct_path(uuid) is not None
+        return is_direct, _wanted(manifest, selector)
+
+    wishes = together(exchange, look)
+    direct = storage.direct_path(uuid)
+    if direct is not None and all(is_direct for is_direct, _ in wishes):
 
         def check() -> None:
-            if is_first:
-                manifest = read_manifest(storage, uuid)
+            if is_first and manifest is not None:
                 check_in_place(storage, manifest, manifest.files)
 
         together(exchange, check)
@@ -116,15 +124,6 @@ def restored(
 
 def _alone(stuff: Any) -> list[Any]:
     return [stuff]
-
-
-def _look(
-    storage: StorageBackend, uuid: str, selector: Selector | None
-) -> tuple[Path | None, frozenset[str]]:
-    """Return the checkpoint's own folder, if it can be used as it is, and what is wanted of it."""
-    manifest = read_manifest(storage, uuid)
-    direct = storage.direct_path(manifest.uuid) if selector is None else None
-    return direct, _wanted(manifest, selector)
 
 
 def _wanted(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
