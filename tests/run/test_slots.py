@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import all_command_lines, wait_until_gone
-from toy_command import MODEL_DIR, Detcore, Finished
+from toy_command import MODEL_DIR, Detcore, Finished, worker_pids
 
 TELL = """
 import os
@@ -41,17 +41,6 @@ def folder_with(detcore: Detcore, name: str, source: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(source)
     return folder
-
-
-def workers_of(detcore: Detcore, process: object) -> list[int]:
-    """Read the notice that lists the process ids."""
-    stdout = getattr(process, "stdout", None)
-    assert stdout is not None
-    for line in stdout:
-        match = re.match(r"\d workers: processes ([\d, ]+)$", line)
-        if match:
-            return [int(pid) for pid in match[1].split(", ")]
-    raise AssertionError("no workers were announced")
 
 
 def slow(detcore: Detcore, **changes: object) -> Path:
@@ -113,7 +102,7 @@ def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> N
 
 def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
-    pids = workers_of(detcore, process)
+    pids = worker_pids(process)
     detcore.wait_for(detcore.committed)
     key_line = Path(f"/proc/{pids[0]}/environ").read_bytes()
     key = re.search(rb"DETCORE_JOB_KEY=(\w+)", key_line)
@@ -169,7 +158,7 @@ def test_an_interrupt_reaches_all_and_the_trial_goes_on_with_other_slots(detcore
 
 def test_a_killed_runner_leaves_no_worker_behind(detcore: Detcore) -> None:
     process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
-    pids = workers_of(detcore, process)
+    pids = worker_pids(process)
     detcore.wait_for(detcore.committed)
     process.send_signal(signal.SIGKILL)
     process.communicate()

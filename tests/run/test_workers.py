@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_command import MODEL_DIR, Detcore
+from processes import is_running
+from toy_command import MODEL_DIR, Detcore, worker_pids
 
 from detcore.database import Database
 
@@ -58,7 +59,7 @@ def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
     os.kill(pids[victim], signal.SIGKILL)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 1, stdout
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stderr
@@ -122,21 +123,6 @@ def test_a_ledger_of_several_workers_is_refused(detcore: Detcore) -> None:
     finished = detcore("run", config, MODEL_DIR)
     assert finished.code == 1
     assert "data_ledger is true, and the trial has 2 workers" in finished.stdout
-
-
-def worker_pids(process: Any) -> list[int]:
-    for line in process.stdout:
-        if " workers: processes " in line:
-            return [int(pid) for pid in line.rpartition("processes ")[2].split(", ")]
-    raise AssertionError("the run ended before it told its workers' processes")
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def sorted_checkpoints(detcore: Detcore) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -110,3 +111,13 @@ class Detcore:
 
     def committed(self) -> list[Path]:
         return sorted((self.home / "checkpoints").glob("*/manifest.json"))
+
+
+def worker_pids(process: subprocess.Popen[str]) -> list[int]:
+    """Read the process ids of several workers, by rank, off the notice that lists them."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        match = re.match(r"\d workers: processes ([\d, ]+)$", line)
+        if match:
+            return [int(pid) for pid in match[1].split(", ")]
+    raise AssertionError("the run ended before it told its workers' processes")
