@@ -15,6 +15,7 @@ __all__ = [
     "JSONValue",
     "Length",
     "MetricKind",
+    "TensorInfo",
     "TrialInfo",
     "TrialState",
     "Unit",
@@ -30,6 +31,24 @@ class Unit(str, enum.Enum):
     BATCHES = "batches"
     RECORDS = "records"
     EPOCHS = "epochs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor in a checkpoint, as its framework tells; noted in the manifest.
+
+    Attributes:
+        name: As the framework calls it, such as ``"dense/kernel"``.
+        shape: Its dimensions.
+        dtype: Type of its elements by NumPy's name, such as ``"float32"``; other types
+            (``"bfloat16"``) by their framework's.
+        file: Name of the file that holds it, below the checkpoint.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._ids import check_id
 from detcore.errors import CheckpointCorruptError, CheckpointNotFoundError, UnsafePathError
+from detcore.types import TensorInfo
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, StorageBackend
@@ -46,6 +47,7 @@ class Manifest:
         directories: Folders with nothing in them.
         parent: UUID of the checkpoint that the trial saved before, or None.
         versions: Versions of what wrote it, by distribution; ``"detcore"`` is always there.
+        tensors: What its files hold, where the framework tells.
     """
 
     uuid: str
@@ -56,6 +58,7 @@ class Manifest:
     directories: tuple[str, ...] = ()
     parent: str | None = None
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tensors: tuple[TensorInfo, ...] = ()
 
     @property
     def algorithm(self) -> str:
@@ -98,6 +101,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         },
         "directories": sorted(manifest.directories),
     }
+    if manifest.tensors:
+        fields["tensors"] = [dataclasses.asdict(tensor) for tensor in manifest.tensors]
     return (json.dumps({**fields, "checksum": _checksum(fields)}, indent=1) + "\n").encode()
 
 
@@ -194,6 +199,10 @@ def _from_fields(fields: Mapping[str, Any]) -> Manifest:
         directories=tuple(fields["directories"]),
         parent=fields["parent"],
         versions=fields["versions"],
+        tensors=tuple(
+            TensorInfo(each["name"], tuple(each["shape"]), each["dtype"], each["file"])
+            for each in fields.get("tensors", ())
+        ),
     )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
+    from detcore.types import TensorInfo
 
 __all__ = [
     "LoopingController",
     "PrepareOptions",
     "SteppingController",
+    "SupportsSnapshot",
     "SupportsStartFrom",
+    "SupportsTensors",
     "ValidationResult",
 ]
 
@@ -148,3 +151,35 @@ class SupportsStartFrom(Protocol):
         Raises:
             InvalidCheckpointError: If it does not fit the model.
         """
+
+
+@runtime_checkable
+class SupportsSnapshot(Protocol):
+    """A controller of either shape whose checkpoints can be written while training goes on.
+
+    Without this method a checkpoint's files are written by `save` while training stands still; only
+    what comes after (digests, upload, commit) goes on behind it.
+    """
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the whole training state, and return what writes the copy.
+
+        Called in the place of `save`, on the thread that trains, and must return soon: training
+        goes on right after. What is small may be written to the folder at once. Both together
+        leave the same files there as `save` would have at that moment.
+
+        Args:
+            directory: As for `save`; it stays until the returned function is done.
+
+        Returns:
+            A function that writes what was not written yet. It is called once, on another
+            thread, and must touch nothing that training changes. It may raise.
+        """
+
+
+@runtime_checkable
+class SupportsTensors(Protocol):
+    """A controller of either shape that can tell which tensors its checkpoints hold."""
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the tensors in what the last `save` or `snapshot` wrote; on the chief."""
