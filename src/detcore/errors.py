@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointNotFound",
     "CheckpointNotFoundError",
     "CheckpointStateError",
+    "CheckpointTimeoutError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
     "ConfigError",
@@ -41,6 +42,7 @@ __all__ = [
     "PluginNotFoundError",
     "RunError",
     "ScheduleError",
+    "SearchError",
     "ShardError",
     "StorageError",
     "StorageFullError",
@@ -142,6 +144,18 @@ class CheckpointStateError(CheckpointError):
     """A checkpoint that is deleted, or not yet complete."""
 
 
+class CheckpointTimeoutError(CheckpointError, TimeoutError):
+    """A save that goes on behind the training was not over in time.
+
+    Attributes:
+        uuid: The checkpoint.
+    """
+
+    def __init__(self, message: str, *, uuid: str = "") -> None:
+        super().__init__(message)
+        self.uuid = uuid
+
+
 class CheckpointConflictError(CheckpointError, RuntimeError):
     """Ranks of one sharded checkpoint disagree about a file or a metadata key."""
 
@@ -231,6 +245,10 @@ class CollectiveMismatchError(DistributedError):
 
 class RunError(DetcoreError, RuntimeError):
     """An experiment that cannot be started or resumed."""
+
+
+class SearchError(RunError):
+    """A search method was told, or answered, what cannot be."""
 
 
 class WorkerError(RunError):

@@ -60,7 +60,7 @@ MANY_REPORT = """\
 8 |   name: adaptive_ahsa
   |         ^^^^^^^^^^^^^ did you mean 'adaptive_asha'?
   |
-  = valid: single, random, grid, adaptive_asha, async_halving, custom, pbt
+  = valid: single, random, grid, adaptive_asha, async_halving, optuna, custom, pbt
 
 {path}:11:3: error: unknown key 'max_trails' in searcher (name: adaptive_asha)
    |

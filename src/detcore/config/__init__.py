@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detcore.config._derived import smoke_config, trial_seed
 from detcore.config._experiment import ExperimentConfig
-from detcore.config._hyperparameters import resolve_constants
+from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,
     LoadedConfig,
@@ -34,6 +34,7 @@ __all__ = [
     "load_mapping",
     "mask_config",
     "parse_set_flags",
+    "ranges",
     "render",
     "resolve_constants",
     "smoke_config",

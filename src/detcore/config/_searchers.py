@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -98,6 +98,26 @@ class AsyncHalvingSearcher(_Common):
     stop_once: _StopOnce = False
 
 
+class OptunaSearcher(_Common):
+    """Trials whose hyperparameters Optuna suggests."""
+
+    name: Literal["optuna"] = Field(description="Hyperparameters that Optuna suggests.")
+    max_length: _MaxLength
+    max_trials: _MaxTrials
+    max_concurrent_trials: _Concurrent = 16
+    sampler: str | dict[str, Any] = Field(
+        default="TPESampler", description="An Optuna sampler: its name, or 'name' and arguments."
+    )
+    pruner: str | dict[str, Any] = Field(
+        default="NopPruner", description="An Optuna pruner: its name, or 'name' and arguments."
+    )
+    pruning_period: int = Field(
+        default=0,
+        ge=0,
+        description="Ask the pruner this often, in the unit of 'max_length'; 0 = only at the end.",
+    )
+
+
 class CustomSearcher(_Common):
     """A search method written by the user."""
 
@@ -155,6 +175,7 @@ SEARCHERS: dict[str, type[Section]] = {
     "grid": GridSearcher,
     "adaptive_asha": AdaptiveAshaSearcher,
     "async_halving": AsyncHalvingSearcher,
+    "optuna": OptunaSearcher,
     "custom": CustomSearcher,
     "pbt": PbtSearcher,
 }
@@ -170,6 +191,7 @@ Searcher = (
     | GridSearcher
     | AdaptiveAshaSearcher
     | AsyncHalvingSearcher
+    | OptunaSearcher
     | CustomSearcher
     | PbtSearcher
 )

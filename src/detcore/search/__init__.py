@@ -1,0 +1,41 @@
+"""Search methods: which trials there are, and how far each is trained.
+
+Everything here is pure: a method is told what happened and answers what to do. What it answers
+follows from the experiment's seed and these events alone, so a search whose runner was killed goes
+on exactly where it was, from its log.
+"""
+
+from detcore.search._messages import (
+    Close,
+    Create,
+    Event,
+    Exited,
+    ExitReason,
+    Operation,
+    Train,
+    Validated,
+    event_from_json,
+    event_to_json,
+)
+from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
+from detcore.search._search import PlannedTrial, Search
+
+__all__ = [
+    "Answer",
+    "Close",
+    "Create",
+    "Event",
+    "ExitReason",
+    "Exited",
+    "NewTrial",
+    "Operation",
+    "PlannedTrial",
+    "Search",
+    "SearchMethod",
+    "SearchSetup",
+    "Train",
+    "TrainTo",
+    "Validated",
+    "event_from_json",
+    "event_to_json",
+]

@@ -1,0 +1,207 @@
+"""Asynchronous successive halving: one bracket."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from detcore.search._messages import ExitReason
+from detcore.search._method import Answer, NewTrial, TrainTo
+from detcore.search._simple import TooManyInvalid
+
+__all__ = ["Bracket", "BracketPlan", "rung_lengths"]
+
+_WORST = math.inf
+
+
+def rung_lengths(max_length: int, *, num_rungs: int, divisor: float) -> list[int]:
+    """Return how far trials train to reach each rung, counted from their beginning; at least 1."""
+    return [
+        max(1, int(max_length / divisor ** (num_rungs - 1 - rung))) for rung in range(num_rungs)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BracketPlan:
+    """What a bracket is to do.
+
+    Attributes:
+        max_trials: Trials in all; those that reject their hyperparameters are not counted.
+        num_rungs: How often a trial is judged at most; >= 1.
+        max_length: Length of the top rung.
+        divisor: One trial in this many is promoted; > 1.
+        max_concurrent_trials: Trials at one time; >= 1.
+        stop_once: Whether a trial is judged when it reports, once and for all.
+    """
+
+    max_trials: int
+    num_rungs: int
+    max_length: int
+    divisor: float
+    max_concurrent_trials: int
+    stop_once: bool
+
+
+@dataclasses.dataclass(slots=True)
+class _Result:
+    """A trial's metric at a rung; the best are first."""
+
+    metric: float
+    trial: int
+    is_promoted: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class _Rung:
+    length: int
+    num_outstanding: int = 0
+    results: list[_Result] = dataclasses.field(default_factory=list)
+
+    def insert(self, result: _Result) -> int:
+        """Put a result behind all that are as good or better; return its place."""
+        place = bisect.bisect_right([each.metric for each in self.results], result.metric)
+        self.results.insert(place, result)
+        return place
+
+
+class Bracket:
+    """Decides for the trials of one bracket.
+
+    Args:
+        plan: What it is to do.
+        sample: Returns hyperparameters for a new trial.
+    """
+
+    def __init__(self, plan: BracketPlan, sample: Callable[[], Mapping[str, Any]]) -> None:
+        self._plan = plan
+        self._sample = sample
+        lengths = rung_lengths(plan.max_length, num_rungs=plan.num_rungs, divisor=plan.divisor)
+        self._rungs = [_Rung(length) for length in lengths]
+        self._rung_of: dict[int, int] = {}
+        self._running: set[int] = set()
+        self._num_created = 0
+        self._num_invalid = 0
+        self._exited: set[int] = set()
+        self._closed: set[int] = set()
+        self._invalid = TooManyInvalid()
+
+    def start(self) -> list[Answer]:
+        """Return the first trials."""
+        count = min(self._plan.max_concurrent_trials, self._plan.max_trials)
+        return [self._new() for _ in range(count)]
+
+    def created(self, trial: int) -> None:
+        """Note the index that a trial of this bracket got."""
+        self._rung_of[trial] = 0
+        self._running.add(trial)
+
+    def validated(self, trial: int, metric: float) -> list[Answer]:
+        """Take note of a trial's metric (lower is better), and say what to do next."""
+        self._invalid.accepted()
+        return self._reported(trial, metric)
+
+    def exited(self, trial: int, reason: ExitReason) -> list[Answer]:
+        """Take note of a trial that ended by itself: it counts as the worst, if it counts."""
+        if trial not in self._running:  # it waits, and its metric is known
+            self._exited.add(trial)
+            self._closed.add(trial)
+            return self._close_leftovers()
+        if reason is ExitReason.INVALID_HP:
+            self._invalid.rejected()
+            self._running.discard(trial)
+            self._rungs[self._rung_of.pop(trial)].num_outstanding -= 1
+            self._num_invalid += 1
+            return [*self._maybe_new(), *self._close_leftovers()]
+        self._exited.add(trial)
+        self._closed.add(trial)
+        return self._reported(trial, _WORST)
+
+    def progress(self) -> float:
+        """Return how far the bottom rung is filled, and the trials in it closed."""
+        total = self._plan.max_trials
+        return 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total
+
+    def _reported(self, trial: int, metric: float) -> list[Answer]:
+        rung = self._rungs[self._rung_of[trial]]
+        self._running.discard(trial)
+        rung.num_outstanding -= 1
+        answers: list[Answer] = []
+        if rung is self._rungs[-1]:
+            rung.insert(_Result(metric, trial))
+            answers += self._close(trial)
+        elif self._plan.stop_once:
+            answers += self._continue_or_stop(rung, trial, metric)
+        else:
+            answers += self._promote(rung, trial, metric)
+        if not any(isinstance(each, TrainTo) and each.length is not None for each in answers):
+            answers += self._maybe_new()
+        return [*answers, *self._close_leftovers()]
+
+    def _promote(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
+        """Promote the new trial if it is good enough, else who the larger quota admits."""
+        old_quota = int(len(rung.results) / self._plan.divisor)
+        quota = int((len(rung.results) + 1) / self._plan.divisor)
+        result = _Result(metric, trial)
+        if rung.insert(result) >= quota:
+            if quota == old_quota:
+                return []
+            result = rung.results[old_quota]
+            # Closed are those that waited when the rung was full; it may have grown since, by a
+            # trial that replaces one that rejected its hyperparameters.
+            if result.is_promoted or result.trial in self._closed - self._exited:
+                return []
+        result.is_promoted = True
+        return self._raise(result.trial)
+
+    def _continue_or_stop(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
+        quota = max(1, int((len(rung.results) + 1) / self._plan.divisor))
+        result = _Result(metric, trial)
+        result.is_promoted = rung.insert(result) < quota
+        if result.is_promoted and trial not in self._exited:
+            return self._raise(trial)
+        return self._close(trial)
+
+    def _raise(self, trial: int) -> list[Answer]:
+        """Send a trial to the next rung; one that ended takes the last place there at once."""
+        self._rung_of[trial] += 1
+        rung = self._rungs[self._rung_of[trial]]
+        if trial not in self._exited:
+            self._running.add(trial)
+            rung.num_outstanding += 1
+            return [TrainTo(trial, rung.length)]
+        if rung is self._rungs[-1]:
+            rung.insert(_Result(_WORST, trial))
+            return []
+        return self._promote(rung, trial, _WORST)
+
+    def _maybe_new(self) -> list[Answer]:
+        if self._num_created - self._num_invalid >= self._plan.max_trials:
+            return []
+        return [self._new()]
+
+    def _new(self) -> NewTrial:
+        self._num_created += 1
+        self._rungs[0].num_outstanding += 1
+        return NewTrial(self._sample(), self._rungs[0].length)
+
+    def _close(self, trial: int) -> list[Answer]:
+        if trial in self._closed:
+            return []
+        self._closed.add(trial)
+        return [TrainTo(trial, None)]
+
+    def _close_leftovers(self) -> list[Answer]:
+        """Close what waits in a rung that nobody can be promoted from any more."""
+        if len(self._rungs[0].results) < self._plan.max_trials:
+            return []
+        answers: list[Answer] = []
+        for rung in self._rungs:
+            if rung.num_outstanding:
+                break
+            for result in rung.results:
+                if not result.is_promoted:
+                    answers += self._close(result.trial)
+        return answers

@@ -1,0 +1,206 @@
+"""Search by any sampler and pruner of Optuna."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from detcore.config import ranges
+from detcore.errors import SearchError
+from detcore.search._messages import ExitReason
+from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
+from detcore.search._sampling import place_values
+from detcore.search._simple import TooManyInvalid
+
+__all__ = ["OptunaSearch"]
+
+_PRIMITIVE = (str, int, float, bool, type(None))
+
+
+class OptunaSearch:
+    """Trials whose hyperparameters an Optuna sampler suggests, and which a pruner may stop.
+
+    The study lives in memory and its sampler is seeded with the experiment's seed: made anew and
+    told the same in the same order, it suggests the same.
+
+    Raises:
+        SearchError: If Optuna is not installed, or has no such sampler or pruner.
+    """
+
+    def __init__(self, setup: SearchSetup) -> None:
+        optuna = _import_optuna()
+        self._optuna = optuna
+        self._setup = setup
+        settings = setup.settings
+        self._total = int(settings["max_trials"])
+        self._limit = int(settings.get("max_concurrent_trials", 0)) or self._total
+        self._left = self._total
+        self._ended = 0
+        self._period = int(settings.get("pruning_period") or 0) or setup.max_length
+        self._space = _Space(optuna, setup.hyperparameters)
+        self._trials: list[Any] = []
+        self._invalid = TooManyInvalid()
+        with _quiet(optuna):
+            sampler = _make(
+                optuna.samplers, "sampler", settings.get("sampler", "TPESampler"), setup.seed
+            )
+            pruner = _make(optuna.pruners, "pruner", settings.get("pruner", "NopPruner"), None)
+            self._study = optuna.create_study(
+                # Hyperband chooses brackets by it.
+                study_name="detcore",
+                sampler=sampler,
+                pruner=pruner,
+                direction="minimize" if setup.smaller_is_better else "maximize",
+            )
+
+    def start(self) -> Sequence[Answer]:
+        """Return as many trials as may run at one time."""
+        return [answer for _ in range(min(self._limit, self._total)) for answer in self._next()]
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        """Tell the study; close the trial if it is done or pruned, else train it on."""
+        self._invalid.accepted()
+        asked = self._trials[trial]
+        asked.report(metric, length)
+        is_done = length >= self._setup.max_length
+        if not is_done and not asked.should_prune():
+            return [TrainTo(trial, min(length + self._period, self._setup.max_length))]
+        state = self._optuna.trial.TrialState
+        if is_done:
+            self._study.tell(asked, metric)
+        else:
+            self._study.tell(asked, state=state.PRUNED)
+        self._ended += 1
+        return [TrainTo(trial, None), *self._next()]
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        """Tell the study that the trial failed; replace it if it rejected its hyperparameters."""
+        self._study.tell(self._trials[trial], state=self._optuna.trial.TrialState.FAIL)
+        if reason is ExitReason.INVALID_HP:
+            self._invalid.rejected()
+            self._left += 1
+        else:
+            self._ended += 1
+        return self._next()
+
+    def progress(self) -> float:
+        """Return the part of the trials that ended."""
+        return self._ended / self._total
+
+    def _next(self) -> list[Answer]:
+        if not self._left:
+            return []
+        self._left -= 1
+        asked = self._study.ask(self._space.distributions)
+        self._trials.append(asked)
+        hparams = self._space.hparams(asked.params)
+        return [NewTrial(hparams, min(self._period, self._setup.max_length))]
+
+
+class _Space:
+    """The hyperparameters as Optuna's distributions, named by their places: ``optimizer.lr``."""
+
+    def __init__(self, optuna: Any, hyperparameters: Mapping[str, Any]) -> None:
+        self._hyperparameters = hyperparameters
+        self._ranges = {
+            ".".join(map(str, place)): (place, r) for place, r in ranges(hyperparameters)
+        }
+        self.distributions = {
+            name: _distribution(optuna.distributions, value)
+            for name, (_, value) in self._ranges.items()
+            if value["type"] != "const"
+        }
+
+    def hparams(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return plain hyperparameters, nested as in the experiment file."""
+        values = {}
+        for name, (place, value) in self._ranges.items():
+            if value["type"] == "const":
+                values[place] = value["val"]
+            elif value["type"] == "categorical" and not _is_choice_list(value["vals"]):
+                values[place] = value["vals"][params[name]]
+            else:
+                values[place] = params[name]
+        return place_values(self._hyperparameters, values)
+
+
+def _distribution(distributions: Any, value: Mapping[str, Any]) -> Any:
+    kind = value["type"]
+    if kind == "categorical":
+        choices = value["vals"]
+        # Optuna takes nothing but plain values; of others it is given the index.
+        return distributions.CategoricalDistribution(
+            choices if _is_choice_list(choices) else range(len(choices))
+        )
+    low, high = value["minval"], value["maxval"]
+    if kind == "int":
+        return distributions.IntDistribution(low, high)
+    if kind == "double":
+        return distributions.FloatDistribution(low, high)
+    ends = sorted((float(value["base"]) ** low, float(value["base"]) ** high))
+    return distributions.FloatDistribution(*ends, log=True)
+
+
+def _is_choice_list(values: Sequence[Any]) -> bool:
+    # 1, 1.0 and True are one choice to Optuna.
+    return all(isinstance(value, _PRIMITIVE) for value in values) and len(set(values)) == len(
+        values
+    )
+
+
+@contextlib.contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Keep Optuna from saying that there is a study, and that what was asked for may change."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise SearchError(
+            "searcher.name is 'optuna', and the package optuna is not installed.\n"
+            "  pip install 'detcore[optuna]'"
+        ) from error
+    return optuna
+
+
+def _make(module: Any, what: str, wanted: str | Mapping[str, Any], seed: int | None) -> Any:
+    """Make a sampler or pruner by name; arguments that are one themselves are made first."""
+    options: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+    name = str(options.pop("name", ""))
+    known = sorted(
+        each
+        for each in module.__all__
+        if each.endswith(what.capitalize()) and not each.startswith("Base")
+    )
+    if name not in known:
+        raise SearchError(
+            f"searcher.{what} is {name!r}; Optuna has: {', '.join(known)}.\n"
+            "Name one of these, alone or as {name: ..., and its arguments}."
+        )
+    made = getattr(module, name)
+    for key, value in options.items():
+        if isinstance(value, Mapping) and value.get("name") in known:
+            options[key] = _make(module, what, value, seed)
+    if "seed" in options:
+        raise SearchError(
+            f"searcher.{what} has a seed of its own.\n"
+            "Everything is drawn with reproducibility.experiment_seed; leave seed out."
+        )
+    if seed is not None and "seed" in inspect.signature(made).parameters:
+        options["seed"] = seed
+    try:
+        return made(**options)
+    except (TypeError, ValueError, ImportError) as error:
+        raise SearchError(f"searcher.{what}: {name} cannot be made: {error}") from error

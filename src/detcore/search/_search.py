@@ -1,0 +1,141 @@
+"""A search: its method, the state of its trials, and the log that both follow from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from detcore.errors import SearchError
+from detcore.search._messages import Close, Create, Event, Exited, Operation, Train, Validated
+from detcore.search._method import Answer, NewTrial, SearchMethod
+from detcore.search._sampling import seed_of_trial
+
+__all__ = ["PlannedTrial", "Search"]
+
+
+@dataclasses.dataclass(slots=True)
+class PlannedTrial:
+    """What the search knows of a trial.
+
+    Attributes:
+        hparams: Its hyperparameters.
+        seed: Its seed.
+        length: How far it is to train, or has trained if `is_waiting`.
+        is_waiting: Whether it trained that far, and the method has not said what comes next.
+        is_closed: Whether it is trained no further.
+    """
+
+    hparams: Mapping[str, Any]
+    seed: int
+    length: int
+    is_waiting: bool = False
+    is_closed: bool = False
+
+
+class Search:
+    """Tells a search method what happens and keeps what follows.
+
+    The method's answers follow from the events alone, so the log of events is the whole state: a
+    search made anew and given the same events, in the same order, is the same search.
+
+    Args:
+        method: The search method, new.
+        seed: The experiment's seed.
+
+    Attributes:
+        trials: All trials, by index.
+        events: What was applied so far.
+    """
+
+    def __init__(self, method: SearchMethod, *, seed: int) -> None:
+        self._method = method
+        self._seed = seed
+        self.trials: list[PlannedTrial] = []
+        self.events: list[Event] = []
+        self._first = self._operations(method.start())
+
+    @classmethod
+    def replay(cls, method: SearchMethod, events: Iterable[Event], *, seed: int) -> Search:
+        """Return the search that was given these events."""
+        search = cls(method, seed=seed)
+        for event in events:
+            search.apply(event)
+        return search
+
+    @property
+    def first(self) -> tuple[Operation, ...]:
+        """What the method wanted before anything happened."""
+        return self._first
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no trial will train any more."""
+        return all(trial.is_closed for trial in self.trials)
+
+    @property
+    def progress(self) -> float:
+        """How much of the search is done, 0 to 1; for displays."""
+        return 1.0 if self.is_finished else min(1.0, max(0.0, self._method.progress()))
+
+    def apply(self, event: Event) -> tuple[Operation, ...]:
+        """Take note of what happened; return what is to be done now.
+
+        Raises:
+            SearchError: If it cannot have happened, or if the method answers what cannot be.
+        """
+        trial = self._checked(event)
+        if isinstance(event, Validated):
+            trial.is_waiting = True
+            answers = self._method.validated(event.trial, event.length, event.metric)
+        else:
+            trial.is_closed = True
+            answers = self._method.exited(event.trial, event.reason)
+        self.events.append(event)
+        operations = self._operations(answers)
+        if not self.is_finished and all(t.is_closed or t.is_waiting for t in self.trials):
+            waiting = [str(index) for index, t in enumerate(self.trials) if not t.is_closed]
+            raise SearchError(
+                f"{type(self._method).__name__} trains no trial and ends none: "
+                f"{', '.join(waiting)} wait for ever.\n"
+                "After the last event that can come, a method closes what it does not train on."
+            )
+        return operations
+
+    def _checked(self, event: Event) -> PlannedTrial:
+        if not 0 <= event.trial < len(self.trials):
+            raise SearchError(f"{event} is of a trial that the search never created")
+        trial = self.trials[event.trial]
+        if trial.is_closed:
+            raise SearchError(f"{event} is of a trial that is closed already")
+        if isinstance(event, Exited):
+            return trial
+        if trial.is_waiting or event.length != trial.length:
+            raise SearchError(
+                f"{event}: the trial was to train to {trial.length}"
+                f"{', and has reported that' if trial.is_waiting else ''}"
+            )
+        if math.isnan(event.metric):
+            raise SearchError(f"{event}: nothing can be compared with NaN")
+        return trial
+
+    def _operations(self, answers: Sequence[Answer]) -> tuple[Operation, ...]:
+        return tuple(operation for answer in answers for operation in self._do(answer))
+
+    def _do(self, answer: Answer) -> list[Operation]:
+        if isinstance(answer, NewTrial):
+            index = len(self.trials)
+            seed = seed_of_trial(self._seed, index)
+            self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
+            return [Create(index, answer.hparams, seed), Train(index, answer.length)]
+        trial = self.trials[answer.trial]
+        if trial.is_closed:
+            raise SearchError(f"{answer}: the trial is closed already")
+        if answer.length is None:
+            trial.is_closed = True
+            return [Close(answer.trial)]
+        if not trial.is_waiting or answer.length <= trial.length:
+            raise SearchError(f"{answer}: the trial was told to train to {trial.length} before")
+        trial.length, trial.is_waiting = answer.length, False
+        return [Train(answer.trial, answer.length)]

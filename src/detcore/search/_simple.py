@@ -1,0 +1,129 @@
+"""Methods that train every trial to the same length: single, random, grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from detcore.errors import SearchError
+from detcore.search._messages import ExitReason
+from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
+from detcore.search._sampling import grid_points, sample
+
+__all__ = ["GridSearch", "RandomSearch", "SingleSearch", "TooManyInvalid"]
+
+# Somebody's code that rejects whatever is drawn would be asked for ever.
+_MAX_INVALID_IN_A_ROW = 100
+
+
+class TooManyInvalid:
+    """Counts trials in a row that rejected their hyperparameters."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def accepted(self) -> None:
+        """Note a trial that trained."""
+        self._count = 0
+
+    def rejected(self) -> None:
+        """Note a trial that raised `InvalidHP`.
+
+        Raises:
+            SearchError: If so many did, one after the other, that no end is in sight.
+        """
+        self._count += 1
+        if self._count >= _MAX_INVALID_IN_A_ROW:
+            raise SearchError(
+                f"{self._count} trials in a row rejected their hyperparameters (InvalidHP).\n"
+                "Each is replaced by another one, and none was accepted.\n"
+                "Make the ranges in the experiment file fit what the code accepts."
+            )
+
+
+class _Queue:
+    """Trials that wait for a place; each starts when one of those that run is done.
+
+    Args:
+        setup: The search.
+        total: Number of trials, those that are replaced not counted.
+        draw: Returns the hyperparameters of the next trial, or None where there is none.
+    """
+
+    def __init__(
+        self, setup: SearchSetup, total: int, draw: Callable[[], dict[str, Any] | None]
+    ) -> None:
+        self._draw = draw
+        self._length = setup.max_length
+        self._limit = int(setup.settings.get("max_concurrent_trials", 0)) or total
+        self._total = total
+        self._ended = 0
+
+    def start(self) -> Sequence[Answer]:
+        """Return as many trials as may run at one time."""
+        return [answer for _ in range(min(self._limit, self._total)) for answer in self._next()]
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        """Close the trial, which trained all it should, and start the next one."""
+        self._ended += 1
+        return [TrainTo(trial, None), *self._next()]
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        """Start the next trial."""
+        self._ended += 1
+        return self._next()
+
+    def progress(self) -> float:
+        """Return the part of the trials that ended."""
+        return self._ended / self._total
+
+    def _next(self) -> list[Answer]:
+        hparams = self._draw()
+        return [] if hparams is None else [NewTrial(hparams, self._length)]
+
+
+class RandomSearch(_Queue):
+    """Trials with hyperparameters drawn at random; one that rejects its own is replaced."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        self._setup = setup
+        self._left = int(setup.settings["max_trials"])
+        self._drawn = 0
+        self._invalid = TooManyInvalid()
+        super().__init__(setup, self._left, self._sample)
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        """Close the trial, and start the next one."""
+        self._invalid.accepted()
+        return super().validated(trial, length, metric)
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        """Start the next trial, which is one more where the last rejected its hyperparameters."""
+        if reason is ExitReason.INVALID_HP:
+            self._invalid.rejected()
+            self._left += 1
+            self._ended -= 1
+        return super().exited(trial, reason)
+
+    def _sample(self) -> dict[str, Any] | None:
+        if self._left == 0:
+            return None
+        self._left -= 1
+        self._drawn += 1
+        return sample(self._setup.hyperparameters, seed=self._setup.seed, index=self._drawn - 1)
+
+
+class SingleSearch(_Queue):
+    """One trial; it is not replaced."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        hparams = iter([sample(setup.hyperparameters, seed=setup.seed, index=0)])
+        super().__init__(setup, 1, lambda: next(hparams, None))
+
+
+class GridSearch(_Queue):
+    """Every point of a grid, from the last to the first; one that is rejected is left out."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        points = grid_points(setup.hyperparameters)
+        super().__init__(setup, len(points), lambda: points.pop() if points else None)

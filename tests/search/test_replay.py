@@ -1,0 +1,191 @@
+"""A search is a pure function of its seed and its log."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulation import SPACE, Simulation, created, setup
+from test_methods import asha
+
+from detcore.errors import SearchError
+from detcore.search import (
+    Event,
+    Exited,
+    ExitReason,
+    Search,
+    SearchMethod,
+    Validated,
+    event_from_json,
+    event_to_json,
+)
+from detcore.search._adaptive import AdaptiveSearch
+from detcore.search._optuna import OptunaSearch
+from detcore.search._sampling import sample
+from detcore.search._simple import GridSearch, RandomSearch
+
+FAILING = {ExitReason.ERRORED: 0.05, ExitReason.INVALID_HP: 0.1, ExitReason.STOPPED: 0.02}
+GRID = {"rate": {"type": "double", "minval": 0.1, "maxval": 1.0, "count": 50}}
+METHODS: dict[str, Callable[[], SearchMethod]] = {
+    "random": lambda: RandomSearch(setup(max_trials=40, max_concurrent_trials=4)),
+    "grid": lambda: GridSearch(setup(space=GRID, max_concurrent_trials=4)),
+    "adaptive_asha": lambda: AdaptiveSearch(asha(max_trials=60, max_rungs=3)),
+    "stop_once": lambda: AdaptiveSearch(asha(max_trials=60, max_rungs=3, stop_once=True)),
+}
+OPTUNA = {
+    "TPESampler": "NopPruner",
+    "RandomSampler": "MedianPruner",
+    "CmaEsSampler": "SuccessiveHalvingPruner",
+    "QMCSampler": "HyperbandPruner",
+    "NSGAIISampler": "PercentilePruner",
+}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "PercentilePruner": {"percentile": 50.0},
+    "CmaEsSampler": {"n_startup_trials": 3, "warn_independent_sampling": False},
+    "QMCSampler": {"warn_independent_sampling": False, "warn_asynchronous_seeding": False},
+}
+
+
+def optuna_search(sampler: str, max_trials: int = 16) -> OptunaSearch:
+    def named(name: str) -> dict[str, Any]:
+        return {"name": name, **ARGUMENTS.get(name, {})}
+
+    return OptunaSearch(
+        setup(
+            max_trials=max_trials,
+            max_concurrent_trials=4,
+            sampler=named(sampler),
+            pruner=named(OPTUNA[sampler]),
+            pruning_period=16,
+        )
+    )
+
+
+def assert_same_from(
+    method: Callable[[], SearchMethod], whole: Simulation, cut: int, log: list[str]
+) -> None:
+    """Resume from a log that was cut, and compare all that follows."""
+    events = [event_from_json(json.loads(line)) for line in log]
+    resumed = Search.replay(method(), events[:cut], seed=7)
+    following = [resumed.apply(event) for event in events[cut:]]
+    assert following == whole.operations[cut + 1 :]
+    assert resumed.trials == whole.search.trials
+
+
+def logged(simulation: Simulation) -> list[str]:
+    return [json.dumps(event_to_json(event)) for event in simulation.search.events]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_killed_at_250_random_points_it_goes_on_as_if_nothing_had_happened(name: str) -> None:
+    method = METHODS[name]
+    chosen = random.Random(name)
+    for seed in range(25):
+        whole = Simulation(method, seed=seed, failing=FAILING).run()
+        log = logged(whole)
+        for _ in range(10):
+            assert_same_from(method, whole, chosen.randrange(len(log) + 1), log)
+
+
+@pytest.mark.parametrize("sampler", OPTUNA)
+def test_optuna_proposes_and_prunes_the_same_after_a_kill(sampler: str) -> None:
+    def method() -> OptunaSearch:
+        return optuna_search(sampler)
+
+    whole = Simulation(method, seed=1, failing=FAILING).run()
+    log = logged(whole)
+    for cut in random.Random(sampler).sample(range(len(log) + 1), 6):
+        assert_same_from(method, whole, cut, log)
+
+
+def test_a_pruner_stops_trials_early() -> None:
+    simulation = Simulation(lambda: optuna_search("RandomSampler", 30)).run()
+    lengths = simulation.lengths()
+    assert len(lengths) == 30
+    assert 64 in lengths
+    assert min(lengths) < 64
+
+
+def test_a_sampler_learns_from_what_it_is_told() -> None:
+    """The mean of the better half of TPE's later trials is below that of random draws."""
+
+    def metric(hparams: object, length: int) -> float:
+        return float((hparams["optimizer"]["momentum"] - 0.3) ** 2)  # type: ignore[index]
+
+    told = Simulation(lambda: optuna_search("TPESampler", 60), metric=metric).run()
+    drawn = Simulation(
+        lambda: RandomSearch(setup(max_trials=60, max_concurrent_trials=4)), metric=metric
+    ).run()
+
+    def late(simulation: Simulation) -> float:
+        values = sorted(metric(t.hparams, 1) for t in simulation.search.trials[30:])
+        return sum(values) / len(values)
+
+    assert late(told) < late(drawn)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "TPE"}, "searcher.sampler is 'TPE'; Optuna has: BruteForceSampler"),
+        ({"sampler": "BaseSampler"}, "Optuna has"),
+        ({"sampler": {"name": "TPESampler", "seed": 3}}, "has a seed of its own"),
+        ({"sampler": {"name": "TPESampler", "startup": 3}}, "TPESampler cannot be made"),
+        ({"pruner": {}}, "searcher.pruner is ''"),
+    ],
+)
+def test_a_sampler_that_cannot_be_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SearchError, match=message):
+        OptunaSearch(setup(max_trials=3, **settings))
+
+
+def test_choices_that_optuna_cannot_tell_apart_are_kept_apart() -> None:
+    space = {"rate": 1.0, "p": {"type": "categorical", "vals": [1, True, [1, 2], {"a": None}]}}
+    made = setup(space=space, max_trials=30, max_concurrent_trials=4, sampler="RandomSampler")
+    simulation = Simulation(lambda: OptunaSearch(made)).run()
+    seen = {json.dumps(t.hparams["p"]) for t in created(simulation.operations)}
+    assert seen == {"1", "true", "[1, 2]", '{"a": null}'}
+
+
+def test_hyperparameters_do_not_depend_on_other_trials_or_on_the_order_of_names() -> None:
+    turned = {name: SPACE[name] for name in reversed(SPACE)}
+    for index in (0, 1, 17, 1000):
+        drawn = sample(SPACE, seed=7, index=index)
+        assert sample(turned, seed=7, index=index) == drawn
+    # Written down once: the same on every machine and in every release.
+    assert sample(SPACE, seed=7, index=3) == {
+        "rate": pytest.approx(0.023789249538583322, rel=1e-12),
+        "layers": 2,
+        "optimizer": {"kind": "sgd", "momentum": pytest.approx(0.34281685018756514, rel=1e-12)},
+        "global_batch_size": 32,
+    }
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([Validated(9, 64, 1.0)], "never created"),
+        ([Validated(0, 63, 1.0)], "was to train to 64"),
+        ([Validated(0, 64, float("nan"))], "NaN"),
+        ([Validated(0, 64, 1.0), Validated(0, 64, 1.0)], "closed already"),
+    ],
+)
+def test_what_cannot_have_happened_is_refused(events: list[Event], message: str) -> None:
+    with pytest.raises(SearchError, match=message):
+        Search.replay(METHODS["random"](), events, seed=7)
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"type": "x"}, {"type": "validated", "trial": 0}, {"type": []}]
+)
+def test_a_damaged_log_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(SearchError, match="not an event"):
+        event_from_json(value)
+
+
+def test_events_survive_the_log() -> None:
+    for event in (Validated(3, 10, 0.1 + 0.2), Exited(2, ExitReason.STOPPED)):
+        assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
