@@ -1,6 +1,8 @@
 """Saving and restoring files through a storage back end, against the usual ways to do it.
 
-    python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c] [--markdown]
+    python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c]
+    python benchmarks/storage.py --digests      # what digesting adds to a save of 1 GB
+    python benchmarks/storage.py --sparse       # memory of moving one file of 4 GB
 
 Sets of files: a = 1 x 512 MB, b = 8 x 64 MB, c = 2,000 x 16 KB. Places: the local disk; S3 and GCS
 servers that drop what they get (the client's own limit); the first with 20 ms a request; real ones
@@ -8,8 +10,10 @@ servers that drop what they get (the client's own limit); the first with 20 ms a
 apart from what their protocol demands; "copytree + read" reads everything once more.
 
 Each measurement is a process of its own, so that its peak memory is its own; rounds are
-interleaved: every way once, then every way again, in another order. What is told is the median, and
-the ratio to the fastest of the others in each round.
+interleaved: every way once, then every way again, in another order. What is told is the median, the
+ratio to the fastest of the others in each round, and the processor time of the process (on a busy
+machine the one number to trust). With servers, files are in memory (/dev/shm), so that no disk is
+measured.
 """
 
 from __future__ import annotations
@@ -33,7 +37,15 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
-SETS = {"a": (1, 512 << 20), "b": (8, 64 << 20), "c": (2000, 16 << 10)}
+SETS = {
+    "a": (1, 512 << 20),
+    "b": (8, 64 << 20),
+    "c": (2000, 16 << 10),
+    "1 GB": (1, 1 << 30),
+    "8 x 128 MB": (8, 128 << 20),
+    "4 GB": (1, 4 << 30),
+}
+MEMORY = Path("/dev/shm")
 BUCKET, KEY, SECRET = "ckpt", "test", "testsecret"
 Transfer = Callable[[list[tuple[Path, str]]], None]
 Way = tuple[Transfer, Transfer]
@@ -51,6 +63,12 @@ def make_files(folder: Path, name: str) -> list[tuple[Path, str]]:
     """Write a set of files; returns them with their keys."""
     count, size = SETS[name]
     block = os.urandom(min(size, 1 << 20))
+    if name == "4 GB":
+        path = folder / "00" / "sparse.bin"
+        path.parent.mkdir(parents=True)
+        with open(path, "wb") as file:
+            file.truncate(size)
+        return [(path, "run/00/sparse.bin")]
     pairs = []
     for index in range(count):
         path = folder / f"{index % 20:02}" / f"{index:05}.bin"
@@ -187,8 +205,24 @@ def boto3_way(url: str) -> Way:
     )
 
 
+def leave_digests_out() -> None:
+    """Have detcore digest nothing in this process, to see what digesting takes."""
+    from detcore.storage import Digester, FileDigest, _bulk, _copy, _small
+    from detcore_storage import _obstore
+
+    def none_of(data: bytes, algorithm: str = "none") -> FileDigest:
+        return FileDigest(len(data), "none", algorithm)
+
+    Digester.update = lambda self, data: None  # type: ignore[method-assign]
+    for module in (_bulk, _copy, _small, _obstore):
+        if hasattr(module, "digest_bytes"):
+            module.digest_bytes = none_of  # type: ignore[attr-defined]
+
+
 def make_way(way: str, place: str, url: str, root: Path) -> Way:
     """Return how a way saves and restores."""
+    if way == "detcore, no digests":
+        leave_digests_out()
     if way.startswith("detcore"):
         return detcore_way(place, url, root, "s3fs" if way.endswith("s3fs") else "auto")
     if way.startswith("copytree"):
@@ -214,22 +248,26 @@ def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
     warm.parent.mkdir(parents=True, exist_ok=True)
     warm.write_bytes(b"x")
     up([(warm, "run/00/warm")])  # connections and imports are not what is measured
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if place == "local":
         os.sync()  # else one pays for what another left to be written
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     up(pairs)
-    took_up = time.perf_counter() - start
+    took_up, used_up = time.perf_counter() - start, time.process_time() - used
     if not way.startswith("copytree"):
         for path, _ in targets:
             path.parent.mkdir(parents=True, exist_ok=True)
     if place == "local":
         os.sync()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     down(targets)
-    took_down = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"up": took_up, "down": took_down, "mb": peak / 1024, "base": base / 1024}))
+    found = {
+        "up": took_up,
+        "up_cpu": used_up,
+        "down": time.perf_counter() - start,
+        "down_cpu": time.process_time() - used,
+        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(found))
 
 
 @contextlib.contextmanager
@@ -255,36 +293,67 @@ def server(place: str) -> Iterator[str]:
                 process.kill()
 
 
-def run_place(place: str, names: list[str], rounds: int) -> list[dict[str, Any]]:
-    """Measure all ways at a place."""
-    rows = []
+def run_place(place: str, names: list[str], rounds: int) -> None:
+    """Measure all ways at a place, and print a row for each."""
     for name in names:
         if place == "gcs-fake" and name == "a":
             continue  # its time is quadratic in the parts of a file
-        results: dict[str, list[dict[str, float]]] = {way: [] for way in PLACES[place]}
-        with tempfile.TemporaryDirectory() as top, server(place) as url:
-            source = Path(top) / "source"
-            make_files(source, name)
-            for turn in range(rounds):
-                ways = list(PLACES[place])
-                random.Random(turn).shuffle(ways)
-                for way in ways:
-                    work = Path(top) / "work"
-                    work.mkdir()
-                    command = [
-                        sys.executable, __file__, "--measure", way, place, url, str(source),
-                        str(work),
-                    ]  # fmt: skip
-                    done = subprocess.run(command, capture_output=True, text=True, check=False)
-                    if done.returncode:
-                        print(f"{place} {name} {way}: {done.stderr[-600:]}", file=sys.stderr)
-                    else:
-                        results[way].append(json.loads(done.stdout.splitlines()[-1]))
+        results = run_ways(place, name, PLACES[place], rounds)
+        for way in PLACES[place]:
+            if results[way]:
+                print(_line(_row(place, name, way, results)), flush=True)
+
+
+def run_ways(
+    place: str, name: str, ways: tuple[str, ...], rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Measure some ways, in rounds."""
+    results: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    folder = MEMORY if place != "local" and MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=folder) as top, server(place) as url:
+        source = Path(top) / "source"
+        make_files(source, name)
+        for turn in range(rounds):
+            order = list(ways)
+            random.Random(turn).shuffle(order)
+            for way in order:
+                work = Path(top) / f"{turn}-{order.index(way)}"
+                work.mkdir()
+                command = [
+                    sys.executable, __file__, "--measure", way, place, url, str(source), str(work),
+                ]  # fmt: skip
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    print(f"{place} {name} {way}: {done.stderr[-600:]}", file=sys.stderr)
+                else:
+                    results[way].append(json.loads(done.stdout.splitlines()[-1]))
+                if name != "c":  # making files just after many were deleted is slow on ext4
                     shutil.rmtree(work)
-        rows += [_row(place, name, way, results) for way in PLACES[place] if results[way]]
-        for row in rows[-len(PLACES[place]) :]:
-            print(_line(row), flush=True)
-    return rows
+    return results
+
+
+def run_digests(rounds: int) -> None:
+    """Print what digesting adds to a save of 1 GB."""
+    print("| place | files | save without digests | with | processor without | with |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for place in ("local", "s3"):
+        for name in ("1 GB", "8 x 128 MB"):
+            ways = ("detcore, no digests", "detcore")
+            results = run_ways(place, name, ways, rounds)
+            cells = [
+                f"{statistics.median(row[field] for row in results[way]):.3f} s"
+                for field in ("up", "up_cpu")
+                for way in ways
+            ]
+            print(f"| {place} | {name} | {' | '.join(cells)} |", flush=True)
+
+
+def run_sparse() -> None:
+    """Print what moving one large file takes in memory."""
+    print("| place | peak MB, file of 4 GB |\n|---|---|", flush=True)
+    for place in ("local", "s3", "gcs"):
+        results = run_ways(place, "4 GB", ("detcore",), 1)
+        print(f"| {place} | {results['detcore'][0]['mb']:.0f} |", flush=True)
 
 
 def _row(
@@ -304,6 +373,7 @@ def _row(
         ]
         row[f"{direction}_ratio"] = statistics.median(ratios)
         row[f"{direction}_range"] = (min(ratios), max(ratios))
+        row[f"{direction}_cpu"] = statistics.median(r[f"{direction}_cpu"] for r in results[way])
     row["mb"] = max(r["mb"] for r in results[way])
     return row
 
@@ -315,6 +385,7 @@ def _line(row: dict[str, Any]) -> str:
         low, high = row[f"{direction}_range"]
         cells.append(f"{row[direction]:.0f} {unit}")
         cells.append(f"{row[f'{direction}_ratio']:.2f} [{low:.2f}, {high:.2f}]")
+        cells.append(f"{row[f'{direction}_cpu']:.2f}")
     cells.append(f"{row['mb']:.0f}")
     return "| " + " | ".join(cells) + " |"
 
@@ -325,14 +396,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(PLACES))
     parser.add_argument("--sets", default="a,b,c")
+    parser.add_argument("--digests", action="store_true")
+    parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         way, place, url, source, work = options.measure
         measure(way, place, url, Path(source), Path(work))
         return
-    print("| place | files | way | save | to the fastest | restore | to the fastest | peak MB |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    if options.digests:
+        run_digests(options.rounds)
+        return
+    if options.sparse:
+        run_sparse()
+        return
+    print(
+        "| place | files | way | save | to the fastest | cpu s | restore | to the fastest | cpu s "
+        "| peak MB |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for place in options.only.split(","):
         run_place(place, options.sets.split(","), options.rounds)
 

@@ -158,3 +158,36 @@ def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
         with pytest.raises(FileExistsError):
             storage.create("marker", b"mine")
         assert storage.read("marker") == b"mine"
+
+
+@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
+@pytest.mark.parametrize("server", ["weed_url", "moto_url"])
+def test_an_upload_in_parts_whose_last_answer_is_lost_is_whole(
+    engine: str,
+    server: str,
+    request: pytest.FixtureRequest,
+    files: list[tuple[Path, str]],
+    tmp_path: Path,
+) -> None:
+    def lose_answer(method: str, target: str) -> str | None:
+        return "reset after" if method == "POST" and "uploadId" in target and lost.pop() else None
+
+    lost = [False] * 50 + [True]
+    with fault_proxy(request.getfixturevalue(server)) as proxy:
+        settings = s3_settings(proxy.url, uuid.uuid4().hex, engine=engine, deadline_s=20)
+        storage = S3Storage(settings)
+        storage.replace("run/large", b"an older content")
+        proxy.choose = lose_answer
+        expected = digest_file(files[-1][0])
+        assert storage.put_tree(files[-1:]) == {"run/large": expected}
+        assert proxy.seen == ["reset after"]
+        assert storage.get_tree([(tmp_path / "back", "run/large")]) == {"run/large": expected}
+        assert storage.clear_uploads(older_than_s=0.0) == 0
+
+
+def test_a_bucket_that_goes_away_is_not_taken_for_a_lost_answer(
+    s3_proxy: FaultProxy, files: list[tuple[Path, str]]
+) -> None:
+    storage = S3Storage(s3_settings(s3_proxy.url, uuid.uuid4().hex, bucket="absent"))
+    with pytest.raises(StorageError, match=r"'absent' .* does not exist"):
+        storage.put_tree(files[-1:])

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from detcore.errors import StorageFullError, UnsafePathError
-from detcore.storage import LocalStorage
+from detcore.errors import StorageError, StorageFullError, UnsafePathError
+from detcore.storage import LocalStorage, _flush, digest_file, read_whole
+from detcore.storage._small import copy_whole
 
 ROOM_BYTES = 4 << 20
 
@@ -190,3 +191,92 @@ storage.create("run/marker", b"x")
         assert str(path) in before, path
     after = [argument for call, argument in calls[marker:] if call == "fsync"]
     assert str(root / "run") in after
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[tuple[Path, str]]:
+    """A hundred small files, and a large one."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    pairs = []
+    for index in range(101):
+        path = folder / f"{index}"
+        path.write_bytes(os.urandom(300_000 if index == 50 else 10 * index))
+        pairs.append((path, f"run/{index % 7}/{index}"))
+    return pairs
+
+
+class Watched:
+    """What was brought to the disk, by paths; the system's own calls are made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self._fails = fails
+        self._fsync, self._function = os.fsync, _flush._function
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(_flush, "_function", self.function)
+
+    def fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        self.calls.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def function(self, name: str) -> Callable[..., int] | None:
+        function = self._function(name)
+        if name != "syncfs" or function is None:
+            return function
+
+        def syncfs(descriptor: int) -> int:
+            self.calls.append(("syncfs", os.readlink(f"/proc/self/fd/{descriptor}")))
+            return -1 if self._fails else function(descriptor)
+
+        return syncfs
+
+
+@pytest.mark.parametrize("seals", [False, True], ids=["put_tree", "digest_tree"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
+def test_many_small_files_are_brought_to_the_disk(
+    tmp_path: Path,
+    many: list[tuple[Path, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    seals: bool,
+    at_once: bool,
+) -> None:
+    root = tmp_path / "root"
+    storage = LocalStorage(root)
+    monkeypatch.setattr(_flush, "_is_syncfs_good", lambda folder: at_once)
+    keys = [key for _, key in many]
+    expected = {key: digest_file(path) for path, key in many}
+    if seals:
+        storage.put_tree(many)
+    watched = Watched(monkeypatch)
+    done = storage.digest_tree(keys, make_durable=True) if seals else storage.put_tree(many)
+    assert done == expected
+    large = ("fsync", str(root / "run/1/50"))
+    if at_once:
+        assert watched.calls == [large, ("syncfs", str(root))]
+        return
+    folders = [root, root / "run", *(root / f"run/{number}" for number in range(7))]
+    assert {path for _, path in watched.calls} == {
+        str(p) for p in [*(root / k for k in keys), *folders]
+    }
+
+
+def test_a_disk_that_fails_to_take_many_small_files_is_an_error(
+    tmp_path: Path, many: list[tuple[Path, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_flush, "_is_syncfs_good", lambda folder: True)
+    Watched(monkeypatch, fails=True)  # a disk that fails cannot be provoked
+    with pytest.raises(StorageError, match="could not be brought to the disk"):
+        LocalStorage(tmp_path / "root").put_tree(many)
+
+
+def test_the_kind_of_a_file_system_is_the_kernels_own_word(small_disk: Path) -> None:
+    assert _flush._kind_of(small_disk) == "tmpfs"
+    assert not _flush._is_syncfs_good(small_disk)
+
+
+def test_a_file_that_grows_while_it_is_copied_is_digested_as_it_was_stored(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"twelve bytes")
+    assert read_whole(path, 5) == read_whole(path, 500) == b"twelve bytes"
+    assert copy_whole(path, tmp_path / "copy", 5) == digest_file(tmp_path / "copy")

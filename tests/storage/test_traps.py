@@ -41,7 +41,7 @@ def opening(kind: str, url: str, prefix: str) -> str:
     return f"storage = S3Storage(S3Settings.model_validate({fields!r}))"
 
 
-def python(code: str, *, timeout: float = 90.0, **environment: str) -> str:
+def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str) -> str:
     """Run code in a new process, with no variable that tells clients to behave."""
     removed = ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED")
     env = {name: value for name, value in os.environ.items() if name not in removed}
@@ -50,7 +50,7 @@ def python(code: str, *, timeout: float = 90.0, **environment: str) -> str:
         + textwrap.dedent(code)
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout,
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout,
         env={**env, **environment}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -94,21 +94,28 @@ def test_sixteen_threads_share_a_storage(kind: str, open_kind: Open, tmp_path: P
     assert len(storage.list()) == 32
 
 
-@pytest.mark.parametrize("kind", NETWORK)
-def test_the_interpreter_ends_cleanly(
-    kind: str, request: pytest.FixtureRequest, prefix: str, tmp_path: Path
+@pytest.mark.parametrize("turn", range(5))
+def test_the_interpreter_ends_cleanly_25_times(
+    turn: int, weed_url: str, gcs_url: str, prefix: str, tmp_path: Path
 ) -> None:
-    url = request.getfixturevalue("gcs_url" if kind == "gcs" else "weed_url")
     (tmp_path / "file").write_bytes(bytes(9 << 20))
-    code = f"""
-    from pathlib import Path
-    {opening(kind, url, prefix)}
-    path = Path({str(tmp_path)!r})
-    storage.put_tree([(path / "file", f"k/{{n}}") for n in range(3)])
-    storage.get_tree([(path / f"back{{n}}", f"k/{{n}}") for n in range(3)])
-    """
-    for _ in range(4):  # obstore's asynchronous calls abort in a quarter of such runs
-        python(code)
+    lines = [
+        "import sys",
+        "from pathlib import Path",
+        f"path, number = Path({str(tmp_path)!r}), sys.argv[1]",
+        "keys = [f'{number}/0', f'{number}/1']",
+    ]
+    for kind, url in zip(NETWORK, (weed_url, weed_url, gcs_url), strict=True):
+        lines += [
+            opening(kind, url, prefix),
+            "storage.put_tree([(path / 'file', key) for key in keys])",
+            "storage.get_tree([(path / 'back' / key, key) for key in keys])",
+            "storage.delete_tree(number)",
+        ]
+    code = "\n".join(lines)
+    # obstore's asynchronous calls abort in a quarter of such runs; all clients in one process.
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda number: python(code, str(number)), range(5 * turn, 5 * turn + 5)))
 
 
 @pytest.mark.parametrize("kind", NETWORK)
@@ -193,6 +200,68 @@ def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
     assert storage.clear_uploads(older_than_s=0) == 0
 
 
+def test_an_upload_to_gcs_that_was_killed_is_not_listed(
+    gcs_url: str, prefix: str, tmp_path: Path
+) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(160 << 20)
+    code = f"""
+    from detcore_storage import GcsSettings, GcsStorage
+    from pathlib import Path
+    {opening("gcs", gcs_url, prefix)}
+    pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
+    storage.put_tree(pairs, progress=lambda n: print(n, flush=True))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(3):  # so many parts were taken by the server
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    storage = GcsStorage(gcs_settings(gcs_url, prefix))
+    assert storage.list() == []
+    with pytest.raises(FileNotFoundError):
+        storage.get_tree([(tmp_path / "back", "run/large")])
+
+
+@pytest.mark.parametrize("kind", NETWORK)
+def test_glob_characters_in_keys_mean_nothing(kind: str, open_kind: Open, tmp_path: Path) -> None:
+    storage = open_kind(kind)
+    names = ["1", "[1]", "*", "?", "{1,2}", "a[!b]*"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    pairs = [(tmp_path / name, f"run/{name}/{name}") for name in names]
+    digests = storage.put_tree(pairs)
+    back = [(tmp_path / "back" / key, key) for _, key in pairs]
+    assert storage.get_tree(back) == storage.digest_tree([*digests]) == digests
+    for name in names[1:]:
+        storage.delete_tree(f"run/{name}")
+        names.remove(name)
+        assert [entry.key for entry in storage.list()] == sorted(f"run/{n}/{n}" for n in names)
+
+
+def test_the_clients_own_create_is_not_ignored(weed_url: str, gcs_url: str, prefix: str) -> None:
+    """Some ways to write with these clients take ``mode="create"`` and overwrite all the same."""
+    storages = [
+        S3Storage(s3_settings(weed_url, prefix, engine="obstore")),
+        S3Storage(s3_settings(weed_url, prefix, engine="s3fs")),
+        GcsStorage(gcs_settings(gcs_url, prefix)),
+    ]
+    for number, storage in enumerate(storages):
+        key = f"{number}/marker"
+        storage.create(key, b"first")
+        storage._call = _without_exists(storage)  # type: ignore[method-assign]
+        with pytest.raises(FileExistsError):  # also where the server's 412 names no condition
+            storage.create(key, b"second")
+        assert storage.read(key) == b"first"
+
+
+def _without_exists(storage: FsspecStorage) -> Callable[..., object]:
+    """Return `_call` for a storage whose look at what exists comes too early to see anything."""
+    call = storage._call
+    return lambda name, *args, **fields: name != "exists" and call(name, *args, **fields)
+
+
 def test_a_key_that_nobody_could_have_written_breaks_no_listing(moto_url: str, prefix: str) -> None:
     storage = S3Storage(s3_settings(moto_url, prefix))
     storage.replace("run/fine", b"1")
@@ -254,6 +323,22 @@ def test_credentials_and_address_of_a_profile(
     """
     told = python(code, AWS_CONFIG_FILE=str(tmp_path / "config"), AWS_PROFILE="here")
     assert told == f"s3://{BUCKET}/{prefix}\n"
+
+
+@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
+def test_credentials_and_address_of_the_environment(
+    engine: str, weed_url: str, prefix: str
+) -> None:
+    code = f"""
+    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}, engine={engine!r}))
+    storage.probe()
+    print(storage.engine)
+    """
+    told = python(
+        code, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
+        AWS_ENDPOINT_URL_S3=weed_url, AWS_REGION="us-east-1",
+    )  # fmt: skip
+    assert told == f"{engine}\n"
 
 
 def test_without_the_fast_engine_s3fs_does_the_work(weed_url: str, prefix: str) -> None:

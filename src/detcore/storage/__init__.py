@@ -2,11 +2,11 @@
 
 from detcore.storage._bulk import BulkTransfers
 from detcore.storage._check import Finding, check_storage
-from detcore.storage._copy import Sink
-from detcore.storage._digest import Digester, digest_file
+from detcore.storage._copy import Sink, write_all
+from detcore.storage._digest import Digester, digest_bytes, digest_file
 from detcore.storage._faults import is_transient, translated
 from detcore.storage._fsspec import FsspecStorage
-from detcore.storage._keys import check_key
+from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._local import LocalStorage
 from detcore.storage._open import open_folder, open_storage
 from detcore.storage._protocol import (
@@ -19,6 +19,7 @@ from detcore.storage._protocol import (
     StorageBackend,
 )
 from detcore.storage._retry import RetryPolicy, retry, retry_async
+from detcore.storage._small import read_whole, write_whole
 
 __all__ = [
     "DEFAULT_ALGORITHM",
@@ -37,11 +38,17 @@ __all__ = [
     "StorageBackend",
     "check_key",
     "check_storage",
+    "check_targets",
+    "digest_bytes",
     "digest_file",
+    "is_safe_key",
     "is_transient",
     "open_folder",
     "open_storage",
+    "read_whole",
     "retry",
     "retry_async",
     "translated",
+    "write_all",
+    "write_whole",
 ]

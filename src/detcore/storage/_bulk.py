@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from detcore.storage._copy import Sink
-from detcore.storage._digest import Digester
+from detcore.storage._copy import Sink, write_all
+from detcore.storage._digest import Digester, digest_bytes
 from detcore.storage._protocol import FileDigest, Progress
 from detcore.storage._retry import RetryPolicy, retry_async
+from detcore.storage._small import read_whole, write_whole
 
 __all__ = ["LARGE_BYTES", "BulkTransfers"]
 
@@ -69,15 +70,15 @@ class BulkTransfers:
             progress: Told of each file.
         """
 
-        async def put(path: Path, target: str) -> FileDigest:
-            data = path.read_bytes()
+        async def put(path: Path, target: str, size: int) -> FileDigest:
+            data = read_whole(path, size)
             await retry_async(lambda: self._fs._pipe_file(target, data), self._policy)
             if progress is not None:
                 progress(len(data))
-            return _digest_of(data)
+            return digest_bytes(data)
 
         return self._all(
-            [(size, functools.partial(put, path, target)) for path, target, size in files]
+            [(size, functools.partial(put, path, target, size)) for path, target, size in files]
         )
 
     def get_small(
@@ -97,10 +98,10 @@ class BulkTransfers:
         async def get(path: Path | None, source: str, size: int) -> FileDigest:
             data = await self._read(source, 0, size)
             if path is not None:
-                path.write_bytes(data)
+                write_whole(path, data)
             if progress is not None:
                 progress(len(data))
-            return _digest_of(data, algorithm)
+            return digest_bytes(data, algorithm)
 
         return self._all(
             [(size, functools.partial(get, path, source, size)) for path, source, size in files]
@@ -131,7 +132,7 @@ class BulkTransfers:
                     data = await ahead.popleft()
                     digester.update(data)
                     if sink is not None:
-                        sink.write(data)
+                        write_all(sink, data)
                     if progress is not None:
                         progress(len(data))
             finally:
@@ -195,9 +196,3 @@ class BulkTransfers:
 
         results: list[T] = sync(self._fs.loop, run)
         return results
-
-
-def _digest_of(data: bytes, algorithm: str | None = None) -> FileDigest:
-    digester = Digester(algorithm) if algorithm is not None else Digester()
-    digester.update(data)
-    return digester.result()

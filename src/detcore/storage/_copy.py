@@ -8,13 +8,11 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from detcore.storage._digest import Digester, read_chunks
 from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest, Progress
+from detcore.storage._small import SMALL_BYTES
 
-__all__ = ["Sink", "copy_stream", "run_all"]
+__all__ = ["Sink", "copy_stream", "run_all", "write_all"]
 
 _WORKERS = 4
-# Below this size the interpreter's lock costs more than a second thread brings (measured: one
-# thread digests small files 2.7 times as fast as two).
-_SMALL_BYTES = 1 << 18
 _SMALL_BATCH = 64
 
 T = TypeVar("T")
@@ -39,14 +37,14 @@ def copy_stream(
     for chunk in read_chunks(source):
         digester.update(chunk)
         if sink is not None:
-            _write_all(sink, chunk)
+            write_all(sink, chunk)
         if progress is not None:
             progress(len(chunk))
     return digester.result()
 
 
-def _write_all(sink: Sink, data: bytes | memoryview) -> None:
-    """Write all of it: a file that is not buffered may take a part."""
+def write_all(sink: Sink, data: bytes | memoryview) -> None:
+    """Write all of it: a file without a buffer may take a part."""
     size = len(data)
     written = sink.write(data)
     while written is not None and written < size:
@@ -98,8 +96,8 @@ def run_all(
 
 def _batches(sizes: Sequence[int]) -> list[list[int]]:
     """Share out indices: large files alone, largest first, then batches of small ones."""
-    large = [index for index, size in enumerate(sizes) if size >= _SMALL_BYTES]
-    small = [index for index, size in enumerate(sizes) if size < _SMALL_BYTES]
+    large = [index for index, size in enumerate(sizes) if size >= SMALL_BYTES]
+    small = [index for index, size in enumerate(sizes) if size < SMALL_BYTES]
     large.sort(key=lambda index: sizes[index], reverse=True)
     return [
         *([index] for index in large),

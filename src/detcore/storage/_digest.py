@@ -13,7 +13,7 @@ from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Digester", "digest_file", "digest_stream", "read_chunks"]
+__all__ = ["Digester", "digest_bytes", "digest_file", "digest_stream", "read_chunks"]
 
 # Larger pieces are no faster to digest, and slower to write: Linux then looks for large pages to
 # keep them in, which on virtual machines took up to eight times as long.
@@ -68,6 +68,19 @@ class Digester:
     def result(self) -> FileDigest:
         """Return the digest of what was taken so far."""
         return FileDigest(self._size, self._hash.hexdigest(), self._algorithm)
+
+
+def digest_bytes(
+    data: bytes | bytearray | memoryview, algorithm: str = DEFAULT_ALGORITHM
+) -> FileDigest:
+    """Return the digest of what is in memory as a whole."""
+    if algorithm == DEFAULT_ALGORITHM:
+        import xxhash
+
+        return FileDigest(len(data), xxhash.xxh3_128_hexdigest(data), algorithm)
+    digester = Digester(algorithm)
+    digester.update(data)
+    return digester.result()
 
 
 def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:

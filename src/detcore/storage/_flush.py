@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import io
     from types import TracebackType
 
-__all__ = ["Flusher", "flushing"]
+__all__ = ["Flusher", "flushing", "syncing_at_once"]
 
-_PIECE_BYTES = 32 << 20
+# So much of a file is handed to the disk at a time, while the next piece is written.
+_PIECE_BYTES = 8 << 20
+_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin to write, do not wait
+
+# For fewer files, one by one is as fast; with more that others left to be written, faster.
+_MANY_FILES = 64
+_MOST_DIRTY_BYTES = 256 << 20
+# Where syncfs brings everything to the disk, and nothing but what is of this machine.
+_LOCAL_KINDS = frozenset({"ext3", "ext4", "xfs"})
+_SINCE = (5, 8)  # before this release of Linux, syncfs told of no errors
 
 
 class Flusher:
@@ -27,23 +39,23 @@ class Flusher:
     def __init__(self, file: io.FileIO) -> None:
         self._file = file
         self._pool: ThreadPoolExecutor | None = None
-        self._flush: Future[None] | None = None
-        self._new = 0
+        self._begun: list[Future[None]] = []
+        self._start = 0
+        self._size = 0
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """Write what the file takes of it.
-
-        Raises:
-            OSError: Also if earlier data did not reach the disk.
-        """
+        """Write what the file takes of it."""
         written = self._file.write(data)
-        self._new += written
-        if self._new >= _PIECE_BYTES and (self._flush is None or self._flush.done()):
-            self._check()
-            self._new = 0
+        self._size += written
+        if self._size - self._start >= _PIECE_BYTES:
             if self._pool is None:
+                # Where the disk is behind, handing over waits.
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="detcore-flush")
-            self._flush = self._pool.submit(os.fdatasync, self._file.fileno())
+            length = self._size - self._start
+            self._begun.append(
+                self._pool.submit(_begin_writing, self._file.fileno(), self._start, length)
+            )
+            self._start = self._size
         return written
 
     def __enter__(self) -> Flusher:
@@ -56,15 +68,36 @@ class Flusher:
         traceback: TracebackType | None,
     ) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True)
+            self._pool.shutdown(wait=True, cancel_futures=True)
         if kind is None:
-            # Linux tells a file of a failed write once, so what the thread was told counts.
-            self._check()
+            for begun in self._begun:
+                if not begun.cancelled():
+                    begun.result()
+            # It also tells of everything that failed to be written since the file was opened.
             os.fsync(self._file.fileno())
 
-    def _check(self) -> None:
-        if self._flush is not None:
-            self._flush.result()
+
+def _begin_writing(descriptor: int, start: int, length: int) -> None:
+    """Hand a piece of a file to the disk; does not wait until it is there."""
+    sync_file_range = _function("sync_file_range")
+    if sync_file_range is None:
+        os.fdatasync(descriptor)
+        return
+    # What fails here (a file system that has no such thing) fails, or is done, in fsync.
+    sync_file_range(descriptor, start, length, _RANGE_WRITE)
+
+
+def _function(name: str) -> Callable[..., int] | None:
+    """Return ``syncfs`` or ``sync_file_range``, on Linux; Python itself has neither."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None and name == "sync_file_range":
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    found: Callable[..., int] | None = function
+    return found
 
 
 @contextlib.contextmanager
@@ -79,3 +112,62 @@ def flushing(file: BinaryIO) -> Iterator[None]:
         flush = pool.submit(os.fsync, descriptor)
         yield
         flush.result()
+
+
+@contextlib.contextmanager
+def syncing_at_once(folder: Path, files: int) -> Iterator[bool]:
+    """Bring all files of a folder to the disk after the block, with one call for them all.
+
+    That is many times faster than one call for each of many small files. It brings what others
+    wrote to the same file system to the disk, too, so it is not done where there is much of that.
+
+    Args:
+        folder: Where the files are or will be; it exists.
+        files: How many there are.
+
+    Yields:
+        Whether it will be done. If not, the block brings each file to the disk itself.
+
+    Raises:
+        OSError: If something that was written to the file system could not be brought to the disk.
+    """
+    syncfs = _function("syncfs")
+    if syncfs is None or files < _MANY_FILES or not _is_syncfs_good(folder):
+        yield False
+        return
+    # Errors are told to descriptors that were open when they happened.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield True
+        if syncfs(descriptor):
+            raise OSError(errno.EIO, "could not be brought to the disk as a whole", str(folder))
+    finally:
+        os.close(descriptor)
+
+
+def _is_syncfs_good(folder: Path) -> bool:
+    release = os.uname().release.split(".")
+    if tuple(int("".join(filter(str.isdigit, part)) or 0) for part in release[:2]) < _SINCE:
+        return False
+    return _kind_of(folder) in _LOCAL_KINDS and _dirty_bytes() < _MOST_DIRTY_BYTES
+
+
+def _kind_of(folder: Path) -> str | None:
+    """Return the type of the file system that a folder is on, as the kernel names it."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mounted, _, kind = line.partition(" - ")
+        if mounted.split(" ", 3)[2] == number:
+            return kind.split(" ", 1)[0]
+    return None
+
+
+def _dirty_bytes() -> int:
+    """Return how much waits to be written to the disks of this machine."""
+    found = 0
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("Dirty", "Writeback"):
+            found += int(rest.split()[0]) << 10
+    return found

@@ -13,7 +13,7 @@ from detcore.errors import ConfigError, StorageError
 from detcore.storage._bulk import LARGE_BYTES, BulkTransfers
 from detcore.storage._copy import Sink, copy_stream, run_all
 from detcore.storage._faults import means_exists, translated
-from detcore.storage._keys import check_key, check_targets
+from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._protocol import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -28,9 +28,7 @@ __all__ = ["FsspecStorage"]
 
 # So many files are looked at one by one; for more a listing is cheaper.
 _FEW = 2
-# Large files at once: their parts under way are what a transfer takes in memory.
-_PUTS_AT_ONCE = 2
-_GETS_AT_ONCE = 3
+_PUTS_AT_ONCE = 2  # large files
 
 
 class FsspecStorage:
@@ -42,6 +40,8 @@ class FsspecStorage:
 
     policy = RetryPolicy()
     """How long to try again; for file systems over a network."""
+
+    _gets_at_once = 3  # large files; their parts under way are what a transfer takes in memory
 
     def __init__(self, url: str, **options: Any) -> None:
         """Remember where the files are; nothing is connected yet.
@@ -125,9 +125,11 @@ class FsspecStorage:
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
+        progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files; see `StorageBackend.digest_tree`."""
-        return self._fetch([check_key(key) for key in keys], [None] * len(keys), algorithm, None)
+        paths = [None] * len(keys)
+        return self._fetch([check_key(key) for key in keys], paths, algorithm, progress)
 
     def _fetch(
         self,
@@ -155,10 +157,13 @@ class FsspecStorage:
                 translated(f"reading {key}", self.url),
                 open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
             ):
-                return self._read_large(key, sizes[index], sink, algorithm, progress)
+                return self._read_large(
+                    key, sizes[index], sink, algorithm=algorithm, progress=progress,
+                    files=len(large),
+                )  # fmt: skip
 
         large = [index for index in range(len(keys)) if not is_small[index]]
-        workers = None if bulk is None else _GETS_AT_ONCE
+        workers = None if bulk is None else self._gets_at_once
         done = run_all(get, large, [sizes[index] for index in large], workers=workers)
         digests.update((keys[index], digest) for index, digest in zip(large, done, strict=True))
         return {key: digests[key] for key in keys}
@@ -168,9 +173,12 @@ class FsspecStorage:
         key: str,
         size: int,
         sink: Sink | None,
+        *,
         algorithm: str,
         progress: Progress | None,
+        files: int,
     ) -> FileDigest:
+        """Read one of some large files (`files`: how many), and write it if there is a sink."""
         bulk = self._bulk
         if bulk is not None:
             return bulk.read_large(
@@ -246,7 +254,9 @@ class FsspecStorage:
         keys = [entry.key for entry in self.list(prefix)]
         # fsspec is never told to remove a folder recursively: for some stores that would reach
         # beyond the prefix (a bucket's root removes the bucket).
-        self.delete(key for key in keys if key == prefix or key.startswith(f"{prefix}/"))
+        within = [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
+        # A name such as "../x" is none of ours, and must not keep the others from going.
+        self.delete(key for key in within if is_safe_key(key))
 
     def probe(self) -> None:
         """Write, read and delete a small file."""

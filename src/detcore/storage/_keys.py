@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 import uuid
 from collections.abc import Callable, Iterable
@@ -10,11 +11,12 @@ from pathlib import Path
 
 from detcore.errors import UnsafePathError
 
-__all__ = ["check_key", "check_targets"]
+__all__ = ["check_key", "check_targets", "is_safe_key"]
 
 # What every file system of today takes for one name, and S3 and GCS for a whole key.
 _MOST_PART_BYTES = 255
 _MOST_KEY_BYTES = 1024
+_DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 
 
 def check_key(key: str) -> str:
@@ -23,9 +25,12 @@ def check_key(key: str) -> str:
     Raises:
         UnsafePathError: If it is empty or absolute, holds a control character (such as NUL or a
             newline) or an empty, ``.`` or ``..`` part, cannot be written in UTF-8, or is longer
-            than stores and file systems take: 1024 bytes, 255 for each part.
+            than stores and file systems take: 1024 bytes, 255 for each part. Also if it would do
+            so, or name a drive, where backslashes are taken for slashes: some stores do that, and
+            Windows does.
     """
     parts = key.split("/")
+    windows_parts = key.replace("\\", "/").split("/")
     if not key:
         reason = "it is empty"
     elif key.startswith("/"):
@@ -38,6 +43,10 @@ def check_key(key: str) -> str:
         reason = "it holds '..', which leads out of its folder"
     elif "" in parts or "." in parts:
         reason = "it holds an empty or '.' part"
+    elif not {"..", ".", ""}.isdisjoint(windows_parts):
+        reason = "it leads elsewhere where a backslash is taken for a slash, as some stores do"
+    elif _DRIVE.match(key):
+        reason = "it begins with the letter of a drive"
     elif not _is_utf8(key):
         reason = "it cannot be written in UTF-8, so other machines could not read it"
     elif len(key.encode()) > _MOST_KEY_BYTES:
@@ -51,6 +60,15 @@ def check_key(key: str) -> str:
         f"the path {shown!r} is refused: {reason}.\n"
         "Checkpoint files have relative names that stay below their checkpoint."
     )
+
+
+def is_safe_key(key: str) -> bool:
+    """Whether `check_key` takes a key; some stores list others, which detcore never writes."""
+    try:
+        check_key(key)
+    except UnsafePathError:
+        return False
+    return True
 
 
 def _is_utf8(key: str) -> bool:

@@ -9,15 +9,14 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from detcore.errors import StorageFullError, UnsafePathError
 from detcore.storage._copy import copy_stream, run_all
-from detcore.storage._digest import digest_stream
 from detcore.storage._faults import is_full, translated
-from detcore.storage._flush import Flusher, flushing
+from detcore.storage._flush import Flusher, flushing, syncing_at_once
 from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._keys import check_key
 from detcore.storage._protocol import (
@@ -28,6 +27,7 @@ from detcore.storage._protocol import (
     Pair,
     Progress,
 )
+from detcore.storage._small import SMALL_BYTES, copy_whole
 
 __all__ = ["LocalStorage"]
 
@@ -36,6 +36,9 @@ _TEMPORARY = ".detcore-tmp-"
 _OLD_S = 24 * 3600.0
 _REMOVE_ATTEMPTS = 5
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+_MODE = 0o644
+# Files that are brought to the disk at once: the journal then takes several in one go.
+_SYNCING_WORKERS = 16
 
 
 class LocalStorage(FsspecStorage):
@@ -93,18 +96,90 @@ class LocalStorage(FsspecStorage):
             )
         return path
 
+    def _locate_all(self, keys: Sequence[str]) -> list[Path]:
+        """Return the paths of keys; looks once at each folder."""
+        found = []
+        folders: dict[str, Path] = {}
+        for key in keys:
+            folder, _, name = check_key(key).rpartition("/")
+            if folder not in folders:
+                folders[folder] = self.direct_path(folder)
+            path = folders[folder] / name
+            found.append(self._locate(key) if os.path.islink(path) else path)
+        return found
+
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
         """Copy local files to keys and bring them to the disk."""
-        targets = [self._locate(key) for _, key in pairs]
-        total = sum(path.stat().st_size for path, _ in pairs)
+        if not pairs:
+            return {}
+        keys = [key for _, key in pairs]
+        targets = self._locate_all(keys)
+        sizes = [os.stat(path).st_size for path, _ in pairs]
+        sources = [path for path, _ in pairs]
         try:
-            digests = super().put_tree(pairs, progress=progress)
-            self._sync_folders(targets)
+            self._make_parents(targets)
+            digests = self._put(sources, targets, sizes, progress)
         except StorageFullError as error:
-            raise self._full(total, targets, error.__cause__) from error.__cause__
+            raise self._full(sum(sizes), targets, error.__cause__) from error.__cause__
+        return dict(zip(keys, digests, strict=True))
+
+    def _put(
+        self,
+        sources: Sequence[Path],
+        targets: Sequence[Path],
+        sizes: Sequence[int],
+        progress: Progress | None,
+    ) -> list[FileDigest]:
+        """Copy files, and bring them and their folders to the disk."""
+
+        def put(index: int) -> FileDigest:
+            path, target, size = sources[index], targets[index], sizes[index]
+            if size >= SMALL_BYTES:
+                with translated(f"writing {target}", self.url), open(path, "rb", 0) as source:
+                    return _write_large(target, source, progress)
+            digest = copy_whole(path, target, size, mode=_MODE, sync=not is_synced)
+            if progress is not None:
+                progress(digest.size)
+            return digest
+
+        with (
+            translated(f"writing to {self._root}", self.url),
+            syncing_at_once(self._root, _count_small(sizes)) as is_synced,
+        ):
+            digests = _large_then_small(put, sizes, 1 if is_synced else _SYNCING_WORKERS)
+        if not is_synced:
+            self._sync_folders(targets)
         return digests
+
+    def _fetch(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> dict[str, FileDigest]:
+        sources = self._locate_all(keys)
+        sizes = [os.stat(source).st_size for source in sources]
+
+        def get(index: int) -> FileDigest:
+            source, path, size = sources[index], paths[index], sizes[index]
+            if size >= SMALL_BYTES:
+                with (
+                    translated(f"reading {keys[index]}", self.url),
+                    open(source, "rb", 0) as file,
+                    open(path, "wb", 0) if path else contextlib.nullcontext() as sink,
+                ):
+                    return copy_stream(file, sink, progress, algorithm=algorithm)
+            digest = copy_whole(source, path, size, algorithm=algorithm)
+            if progress is not None:
+                progress(digest.size)
+            return digest
+
+        with translated(f"reading from {self._root}", self.url):
+            digests = _large_then_small(get, sizes, 1)
+        return dict(zip(keys, digests, strict=True))
 
     def digest_tree(
         self,
@@ -112,20 +187,29 @@ class LocalStorage(FsspecStorage):
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
+        progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files, and bring them to the disk if asked."""
 
-        def digest(path: Path) -> FileDigest:
-            with translated(f"reading {path}", self.url), open(path, "rb", buffering=0) as file:
-                if not make_durable:
-                    return digest_stream(file, algorithm)
-                with flushing(file):
-                    return digest_stream(file, algorithm)
+        if not make_durable:
+            return self._fetch(keys, [None] * len(keys), algorithm, progress)
+        paths = self._locate_all(keys)
+        sizes = [os.stat(path).st_size for path in paths]
 
-        paths = [self._locate(key) for key in keys]
-        sizes = [path.stat().st_size for path in paths]
-        digests = run_all(digest, paths, sizes)
-        if make_durable:
+        def digest(index: int) -> FileDigest:
+            path = paths[index]
+            with translated(f"reading {path}", self.url), open(path, "rb", 0) as file:
+                if is_synced and sizes[index] < SMALL_BYTES:
+                    return copy_stream(file, None, progress, algorithm=algorithm)
+                with flushing(file):
+                    return copy_stream(file, None, progress, algorithm=algorithm)
+
+        with (
+            translated(f"bringing files of {self._root} to the disk", self.url),
+            syncing_at_once(self._root, _count_small(sizes)) as is_synced,
+        ):
+            digests = _large_then_small(digest, sizes, 1 if is_synced else _SYNCING_WORKERS)
+        if not is_synced:
             self._sync_folders(paths)
         return dict(zip(keys, digests, strict=True))
 
@@ -141,7 +225,7 @@ class LocalStorage(FsspecStorage):
                 if error.errno not in _NO_LINKS:
                     raise
                 # A file system without hard links: taking the name first makes one winner.
-                os.close(os.open(path, _WRITE | os.O_EXCL, 0o644))
+                os.close(os.open(path, _WRITE | os.O_EXCL, _MODE))
                 os.replace(temporary, path)
 
     def replace(self, key: str, data: bytes) -> None:
@@ -197,25 +281,14 @@ class LocalStorage(FsspecStorage):
                 if time.time() - path.stat().st_mtime > _OLD_S:
                     path.unlink()
 
-    def _open_read(self, key: str) -> BinaryIO:
-        return open(self._locate(key), "rb", buffering=0)
-
-    def _sizes(self, keys: Sequence[str]) -> Sequence[int]:
-        return [self._locate(key).stat().st_size for key in keys]
-
     @property
     def _bulk(self) -> None:
         """Return None: nothing here is asynchronous, and fsspec is not needed."""
 
-    def _make_folders(self, keys: Iterable[str]) -> None:
-        for folder in {self._locate(key).parent for key in keys}:
+    def _make_parents(self, paths: Iterable[Path]) -> None:
+        for folder in {path.parent for path in paths}:
             with translated(f"making the folder {folder}", self.url):
                 folder.mkdir(parents=True, exist_ok=True)
-
-    def _write_stream(self, key: str, source: BinaryIO, progress: Progress | None) -> FileDigest:
-        descriptor = os.open(self._locate(key), _WRITE | os.O_TRUNC, 0o644)
-        with open(descriptor, "wb", buffering=0) as target, Flusher(target) as flusher:
-            return copy_stream(source, flusher, progress)
 
     @contextlib.contextmanager
     def _written_beside(self, path: Path, data: bytes) -> Iterator[Path]:
@@ -225,7 +298,7 @@ class LocalStorage(FsspecStorage):
         with translated(f"writing {path}", self.url):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                descriptor = os.open(temporary, _WRITE | os.O_EXCL, 0o644)
+                descriptor = os.open(temporary, _WRITE | os.O_EXCL, _MODE)
                 with open(descriptor, "wb") as file:
                     file.write(data)
                     file.flush()
@@ -278,6 +351,29 @@ class LocalStorage(FsspecStorage):
             "Make room there (detcore checkpoint delete UUID), then go on from the last one.",
             missing_bytes=missing,
         )
+
+
+def _count_small(sizes: Sequence[int]) -> int:
+    return sum(size < SMALL_BYTES for size in sizes)
+
+
+def _large_then_small(
+    work: Callable[[int], FileDigest], sizes: Sequence[int], small_workers: int
+) -> list[FileDigest]:
+    """Call `work` with each index: large files first, some at once, then the small ones."""
+    indices = range(len(sizes))
+    large = [index for index in indices if sizes[index] >= SMALL_BYTES]
+    small = [index for index in indices if sizes[index] < SMALL_BYTES]
+    results = dict(zip(large, run_all(work, large, [sizes[i] for i in large]), strict=True))
+    done = run_all(work, small, [sizes[i] for i in small], workers=small_workers)
+    results.update(zip(small, done, strict=True))
+    return [results[index] for index in indices]
+
+
+def _write_large(path: Path, source: BinaryIO, progress: Progress | None) -> FileDigest:
+    descriptor = os.open(path, _WRITE | os.O_TRUNC, _MODE)
+    with open(descriptor, "wb", buffering=0) as target, Flusher(target) as flusher:
+        return copy_stream(source, flusher, progress)
 
 
 def _has_link(root: str, key: str) -> bool:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from detcore.errors import (
     CheckFailedError,
@@ -27,6 +27,8 @@ __all__ = ["open_folder", "open_storage"]
 # Which checkpoints are kept says nothing about where they are.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 _BUILT_IN = ("directory", "shared_fs")
+# File systems that take a password apart from the URL.
+_WITH_PASSWORD = frozenset({"ftp", "sftp", "smb", "ssh"})
 _BY_URL = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
 
 
@@ -122,7 +124,21 @@ def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
                 "A file URL has three slashes: file:///folder"
             )
         return LocalStorage(unquote(parts.path) or "/")
-    return FsspecStorage(url)
+    if parts.password is None:
+        return FsspecStorage(url)
+    return _open_with_password(url, parts)
+
+
+def _open_with_password(url: str, parts: SplitResult) -> FsspecStorage:
+    """Open a URL with a password, which must be no part of the URL that is recorded."""
+    if parts.scheme not in _WITH_PASSWORD:
+        raise ConfigError(
+            f"checkpoint_storage has a password in a URL of the scheme {parts.scheme!r}.\n"
+            "The URL is recorded with every checkpoint, for everybody to see.\n"
+            "Give the password by the variables or files of that file system's library."
+        )
+    bare = url.replace(f":{parts.password}@", "@", 1)
+    return FsspecStorage(bare, password=unquote(parts.password or ""))
 
 
 def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> StorageBackend:

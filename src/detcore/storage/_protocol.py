@@ -113,6 +113,7 @@ class StorageBackend(Protocol):
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
+        progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files where they are.
 
@@ -121,6 +122,7 @@ class StorageBackend(Protocol):
             algorithm: How to digest them: as their manifest was.
             make_durable: Also bring them, and their folders, safely to the disk. For files that
                 were written through `direct_path`.
+            progress: Told of the bytes.
 
         Raises:
             FileNotFoundError: If a key does not exist.

@@ -35,7 +35,8 @@ class RetryPolicy:
     def pause(self, attempt: int) -> float:
         """Return how long to wait after a number of failures, in seconds."""
         longest = min(self.first_pause_s * 2.0**attempt, self.longest_pause_s)
-        return random.uniform(longest / 2, longest)
+        # Not the generator that training draws from: it would go on with other numbers.
+        return random.SystemRandom().uniform(longest / 2, longest)
 
 
 def retry(work: Callable[[], T], policy: RetryPolicy) -> T:

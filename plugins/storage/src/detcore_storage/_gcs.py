@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from detcore.errors import StorageError
 from detcore.storage import (
     BulkTransfers,
     Capabilities,
@@ -16,6 +18,9 @@ from detcore.storage import (
     Pair,
     Progress,
     RetryPolicy,
+    Sink,
+    retry_async,
+    write_all,
 )
 from detcore_storage._bucket import bucket_needed
 
@@ -30,6 +35,11 @@ _PART_BYTES = 8 << 20
 _LARGE_PART_BYTES = 16 << 20
 _LARGE_BYTES = 256 << 20
 _CANCEL_S = 2.0
+# So many files keep the connections busy, each as one stream, which takes less of the processor
+# than parts do; of fewer files several parts are read at once.
+_STREAMS = 3
+_STREAM_BYTES = 64 << 20
+_BUFFER_BYTES = 1 << 20
 _TYPE = "application/octet-stream"
 
 
@@ -55,13 +65,14 @@ class GcsStorage(FsspecStorage):
     def _connect(self) -> tuple[Any, str]:
         # gcsfs.GCSFileSystem asks each bucket over gRPC what kind it is, which takes a minute where
         # nothing answers (an emulator, a proxy), every time; this one does not.
-        from gcsfs.core import GCSFileSystem
+        from detcore_storage._gcs_requests import RetryingFileSystem
 
         settings = self._settings
         options: dict[str, Any] = {}
         if settings.endpoint_url is not None:
             options = {"endpoint_url": settings.endpoint_url.rstrip("/"), "token": "anon"}
-        fs = GCSFileSystem(
+        fs = RetryingFileSystem(
+            policy=self.policy,
             project=settings.project or "",
             use_listings_cache=False,
             requests_timeout=settings.deadline_s,
@@ -85,6 +96,28 @@ class GcsStorage(FsspecStorage):
         """Store a small file over one that may exist."""
         with bucket_needed(self.url, self._settings.bucket):
             super().replace(key, data)
+
+    _gets_at_once = 6
+
+    def _read_large(
+        self,
+        key: str,
+        size: int,
+        sink: Sink | None,
+        *,
+        algorithm: str,
+        progress: Progress | None,
+        files: int,
+    ) -> FileDigest:
+        if files < _STREAMS:
+            return super()._read_large(
+                key, size, sink, algorithm=algorithm, progress=progress, files=files
+            )
+        fs = self._fs
+        stream = _Stream(fs, self._path(key), sink, Digester(algorithm), progress)
+        return BulkTransfers(fs, self.policy).once(
+            functools.partial(stream.read, size, self.policy)
+        )
 
     def _make_folders(self, keys: Iterable[str]) -> None:
         """Do nothing: there are no folders, and a bucket must exist."""
@@ -119,3 +152,61 @@ class GcsStorage(FsspecStorage):
             return digester.result()
 
         return BulkTransfers(fs, self.policy).once(send)
+
+
+class _Stream:
+    """A large file that is written and digested as it comes, and gone on with where it was cut."""
+
+    def __init__(
+        self,
+        fs: Any,
+        path: str,
+        sink: Sink | None,
+        digester: Digester,
+        progress: Progress | None,
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._sink = sink
+        self._digester = digester
+        self._progress = progress
+        self._at = 0
+
+    async def read(self, size: int, policy: RetryPolicy) -> FileDigest:
+        """Read all of it; each request has the deadline of the policy."""
+        while self._at < size:
+            stop = min(self._at + _STREAM_BYTES, size)
+            await retry_async(functools.partial(self._read_to, stop), policy)
+        return self._digester.result()
+
+    async def _read_to(self, stop: int) -> None:
+        from gcsfs.retry import validate_response
+
+        fs = self._fs
+        await fs._set_session()
+        async with fs.session.get(
+            fs.url(self._path),
+            params=fs._get_params({}),
+            headers=fs._get_headers({"Range": f"bytes={self._at}-{stop - 1}"}),
+            timeout=fs.requests_timeout,
+            read_bufsize=_BUFFER_BYTES,
+        ) as answer:
+            if answer.status >= 400:
+                validate_response(answer.status, await answer.read(), self._path)
+            if answer.status != 206:
+                raise StorageError(
+                    f"asked for a part of {self._path}, the server answered {answer.status}.\n"
+                    "Look for a proxy between here and the store that changes requests."
+                )
+            async for data, _ in answer.content.iter_chunks():
+                self._take(data)
+        if self._at != stop:
+            raise ConnectionError(f"{self._path} was cut at {self._at} bytes, before {stop}")
+
+    def _take(self, data: bytes) -> None:
+        self._digester.update(data)
+        if self._sink is not None:
+            write_all(self._sink, data)
+        self._at += len(data)
+        if self._progress is not None:
+            self._progress(len(data))

@@ -15,9 +15,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.storage import Digester, Entry, FileDigest, Pair, Progress, RetryPolicy, retry
+from detcore.storage import (
+    DEFAULT_ALGORITHM,
+    Digester,
+    Entry,
+    FileDigest,
+    Pair,
+    Progress,
+    RetryPolicy,
+    digest_bytes,
+    read_whole,
+    retry,
+    write_all,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -28,14 +41,17 @@ __all__ = ["ObstoreEngine"]
 
 PART_BYTES = 5 << 20
 _MOST_PARTS = 9_000  # S3 takes 10,000
-_PARTS_AT_ONCE = 4
+_MOST_AT_ONCE = 3
+# Parts of large files at once: more of one file, fewer of each of several.
+_PARTS_AT_ONCE = 6
 _WHOLE_BYTES = 8 << 20
 _FIRST_BYTES = 1 << 20
 # Files at once, by size: what is under way stays below 100 MB.
-_AT_ONCE = ((1 << 20, 12), (_WHOLE_BYTES, 6), (1 << 62, 3))
+_AT_ONCE = ((1 << 20, 12), (_WHOLE_BYTES, 6), (1 << 62, _MOST_AT_ONCE))
 _AT_ONCE_SLOW = 64
 _SLOW_S = 0.006
 _MANY = 256
+_FEW = 64
 
 # Processes in which obstore has been used. It keeps threads for the whole process, however many
 # stores there are; a child that is forked then waits for them for ever. So this is the process's.
@@ -66,12 +82,13 @@ class ObstoreEngine:
     ) -> list[FileDigest]:
         """Upload files."""
         store = self._store
+        at_once = _parts_at_once(sum(size > _WHOLE_BYTES for size in sizes))
 
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
             if sizes[index] <= _WHOLE_BYTES:
                 return self._put_whole(store, path, key, sizes[index], progress)
-            return _put_parts(store, path, key, progress)
+            return self._put_parts(store, path, key, at_once, progress)
 
         return _in_threads(put, sizes)
 
@@ -87,28 +104,30 @@ class ObstoreEngine:
         small: dict[int, FileDigest] = {}
         large: dict[int, Mapping[str, Any]] = {}
 
+        # Of a large file no more is asked for than this: the server would read, and send, in vain.
+        # Among many files most are small, for which a range costs more than it saves.
+        first: GetOptions | None = {"range": (0, _FIRST_BYTES)} if len(keys) <= _FEW else None
+
         def get(index: int) -> None:
-            meta, data = retry(lambda: _read_if_small(store, keys[index]), self._policy)
+            meta, data = retry(lambda: _read_if_small(store, keys[index], first), self._policy)
             if data is None:
                 large[index] = meta
                 return
-            digester = Digester(algorithm)
-            digester.update(data)
             path = paths[index]
             if path is not None:
-                path.write_bytes(data)
+                write_whole(path, data)
             if progress is not None:
                 progress(len(data))
-            small[index] = digester.result()
+            small[index] = digest_bytes(data, algorithm)
 
-        _in_threads(get, [0] * len(keys), at_once=8 if len(keys) <= 64 else None)
+        _in_threads(get, [0] * len(keys), at_once=8 if len(keys) <= _FEW else None)
         order = list(large)
+        at_once = _parts_at_once(len(order))
 
         def get_large(position: int) -> FileDigest:
             index = order[position]
-            return self._get_parts(
-                store, keys[index], large[index], paths[index], algorithm, progress
-            )
+            meta, path = large[index], paths[index]
+            return self._get_parts(store, keys[index], meta, path, algorithm, at_once, progress)
 
         done = _in_threads(get_large, [large[index]["size"] for index in order])
         found = small | dict(zip(order, done, strict=True))
@@ -190,13 +209,48 @@ class ObstoreEngine:
     ) -> FileDigest:
         import obstore
 
-        data = _read_file(path, size)
-        digester = Digester()
-        digester.update(data)
+        data = read_whole(path, size)
         retry(lambda: obstore.put(store, key, data, use_multipart=False), self._policy)
         if progress is not None:
             progress(len(data))
+        return digest_bytes(data)
+
+    def _put_parts(
+        self, store: Any, path: Path, key: str, at_once: int, progress: Progress | None
+    ) -> FileDigest:
+        """Upload in parts; obstore tries each one again itself."""
+        import obstore
+
+        digester = Digester()
+        size = path.stat().st_size
+        part = max(PART_BYTES, -(-size // _MOST_PARTS))
+
+        def parts() -> Iterator[bytes]:
+            with open(path, "rb", buffering=0) as source:
+                while data := source.read(part):
+                    digester.update(data)
+                    yield data
+                    if progress is not None:
+                        progress(len(data))
+
+        try:
+            obstore.put(store, key, parts(), chunk_size=part, max_concurrency=at_once)
+        except FileNotFoundError:
+            # Either there is no bucket, or the answer to the last request was lost: the upload is
+            # complete then, and trying that request again finds none.
+            if self._stored(store, key) != digester.result():
+                raise
         return digester.result()
+
+    def _stored(self, store: Any, key: str) -> FileDigest | None:
+        """Return the digest of what is stored now, or None."""
+        import obstore
+
+        try:
+            meta = retry(lambda: obstore.head(store, key), self._policy)
+        except FileNotFoundError:
+            return None
+        return self._get_parts(store, key, meta, None, DEFAULT_ALGORITHM, _PARTS_AT_ONCE, None)
 
     def _get_parts(
         self,
@@ -205,6 +259,7 @@ class ObstoreEngine:
         meta: Mapping[str, Any],
         path: Path | None,
         algorithm: str,
+        at_once: int,
         progress: Progress | None,
     ) -> FileDigest:
         """Download in ranges, some ahead of the one that is written."""
@@ -213,18 +268,19 @@ class ObstoreEngine:
         ahead: collections.deque[Future[memoryview]] = collections.deque()
         start = 0
         with (
-            ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="detcore-storage") as pool,
+            ThreadPoolExecutor(at_once, thread_name_prefix="detcore-storage") as pool,
             _open_sink(path) as sink,
         ):
             try:
                 while start < size or ahead:
-                    while start < size and len(ahead) < _PARTS_AT_ONCE:
+                    while start < size and len(ahead) < at_once:
                         stop = min(start + PART_BYTES, size)
                         ahead.append(pool.submit(self._range, store, key, meta, start, stop))
                         start = stop
                     data = ahead.popleft().result()
                     digester.update(data)
-                    _write_all(sink, data)
+                    if sink is not None:
+                        write_all(sink, data)
                     if progress is not None:
                         progress(len(data))
             finally:
@@ -276,6 +332,9 @@ def _open(settings: S3Settings) -> Any:
     if path_style is None:
         path_style = endpoint is not None
     quarter = datetime.timedelta(seconds=deadline / 4)
+    # Over HTTPS, TLS already tells changed bytes; a second checksum (SHA-256, for the signature)
+    # would cost more than all the rest, and AWS's own tools leave it out there, too.
+    options["unsigned_payload"] = endpoint is None or endpoint.startswith("https://")
     return S3Store(
         settings.bucket,
         prefix=settings.prefix,
@@ -346,50 +405,27 @@ def _configured_endpoint() -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _put_parts(store: Any, path: Path, key: str, progress: Progress | None) -> FileDigest:
-    """Upload in parts; obstore tries each one again itself."""
+def _parts_at_once(files: int) -> int:
+    """Return how many parts of each of some large files are moved at once."""
+    return _PARTS_AT_ONCE // max(1, min(files, _MOST_AT_ONCE))
+
+
+def _read_if_small(
+    store: Any, key: str, first: GetOptions | None
+) -> tuple[Mapping[str, Any], memoryview | None]:
+    """Return what is known of a file, and its content unless it is large.
+
+    Args:
+        store: Where.
+        key: Which.
+        first: Asks for the first bytes alone.
+    """
     import obstore
 
-    digester = Digester()
-    size = path.stat().st_size
-    part = max(PART_BYTES, -(-size // _MOST_PARTS))
-
-    def parts() -> Iterator[bytes]:
-        with open(path, "rb", buffering=0) as source:
-            while data := source.read(part):
-                digester.update(data)
-                yield data
-                if progress is not None:
-                    progress(len(data))
-
-    obstore.put(store, key, parts(), chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
-    return digester.result()
-
-
-def _read_file(path: Path, size: int) -> bytes:
-    """Return a small file; with many of them, what a file object costs is a tenth of it all."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:  # it is being written
-            return data + file.readall()
-    finally:
-        os.close(descriptor)
-
-
-def _read_if_small(store: Any, key: str) -> tuple[Mapping[str, Any], memoryview | None]:
-    """Return what is known of a file, and its content unless it is large."""
-    import obstore
-    import obstore.exceptions
-
-    # Of a large file no more is asked for than this: the server would read, and send, in vain.
-    options: GetOptions = {"range": (0, _FIRST_BYTES)}
-    try:
-        result = obstore.get(store, key, options=options)
+        result = obstore.get(store, key, options=first)
     except obstore.exceptions.BaseError as error:
-        if "416" not in str(error):  # a range of what is empty
+        if first is None or "416" not in str(error):  # a range of what is empty
             raise
         result = obstore.get(store, key)
     meta: Mapping[str, Any] = result.meta
@@ -411,11 +447,6 @@ class _NoSink:
 
 def _open_sink(path: Path | None) -> Any:
     return _NoSink() if path is None else open(path, "wb", buffering=0)
-
-
-def _write_all(sink: BinaryIO | None, data: memoryview) -> None:
-    while sink is not None and data:
-        data = data[sink.write(data) or 0 :]
 
 
 def _in_threads(

@@ -268,6 +268,8 @@ class S3Storage(FsspecStorage):
                 # has digests of its own.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
+                # It would draw its pauses from the generator that training draws from.
+                "retries": {"total_max_attempts": 1},
             },
             use_listings_cache=False,
         )

@@ -1,0 +1,98 @@
+"""What a person may say about a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, StorageError, StorageTypeError
+from detcore.hooks import PluginManager
+from detcore.storage import open_storage
+from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> PluginManager:
+    return PluginManager(read_environment({"DETCORE_HOME": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "url"),
+    [
+        ("s3://bucket/a/b", S3Storage, "s3://bucket/a/b"),
+        ("s3://bucket", S3Storage, "s3://bucket"),
+        ("gs://bucket/a%20b", GcsStorage, "gs://bucket/a b"),
+        ({"type": "s3", "bucket": "bucket", "prefix": "/a/b/"}, S3Storage, "s3://bucket/a/b"),
+        ({"type": "gcs", "bucket": "bucket", "save_trial_best": 2}, GcsStorage, "gs://bucket"),
+    ],
+)
+def test_urls_and_types(
+    tmp_path: Path, plugins: PluginManager, spec: Any, kind: type, url: str
+) -> None:
+    storage = open_storage(spec, home=tmp_path, plugins=plugins)
+    assert type(storage) is kind
+    assert storage.url == url
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "s3"}, r"bucket\n.*Field required"),
+        ({"type": "s3", "bucket": "b/c"}, r"bucket\n.*match pattern"),
+        ({"type": "s3", "bucket": "bucket", "prefix": "a/../b"}, r"holds '\.\.'"),
+        ({"type": "s3", "bucket": "bucket", "access_key": "a"}, "one of them is missing"),
+        ({"type": "s3", "bucket": "bucket", "endpoint_url": "s3.test"}, r"endpoint_url\n.*pattern"),
+        ({"type": "s3", "bucket": "bucket", "engine": "boto3"}, "'auto', 'obstore' or 's3fs'"),
+        ({"type": "s3", "bucket": "bucket", "deadline_s": 0}, "greater than 0"),
+        ({"type": "s3", "bucket": "bucket", "bukcet": "b"}, r"bukcet\n.*not permitted"),
+        ({"type": "gcs", "bucket": "bucket", "access_key": "a"}, r"access_key\n.*not permitted"),
+        ("s3://key:secret@bucket/a", "credentials do not belong into a URL"),
+    ],
+)
+def test_what_cannot_be_used(
+    tmp_path: Path, plugins: PluginManager, fields: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_storage(fields, home=tmp_path, plugins=plugins)
+
+
+def test_secrets_are_not_shown() -> None:
+    fields = {"bucket": "bucket", "access_key": "visible-key", "secret_key": "visible-secret"}
+    settings = S3Settings.model_validate(fields)
+    assert "visible" not in f"{settings!r} {settings.model_dump()} {settings.model_dump_json()}"
+    assert settings.secret_key is not None
+    assert settings.secret_key.get_secret_value() == "visible-secret"
+
+
+def test_an_emulator_gets_no_credentials_and_a_bucket_its_project() -> None:
+    settings = GcsSettings(bucket="bucket", endpoint_url="http://127.0.0.1:9/", project="mine")
+    fs = GcsStorage(settings)._fs
+    assert (fs.credentials.token, fs.project) == ("anon", "mine")
+    assert fs._location == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("endpoint_url", "is_unsigned"),
+    [(None, True), ("https://s3.test", True), ("http://s3.test", False)],
+)
+def test_only_where_tls_guards_them_bytes_are_not_signed(
+    endpoint_url: str | None, is_unsigned: bool
+) -> None:
+    from detcore_storage._obstore import ObstoreEngine
+
+    fields = {"bucket": "bucket", "access_key": "a", "secret_key": "b", "region": "r"}
+    settings = S3Settings.model_validate({**fields, "endpoint_url": endpoint_url})
+    config = ObstoreEngine(settings)._store.config
+    assert config["unsigned_payload"] == str(is_unsigned).lower()
+
+
+def test_azure_goes_through_its_url(tmp_path: Path, plugins: PluginManager) -> None:
+    with pytest.raises(StorageTypeError, match=r"'azure'.*\n.*\n.*abfs://CONTAINER"):
+        open_storage({"type": "azure", "container": "c"}, home=tmp_path, plugins=plugins)
+    storage = open_storage("abfs://container/prefix", home=tmp_path, plugins=plugins)
+    assert storage.url == "abfs://container/prefix"
+    with pytest.raises(StorageError, match=r"needs a package.*\n.*adlfs"):
+        storage.probe()
