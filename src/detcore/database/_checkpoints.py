@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, and_, exists, select, update
 from sqlalchemy.exc import IntegrityError
 
+from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
 from detcore.database._records import CheckpointRecord, checkpoint_of
-from detcore.database._schema import checkpoints
+from detcore.database._schema import checkpoints, metrics, validation_values
 from detcore.database._values import encode_document
-from detcore.errors import DatabaseError, NotFoundError
+from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 __all__ = ["CheckpointQueries"]
 
@@ -89,34 +90,48 @@ class CheckpointQueries(Queries):
             deleted_at=None,
         )
 
-    def checkpoint_deleted(self, uuid: str, *, resources: Mapping[str, int] | None = None) -> None:
+    def checkpoint_deleted(
+        self, uuid: str, *, resources: Mapping[str, int] | None = None, force: bool = False
+    ) -> None:
         """Record that files of a checkpoint were deleted.
 
         Args:
             uuid: The checkpoint.
             resources: The files that are left and their sizes in bytes; None or none left means
                 all are gone (state DELETED), else the state is PARTIALLY_DELETED.
+            force: Whether some files of one in the model registry may go.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
+            CheckpointStateError: If some files of one in the model registry are to go.
         """
         self._update_checkpoint(
             uuid,
+            guarded=bool(resources) and not force,
             state=PARTIALLY_DELETED if resources else DELETED,
             resources=encode_document(resources or {}),
             deleted_at=now(),
         )
 
-    def checkpoint_deleting(self, uuid: str) -> None:
+    def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
         """Record that all files of a checkpoint are about to be deleted (state DELETING).
 
         It counts no more from now on; whoever starts its trial next deletes what is left.
 
+        Args:
+            uuid: The checkpoint.
+            force: Whether one in the model registry may go.
+
         Raises:
             NotFoundError: If there is no such checkpoint.
+            CheckpointStateError: If it is in the model registry.
         """
         self._update_checkpoint(
-            uuid, state=DELETING, resources=encode_document({}), deleted_at=now()
+            uuid,
+            guarded=not force,
+            state=DELETING,
+            resources=encode_document({}),
+            deleted_at=now(),
         )
 
     def checkpoint_damaged(self, uuid: str) -> None:
@@ -197,13 +212,62 @@ class CheckpointQueries(Queries):
             ).fetchone()
         return None if row is None else checkpoint_of(row)
 
-    def _update_checkpoint(self, uuid: str, **changed: object) -> None:
+    def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
+        """Return a validation metric of each checkpoint that was validated at its step, by UUID.
+
+        Those without that metric, or with NaN, are left out. Where several runs of a trial
+        validated at a step, the last one counts.
+        """
+        later = metrics.alias("later")
+        is_repeated = exists().where(
+            later.c.trial_id == metrics.c.trial_id,
+            later.c.kind == "validation",
+            later.c.steps_completed == metrics.c.steps_completed,
+            later.c.run_id > metrics.c.run_id,
+        )
+        query = (
+            select(checkpoints.c.uuid, validation_values.c.value)
+            .join(
+                metrics,
+                and_(
+                    metrics.c.trial_id == checkpoints.c.trial_id,
+                    metrics.c.steps_completed == checkpoints.c.steps_completed,
+                    metrics.c.kind == "validation",
+                ),
+            )
+            .join(validation_values, validation_values.c.metric_id == metrics.c.id)
+            .where(
+                checkpoints.c.experiment_id == experiment_id,
+                validation_values.c.name == metric,
+                ~is_repeated,
+            )
+            .order_by(metrics.c.id)
+        )
+        with self._read() as connection:
+            return {row.uuid: row.value for row in connection.execute(query)}
+
+    def _update_checkpoint(self, uuid: str, *, guarded: bool = False, **changed: object) -> None:
         with self._write() as connection:
+            if guarded:
+                _refuse_registered(connection, uuid)
             found = connection.execute(
                 update(checkpoints).where(checkpoints.c.uuid == uuid).values(**changed)
             )
             if found.rowcount == 0:
                 raise _not_found(uuid, matched=[], others=[])
+
+
+def _refuse_registered(connection: Connection, uuid: str) -> None:
+    """Refuse a checkpoint of the model registry; none is registered until the transaction ends."""
+    connection.execute(select(checkpoints.c.uuid).where(checkpoints.c.uuid == uuid)
+                       .with_for_update()).fetchone()  # fmt: skip
+    used = registrations(connection, uuid).get(uuid)
+    if used:
+        raise CheckpointStateError(
+            f"checkpoint {uuid} is in the model registry: {', '.join(used)}.\n"
+            "A model would lose its files. Nothing was deleted.\n"
+            "Delete the version of the model first, or force it."
+        )
 
 
 def _not_found(uuid: str, *, matched: list[str], others: list[str]) -> NotFoundError:

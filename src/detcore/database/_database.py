@@ -9,13 +9,14 @@ from detcore.database._engine import make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._migrate import bring_up_to_date
+from detcore.database._models import ModelQueries
 from detcore.database._trials import TrialQueries
 
 __all__ = ["Database"]
 
 
-class Database(ExperimentQueries, TrialQueries, MetricQueries, CheckpointQueries):
-    """Experiments, trials, metrics and checkpoints, shared by all processes.
+class Database(ExperimentQueries, TrialQueries, MetricQueries, CheckpointQueries, ModelQueries):
+    """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 
     Methods may be called from any thread. Each is one transaction; what it wrote is there for
     every process when it returns, and survives the death of this one. After a fork the child may

@@ -10,6 +10,7 @@ from detcore.database._process import is_alive
 from detcore.database._queries import Queries, now, require, this_process
 from detcore.database._records import ExperimentRecord, experiment_of
 from detcore.database._schema import experiments
+from detcore.database._secrets import hide_secrets
 from detcore.database._values import encode_document
 from detcore.types import ExperimentState
 
@@ -24,6 +25,8 @@ class ExperimentQueries(Queries):
     ) -> int:
         """Record a new experiment, in state RUNNING under the calling process.
 
+        Secrets in the configuration and in the file are starred out; see `keep_secrets`.
+
         Args:
             config: The configuration, defaults applied; JSON values.
             config_text: The experiment file as it was written, or None.
@@ -33,6 +36,7 @@ class ExperimentQueries(Queries):
         Returns:
             Its id, from 1.
         """
+        config, config_text = hide_secrets(config, config_text)
         with self._write() as connection:
             created = connection.execute(
                 experiments.insert().values(

@@ -18,6 +18,8 @@ __all__ = [
     "EventRecord",
     "ExperimentRecord",
     "MetricRecord",
+    "ModelRecord",
+    "ModelVersionRecord",
     "RunRecord",
     "TrialRecord",
 ]
@@ -167,6 +169,54 @@ class CheckpointRecord:
         return sum(self.resources.values())
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecord:
+    """A model of the registry.
+
+    Attributes:
+        name: Unique.
+        metadata: The user's own; JSON values.
+        archived: Whether it is put away: shown, but not changed any more.
+        num_versions: How many versions it has.
+        updated_at: When it, or one of its versions, was changed last.
+    """
+
+    id: int
+    name: str
+    description: str
+    metadata: Mapping[str, Any]
+    labels: tuple[str, ...]
+    archived: bool
+    num_versions: int
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersionRecord:
+    """A checkpoint in the registry.
+
+    Attributes:
+        model_id: Whose version it is.
+        number: From 1 within the model, never given twice.
+        checkpoint_uuid: The checkpoint.
+        name: What to call it, or "".
+        comment: What to know of it, in a line, or "".
+        notes: What to know of it at length, or "".
+        metadata: The user's own; JSON values.
+    """
+
+    model_id: int
+    number: int
+    checkpoint_uuid: str
+    name: str
+    comment: str
+    notes: str
+    metadata: Mapping[str, Any]
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
 def moment(seconds: float | None) -> Any:
     """Return a time in UTC, or None."""
     if seconds is None:
@@ -263,4 +313,34 @@ def checkpoint_of(row: Row[Any]) -> CheckpointRecord:
         started_at=moment(row.started_at),
         committed_at=moment(row.committed_at),
         deleted_at=moment(row.deleted_at),
+    )
+
+
+def model_of(row: Row[Any], num_versions: int) -> ModelRecord:
+    """Return a row of `models`."""
+    return ModelRecord(
+        id=row.id,
+        name=row.name,
+        description=row.description,
+        metadata=decode_document(row.metadata),
+        labels=tuple(decode_document(row.labels)),
+        archived=bool(row.archived),
+        num_versions=num_versions,
+        created_at=moment(row.created_at),
+        updated_at=moment(row.updated_at),
+    )
+
+
+def version_of(row: Row[Any]) -> ModelVersionRecord:
+    """Return a row of `model_versions`."""
+    return ModelVersionRecord(
+        model_id=row.model_id,
+        number=row.number,
+        checkpoint_uuid=row.checkpoint_uuid,
+        name=row.name,
+        comment=row.comment,
+        notes=row.notes,
+        metadata=decode_document(row.metadata),
+        created_at=moment(row.created_at),
+        updated_at=moment(row.updated_at),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -27,6 +28,8 @@ __all__ = [
     "experiments",
     "metadata",
     "metrics",
+    "model_versions",
+    "models",
     "runs",
     "spools",
     "trials",
@@ -34,7 +37,7 @@ __all__ = [
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 
 metadata = MetaData(
     naming_convention={
@@ -154,4 +157,35 @@ checkpoints = Table(
     Column("started_at", Float(53), nullable=False),
     Column("committed_at", Float(53)),
     Column("deleted_at", Float(53)),
+)
+
+# The model registry.
+models = Table(
+    "models",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("archived", Boolean, nullable=False),
+    # The number that the newest version got; numbers of deleted versions are not given again.
+    Column("last_number", Integer, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("updated_at", Float(53), nullable=False),
+    UniqueConstraint("name"),
+)
+
+model_versions = Table(
+    "model_versions",
+    metadata,
+    Column("model_id", ForeignKey("models.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("notes", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("updated_at", Float(53), nullable=False),
 )

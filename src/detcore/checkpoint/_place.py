@@ -1,0 +1,139 @@
+"""Where a recorded checkpoint is, and opening that storage again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.checkpoint._manifest import has_manifest
+from detcore.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord, Database
+    from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
+
+__all__ = ["RecordedPlace", "find_place", "open_recorded"]
+
+_SPEC = "checkpoint_storage"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPlace:
+    """Where a recorded checkpoint is.
+
+    Attributes:
+        checkpoint: Its UUID.
+        spec: What opens its storage, as ``checkpoint_storage`` of an experiment file; it may hold
+            secrets.
+        url: The storage's URL, as recorded with the checkpoint.
+        missing: Names of settings whose secret was in the experiment file and is not known here;
+            the environment's credentials are used instead.
+        secrets: Where such secrets are kept.
+    """
+
+    checkpoint: str
+    spec: str | Mapping[str, Any]
+    url: str
+    missing: tuple[str, ...]
+    secrets: Path
+
+    def open(self, *, home: Path, plugins: PluginManager | None) -> StorageBackend:
+        """Open the storage; the caller closes it.
+
+        Args:
+            home: The folder of records.
+            plugins: Where storage types are looked up.
+
+        Raises:
+            ConfigError: If the settings cannot be used any more.
+            StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
+        """
+        from detcore.storage import open_storage
+
+        if not self.missing:
+            return open_storage(self.spec, home=home, plugins=plugins)
+        try:
+            storage = open_storage(self.spec, home=home, plugins=plugins)
+            with contextlib.ExitStack() as stack:
+                stack.callback(storage.close)
+                has_manifest(storage, self.checkpoint)  # the first request tells
+                stack.pop_all()
+        except (ConfigError, OSError) as error:
+            raise StorageError(
+                f"checkpoint {self.checkpoint} is in {self.url}, which cannot be reached: "
+                f"{str(error).partition(chr(10))[0]}\n"
+                f"{' and '.join(self.missing)} of the experiment file are not among the records, "
+                f"and {self.secrets} is not there.\n"
+                "Put that file back, or give credentials by the environment (for S3: "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)."
+            ) from error
+        return storage
+
+
+def find_place(
+    record: CheckpointRecord,
+    *,
+    database: Database,
+    home: Path,
+    plugins: PluginManager | None,
+) -> RecordedPlace:
+    """Find out how the storage of a recorded checkpoint is opened.
+
+    Its URL says where it is, but not by which endpoint and with which credentials; what its
+    experiment was configured with does. Secrets come from the file that `keep_secrets` wrote.
+
+    Args:
+        record: The checkpoint.
+        database: The records.
+        home: The folder of records.
+        plugins: Where storage types are looked up.
+    """
+    from detcore.database import restore_secrets
+
+    config = database.get_experiment(record.experiment_id).config
+    restored = restore_secrets(home, record.experiment_id, config)
+    spec: Any = restored.config.get(_SPEC)
+    is_it = _leads_to(spec, record.storage_url, home, plugins)
+    return RecordedPlace(
+        checkpoint=record.uuid,
+        spec=spec if is_it else record.storage_url,
+        url=record.storage_url,
+        missing=restored.missing if is_it else (),
+        secrets=restored.path,
+    )
+
+
+def open_recorded(
+    record: CheckpointRecord,
+    *,
+    database: Database,
+    home: Path,
+    plugins: PluginManager | None,
+) -> StorageBackend:
+    """Open the storage of a recorded checkpoint; the caller closes it. See `find_place`.
+
+    Raises:
+        ConfigError: If the settings cannot be used any more.
+        StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
+    """
+    place = find_place(record, database=database, home=home, plugins=plugins)
+    return place.open(home=home, plugins=plugins)
+
+
+def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
+    """Whether a specification is one of the storage with a URL; nothing is connected."""
+    from detcore.storage import open_storage
+
+    if not isinstance(spec, str | Mapping):
+        return False
+    try:
+        with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
+            return storage.url == url
+    except ConfigError:
+        # A folder that is not mounted, a plugin that is gone, or a secret that a type insists on:
+        # what is wrong is said when the storage is opened.
+        return isinstance(spec, Mapping)

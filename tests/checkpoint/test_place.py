@@ -1,0 +1,214 @@
+"""Recorded checkpoints on a server that no URL names, opened again without secrets in records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
+from toy_command import MODEL_DIR, Detcore, Finished
+
+from detcore.checkpoint import find_place
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.errors import ConfigError
+from detcore.hooks import PluginManager
+from detcore.storage import open_storage
+
+SCRIPT = """
+import sys
+from detcore import core
+
+storage = {"type": "s3", "bucket": "ckpt", "prefix": "script", "endpoint_url": sys.argv[1],
+           "access_key": "test", "secret_key": "testsecret"}
+with core.init(checkpoint_storage=storage) as context:
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "weights").write_text("of a script")
+    print(uuid)
+    if len(sys.argv) > 2:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def weed_url() -> Iterator[str]:
+    with seaweedfs() as url:
+        yield url
+
+
+@pytest.fixture
+def detcore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Detcore]:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    # Nobody's own credentials, and no question to a cloud's metadata server.
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = Detcore(tmp_path)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def spec(url: str, prefix: str) -> dict[str, Any]:
+    return {
+        "type": "s3", "bucket": BUCKET, "prefix": prefix, "endpoint_url": url,
+        "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "deadline_s": 10,
+    }  # fmt: skip
+
+
+def ok(finished: Finished) -> Finished:
+    assert finished.code == 0, finished.stdout + finished.stderr
+    return finished
+
+
+def assert_no_secret(detcore: Detcore) -> None:
+    for path in detcore.home.rglob("*"):
+        if path.is_file() and SECRET_KEY.encode() in path.read_bytes():
+            assert path.name == "secrets.json" or path.name.startswith("run-"), path
+            assert path.stat().st_mode & 0o777 == 0o600, path
+
+
+def test_everything_finds_the_server_again(
+    detcore: Detcore, weed_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"searcher__max_length": {"batches": 10}}
+    storage = spec(weed_url, "first")
+    run = ok(
+        detcore("run", detcore.config(checkpoint_storage=storage, **short), MODEL_DIR, "--json")
+    )
+    uuid = run.summary["trials"][0]["latest_checkpoint"]
+    ok(detcore("checkpoint", "verify", uuid))
+    ok(detcore("checkpoint", "describe", uuid))
+    ok(detcore("checkpoint", "download", uuid, "-o", tmp_path / "downloaded"))
+    assert (tmp_path / "downloaded" / "toy.json").exists()
+    assert_no_secret(detcore)
+    shown = ok(detcore("experiment", "describe", 1, "--json")).stdout
+    assert SECRET_KEY not in shown
+    assert weed_url in shown
+    # Another experiment, with a storage of its own, starts from it.
+    warm = detcore.config(searcher__source_checkpoint_uuid=uuid, **short)
+    ok(detcore("run", warm, MODEL_DIR))
+    # Without the secrets the environment's are used, and if there are none the error says so.
+    secrets = detcore.home / "experiments" / "1" / "secrets.json"
+    hidden = secrets.rename(secrets.with_name("away"))
+    failed = detcore("checkpoint", "verify", uuid)
+    assert failed.code == 1
+    failed = detcore("checkpoint", "download", uuid, "-o", tmp_path / "again")
+    assert failed.code == 1
+    assert "access_key and secret_key of the experiment file are not among" in failed.stderr
+    assert "AWS_ACCESS_KEY_ID" in failed.stderr
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    ok(detcore("checkpoint", "verify", uuid))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    hidden.rename(secrets)
+    ok(detcore("checkpoint", "delete", uuid, "--yes"))
+
+
+def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
+    detcore: Detcore, weed_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = detcore.config(
+        entrypoint="model_def:Line", checkpoint_storage=spec(weed_url, "resumed"),
+        searcher__max_length={"batches": 10},
+    )  # fmt: skip
+    ok(detcore("run", config, MODEL_DIR))
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        from detcore.types import ExperimentState
+
+        database.set_experiment_state(1, ExperimentState.PAUSED)
+        database.set_trial_state(1, ExperimentState.PAUSED)
+    resumed = ok(detcore("run", "--resume", 1))
+    assert "environment's credentials" not in resumed.stdout
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        database.set_experiment_state(1, ExperimentState.PAUSED)
+    (detcore.home / "experiments" / "1" / "secrets.json").unlink()
+    failed = detcore("run", "--resume", 1)
+    assert failed.code != 0
+    told = failed.stdout + failed.stderr
+    assert "access_key and secret_key of the experiment file are not in" in told
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    ok(detcore("run", "--resume", 1))
+    assert_no_secret(detcore)
+
+
+def test_a_script_is_found_again_and_settled(detcore: Detcore, weed_url: str) -> None:
+    import subprocess
+    import sys
+
+    script = detcore.tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(script), weed_url, *arguments], env=detcore.variables(),
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    first = run()
+    assert first.returncode == 0, first.stderr
+    ok(detcore("checkpoint", "verify", first.stdout.strip()))
+    assert run("killed").returncode < 0
+    last = run()  # settles what the killed one left, on the same server
+    assert last.returncode == 0, last.stderr
+    assert "could not be settled" not in last.stderr
+    ok(detcore("checkpoint", "verify", "--all"))
+    assert_no_secret(detcore)
+
+
+def test_pruning_on_a_server(detcore: Detcore, weed_url: str) -> None:
+    config = detcore.config(checkpoint_storage=spec(weed_url, "pruned"), checkpoint_policy="all")
+    ok(detcore("run", config, MODEL_DIR))
+    said = ok(detcore("checkpoint", "prune", 1, "--dry-run")).stdout
+    assert "nothing was deleted" in said
+    assert "latest of its trial" in said
+    refused = detcore("checkpoint", "prune", 1)
+    assert refused.code == 2
+    assert "--yes" in refused.stderr
+    done = ok(detcore("checkpoint", "prune", 1, "--yes"))
+    kept = ok(detcore("checkpoint", "list", "--json")).stdout
+    assert 1 <= kept.count('"COMPLETED"') <= 2
+    assert " deleted, " in done.stdout.splitlines()[-1]
+    again = ok(detcore("checkpoint", "prune", 1, "--yes", "--save-trial-best", 0))
+    assert again.stdout.splitlines()[-1].endswith(", 1 kept")
+    ok(detcore("checkpoint", "verify", "--all"))
+
+
+def test_a_password_in_a_url_is_not_in_the_storages_own(tmp_path: Path) -> None:
+    storage = open_storage("sftp://me:p%40ss@host/folder", home=tmp_path, plugins=None)
+    assert storage.url == "sftp://me@host/folder"
+    assert storage._options == {"password": "p@ss"}  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="has a password in a URL of the scheme 'webdav'"):
+        open_storage("webdav://me:pass@host/folder", home=tmp_path, plugins=None)
+
+
+def test_a_checkpoint_elsewhere_than_its_experiment_is_opened_by_its_url(tmp_path: Path) -> None:
+    plugins = PluginManager(read_environment({"DETCORE_HOME": str(tmp_path)}))
+    with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
+        experiment = database.create_experiment(
+            config={"checkpoint_storage": spec("http://127.0.0.1:1", "here")}, config_text=None,
+            model_dir="/", name="n",
+        )  # fmt: skip
+        trial = database.create_trial(experiment_id=experiment, hparams={}, seed=0)
+        places = {}
+        for number, url in enumerate([f"s3://{BUCKET}/here", f"s3://{BUCKET}/there", "file:///x"]):
+            database.checkpoint_started(
+                uuid=f"c{number}", trial_id=trial, experiment_id=experiment, storage_url=url,
+                steps_completed=1,
+            )  # fmt: skip
+            record = database.get_checkpoint(f"c{number}")
+            places[number] = find_place(record, database=database, home=tmp_path, plugins=plugins)
+    assert places[0].missing == ("access_key", "secret_key")
+    assert isinstance(places[0].spec, dict)
+    assert places[0].spec["endpoint_url"] == "http://127.0.0.1:1"
+    assert (places[1].spec, places[1].missing) == (f"s3://{BUCKET}/there", ())
+    assert places[2].spec == "file:///x"

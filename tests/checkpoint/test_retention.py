@@ -1,0 +1,374 @@
+"""Which checkpoints are kept, and that a pass over them may be killed and repeated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore.checkpoint import (
+    CheckpointContext,
+    CheckpointOwner,
+    RetentionPlan,
+    RetentionPolicy,
+    SavedCheckpoint,
+    apply_retention,
+    choose_checkpoints,
+    delete_checkpoint,
+    plan_retention,
+    verify_checkpoint,
+)
+from detcore.database import MetricRecord
+from detcore.distributed import DistributedContext
+from detcore.errors import CheckpointStateError, ConfigError
+from detcore.types import ExperimentState, TrialState
+
+# The documented example: two trials of five checkpoints each.
+_METRICS = [None, None, 0.6, 0.5, 0.4, None, 0.2, 0.3, None, None]
+_EXAMPLE = [
+    SavedCheckpoint(uuid=str(n), trial_id=1 if n <= 5 else 2, steps_completed=n, metric=metric)
+    for n, metric in enumerate(_METRICS, 1)
+]
+
+
+def policy(best: int, trial_best: int, latest: int) -> RetentionPolicy:
+    return RetentionPolicy(
+        save_experiment_best=best, save_trial_best=trial_best, save_trial_latest=latest
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [
+        ((0, 0, 0), []),
+        ((2, 0, 0), [8, 7]),
+        ((5, 0, 0), [8, 7, 5, 4, 3]),
+        ((9, 0, 0), [8, 7, 5, 4, 3]),
+        ((0, 1, 0), [7, 5]),
+        ((0, 3, 0), [8, 7, 5, 4, 3]),
+        ((0, 7, 0), [8, 7, 5, 4, 3]),
+        ((0, 0, 1), [10, 5]),
+        ((0, 0, 3), [10, 9, 8, 5, 4, 3]),
+        ((2, 1, 0), [8, 7, 5]),
+        ((2, 0, 1), [10, 8, 7, 5]),
+        ((0, 1, 1), [10, 7, 5]),
+        ((2, 1, 1), [10, 8, 7, 5]),
+    ],
+)
+def test_the_documented_table(numbers: tuple[int, int, int], kept: list[int]) -> None:
+    plan = choose_checkpoints(_EXAMPLE, policy(*numbers), smaller_is_better=True)
+    assert sorted(map(int, plan.kept), reverse=True) == kept
+    assert {*plan.kept, *plan.deleted} == {str(n) for n in range(1, 11)}
+
+
+def test_larger_may_be_better_and_nan_never_is() -> None:
+    saved = [
+        SavedCheckpoint(uuid=name, trial_id=1, steps_completed=step, metric=metric)
+        for step, (name, metric) in enumerate(
+            {"low": 0.1, "nan": math.nan, "high": 0.9, "inf": math.inf, "last": None}.items()
+        )
+    ]
+    for smaller, best in ((True, ["low", "high"]), (False, ["inf", "high"])):
+        plan = choose_checkpoints(saved, policy(2, 0, 0), smaller_is_better=smaller)
+        assert set(plan.kept) == set(best)
+
+
+def test_of_equal_values_the_earlier_one_is_kept_and_one_checkpoint_counts_twice() -> None:
+    saved = [
+        SavedCheckpoint(uuid=f"{trial}-{step}", trial_id=trial, steps_completed=step, metric=1.0)
+        for trial in (2, 1)
+        for step in (20, 10)
+    ]
+    plan = choose_checkpoints(saved, policy(1, 1, 1), smaller_is_better=True)
+    assert plan.kept == {
+        "1-10": ("best of the experiment", "best of its trial"),
+        "2-10": ("best of its trial",),
+        "1-20": ("latest of its trial",),
+        "2-20": ("latest of its trial",),
+    }
+    alone = choose_checkpoints(saved[:1], policy(1, 1, 1), smaller_is_better=True)
+    assert len(alone.kept["2-20"]) == 3
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, True, "1"])
+def test_a_policy_that_makes_no_sense_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="save_trial_latest"):
+        RetentionPolicy(save_trial_latest=value)
+
+
+def test_the_policy_of_a_configuration_has_the_documented_defaults() -> None:
+    assert RetentionPolicy.from_config({}) == policy(0, 1, 1)
+    assert RetentionPolicy.from_config({"checkpoint_storage": "s3://b/p"}) == policy(0, 1, 1)
+    storage = {"type": "s3", "save_experiment_best": 3, "save_trial_latest": 0}
+    assert RetentionPolicy.from_config({"checkpoint_storage": storage}) == policy(3, 1, 0)
+
+
+metrics = st.one_of(st.none(), st.just(math.nan), st.floats(0, 1).map(lambda x: round(x, 1)))
+checkpoints = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5), metrics), max_size=25).map(
+    lambda rows: [
+        SavedCheckpoint(uuid=f"c{n}", trial_id=trial, steps_completed=step, metric=metric)
+        for n, (trial, step, metric) in enumerate(rows)
+    ]
+)
+policies = st.builds(policy, st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
+
+
+def is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+@given(
+    checkpoints, policies, st.booleans(), st.sets(st.integers(0, 30)), st.sets(st.integers(1, 4))
+)
+def test_the_kept_set_obeys_each_rule(
+    saved: list[SavedCheckpoint],
+    rules: RetentionPolicy,
+    smaller: bool,
+    exempt_numbers: set[int],
+    unfinished: set[int],
+) -> None:
+    exempt = {f"c{n}": "exempt" for n in exempt_numbers}
+
+    def choose(items: list[SavedCheckpoint]) -> RetentionPlan:
+        return choose_checkpoints(
+            items, rules, smaller_is_better=smaller, exempt=exempt, unfinished=unfinished
+        )
+
+    plan = choose(saved)
+    by_uuid = {item.uuid: item for item in saved}
+    assert set(plan.kept) | set(plan.deleted) == set(by_uuid)
+    assert not set(plan.kept) & set(plan.deleted)
+    assert not set(plan.deleted) & set(exempt)
+
+    def is_worse(one: SavedCheckpoint, other: SavedCheckpoint) -> bool:
+        assert one.metric is not None
+        assert other.metric is not None
+        return one.metric > other.metric if smaller else one.metric < other.metric
+
+    def check_best(reason: str, among: list[SavedCheckpoint], limit: int) -> None:
+        valued = [item for item in among if is_number(item.metric)]
+        best = [item for item in among if reason in plan.kept.get(item.uuid, ())]
+        assert len(best) == min(limit, len(valued))
+        assert all(item in valued for item in best)
+        others = [item for item in valued if item not in best]
+        assert not any(is_worse(one, other) for one in best for other in others)
+
+    check_best("best of the experiment", saved, rules.save_experiment_best)
+    for trial in {item.trial_id for item in saved}:
+        mine = [item for item in saved if item.trial_id == trial]
+        check_best("best of its trial", mine, rules.save_trial_best)
+        latest = [i for i in mine if "latest of its trial" in plan.kept.get(i.uuid, ())]
+        assert len(latest) == min(rules.save_trial_latest, len(mine))
+        least = min((item.steps_completed for item in latest), default=0)
+        assert all(i.steps_completed <= least for i in mine if i not in latest and latest)
+        if trial in unfinished:
+            newest = max(item.steps_completed for item in mine)
+            assert any(i.uuid in plan.kept and i.steps_completed == newest for i in mine)
+    # Once the others are gone, nothing more goes.
+    again = choose([by_uuid[uuid] for uuid in plan.kept])
+    assert again.deleted == ()
+    assert dict(again.kept) == dict(plan.kept)
+
+
+class Experiment:
+    """An experiment of two trials that are complete, with validations and checkpoints."""
+
+    def __init__(self, desk: Any, folder: Path, config: dict[str, Any] | None = None) -> None:
+        self.desk = desk
+        self.database = desk.database
+        searcher = {"metric": "loss", "smaller_is_better": True}
+        self.id = self.database.create_experiment(
+            config={"searcher": searcher, **(config or {})}, config_text=None, model_dir="/",
+            name="kept",
+        )  # fmt: skip
+        self.folder = folder
+        self.trials = [self.add_trial(), self.add_trial()]
+        self.end(ExperimentState.COMPLETED)
+
+    def add_trial(self) -> int:
+        trial_id: int = self.database.create_trial(experiment_id=self.id, hparams={}, seed=0)
+        self.database.start_run(trial_id)
+        return trial_id
+
+    def end(self, state: ExperimentState) -> None:
+        for trial_id in self.trials:
+            self.database.set_trial_state(trial_id, TrialState(state.value))
+        self.database.set_experiment_state(self.id, state)
+
+    def save(self, trial: int, step: int, loss: float | None = None, run_id: int = 1) -> str:
+        trial_id = self.trials[trial]
+        context = CheckpointContext(
+            storage=self.desk.storage, distributed=DistributedContext(), database=self.database,
+            owner=CheckpointOwner(trial_id=trial_id, experiment_id=self.id),
+        )  # fmt: skip
+        uuid = context.upload(self.folder, {"steps_completed": step})
+        if loss is not None:
+            self.validate(trial, step, loss, run_id)
+        return uuid
+
+    def validate(self, trial: int, step: int, loss: float, run_id: int = 1) -> None:
+        self.database.add_metrics(
+            [
+                MetricRecord(
+                    trial_id=self.trials[trial], run_id=run_id, kind="validation",
+                    steps_completed=step, metrics={"loss": loss, "accuracy": 1 - loss},
+                )
+            ]
+        )  # fmt: skip
+
+    def prune(self, **options: Any) -> RetentionPlan:
+        return apply_retention(self.database, self.desk.storage, self.id, **options)
+
+
+@pytest.fixture
+def experiment(desk: Any, folder: Path) -> Experiment:
+    return Experiment(desk, folder)
+
+
+def test_a_pass_deletes_the_others_and_a_second_one_nothing(experiment: Experiment) -> None:
+    desk = experiment.desk
+    best = experiment.save(0, 10, 0.1)
+    gone = [experiment.save(0, 20, 0.5), experiment.save(0, 30, math.nan)]
+    latest = experiment.save(0, 40)
+    other = experiment.save(1, 10, 0.3)
+    told: list[str] = []
+    plan = experiment.prune(on_deleted=told.append)
+    assert plan.kept == {
+        best: ("best of its trial",),
+        latest: ("latest of its trial",),
+        other: ("best of its trial", "latest of its trial"),
+    }
+    assert list(plan.deleted) == told == gone
+    states = desk.states()
+    assert [states[uuid] for uuid in gone] == ["DELETED"] * 2
+    for uuid in plan.kept:
+        assert verify_checkpoint(desk.storage, uuid) == []
+    assert {entry.key.partition("/")[0] for entry in desk.storage.list()} == set(plan.kept)
+    again = experiment.prune()
+    assert (again.kept, again.deleted) == (plan.kept, ())
+    assert desk.states() == states
+
+
+def test_the_metric_is_that_of_the_last_run_at_the_step(experiment: Experiment) -> None:
+    first = experiment.save(0, 10, 0.1)
+    second = experiment.save(0, 20, 0.2)
+    experiment.save(0, 30)
+    experiment.database.start_run(experiment.trials[0])
+    experiment.validate(0, 10, 0.9, run_id=2)
+    experiment.end(ExperimentState.COMPLETED)
+    plan = experiment.prune(policy=policy(0, 1, 0))
+    assert set(plan.kept) == {second}
+    assert first in plan.deleted
+
+
+def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
+    database = experiment.database
+    registered, source, gone = (experiment.save(0, step) for step in (10, 20, 30))
+    latest = experiment.save(0, 40)
+    database.create_model("m")
+    database.register_version("m", registered)
+    other = database.create_experiment(
+        config={"searcher": {"source_checkpoint_uuid": source}}, config_text=None, model_dir="/",
+        name="warm",
+    )  # fmt: skip
+    old = database.create_experiment(
+        config={"searcher": {"source_trial_id": experiment.trials[0]}}, config_text=None,
+        model_dir="/", name="of an earlier release",
+    )  # fmt: skip
+    plan = experiment.prune(policy=policy(0, 0, 0))
+    assert plan.kept == {
+        registered: ("in the model registry: m version 1",),
+        source: (f"experiment {other} starts from it",),
+        latest: (f"experiment {old} starts from it",),
+    }
+    assert plan.deleted == (gone,)
+    with pytest.raises(CheckpointStateError, match="in the model registry: m version 1"):
+        delete_checkpoint(experiment.desk.storage, registered, database=database)
+    with pytest.raises(CheckpointStateError, match="in the model registry"):
+        delete_checkpoint(experiment.desk.storage, registered, database=database, globs=["*.bin"])
+    assert verify_checkpoint(experiment.desk.storage, registered) == []
+    assert delete_checkpoint(
+        experiment.desk.storage, registered, database=database, force=True
+    ) == {}  # fmt: skip
+    assert experiment.desk.names(registered) == []
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "ERROR"])
+def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -> None:
+    experiment.save(0, 10, 0.1)
+    latest = experiment.save(0, 20, 0.2)
+    experiment.end(ExperimentState(state))
+    plan = experiment.prune(policy=policy(0, 0, 0))
+    assert plan.kept == {latest: ("its trial may go on from it",)}
+    experiment.end(ExperimentState.CANCELED)
+    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (latest,)
+
+
+def test_a_trial_that_failed_in_an_experiment_that_is_over_goes_on_no_more(
+    experiment: Experiment,
+) -> None:
+    uuid = experiment.save(0, 10)
+    experiment.database.set_trial_state(experiment.trials[0], TrialState.ERROR)
+    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (uuid,)
+
+
+def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
+    experiment: Experiment,
+) -> None:
+    database, desk = experiment.database, experiment.desk
+    active, damaged, part, begun = (experiment.save(0, step) for step in (10, 20, 30, 40))
+    from sqlalchemy import text
+
+    with database._write() as connection:
+        connection.execute(
+            text("UPDATE checkpoints SET state = 'ACTIVE' WHERE uuid = :uuid"), {"uuid": active}
+        )
+    database.checkpoint_damaged(damaged)
+    delete_checkpoint(desk.storage, part, database=database, globs=["weights.bin"])
+    database.checkpoint_deleting(begun)
+    plan = experiment.prune(policy=policy(0, 0, 0))
+    assert plan.deleted == (begun,)
+    states = desk.states()
+    assert [states[uuid] for uuid in (active, damaged, part, begun)] == [
+        "ACTIVE", "DAMAGED", "PARTIALLY_DELETED", "DELETED",
+    ]  # fmt: skip
+    assert desk.names(begun) == []
+    assert desk.names(damaged)
+
+
+def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
+    first, second = experiment.save(0, 10), experiment.save(0, 20)
+    database = experiment.database
+    database.create_model("m")
+
+    def register(uuid: str) -> None:
+        if uuid == first:
+            database.register_version("m", second)
+
+    plan = experiment.prune(policy=policy(0, 0, 0), on_deleted=register)
+    assert plan.deleted == (first,)
+    assert "in the model registry" in plan.kept[second][0]
+    assert verify_checkpoint(experiment.desk.storage, second) == []
+
+
+def test_other_storages_and_other_experiments_are_left_alone(
+    experiment: Experiment, folder: Path, make_desk: Any, tmp_path: Path
+) -> None:
+    from detcore.storage import LocalStorage
+
+    mine = experiment.save(0, 10)
+    elsewhere = make_desk(experiment.database, LocalStorage(tmp_path / "elsewhere"))
+    desk, experiment.desk = experiment.desk, elsewhere
+    away = experiment.save(0, 20)
+    experiment.desk = desk
+    neighbour = Experiment(desk, folder).save(0, 10)
+    assert plan_retention(
+        experiment.database, experiment.id, policy=policy(0, 0, 0)
+    ).deleted == (mine, away)  # fmt: skip
+    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (mine,)
+    states = desk.states()
+    assert (states[away], states[neighbour]) == ("COMPLETED", "COMPLETED")

@@ -1,0 +1,259 @@
+"""The model registry: what is kept, what is refused, and many processes at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from detcore.database import Database, ModelOrderBy, ModelSortBy
+from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def begin(store: Store, uuid: str) -> str:
+    store.database.checkpoint_started(
+        uuid=uuid, trial_id=store.trial_id, experiment_id=store.experiment_id,
+        storage_url="file:///c", steps_completed=3,
+    )  # fmt: skip
+    return uuid
+
+
+def commit(store: Store, uuid: str) -> str:
+    begin(store, uuid)
+    store.database.checkpoint_committed(
+        uuid, metadata={}, resources={"a": 5, "b": 6}, steps_completed=3
+    )
+    return uuid
+
+
+def test_what_is_said_of_a_model_is_kept(store: Store) -> None:
+    made = store.database.create_model(
+        "mnist", description="digits", metadata={"team": "vision"}, labels=["a", "b"]
+    )
+    assert (made.name, made.description, made.labels) == ("mnist", "digits", ("a", "b"))
+    assert (made.metadata, made.archived, made.num_versions) == ({"team": "vision"}, False, 0)
+    with Database.open(store.url) as other:
+        assert other.get_model("mnist") == other.get_model(made.id) == made
+        changed = other.update_model("mnist", description="ten digits", labels=[])
+    assert (changed.description, changed.labels) == ("ten digits", ())
+    assert changed.metadata == made.metadata
+    assert changed.updated_at > made.updated_at
+    assert changed.created_at == made.created_at
+
+
+def test_metadata_is_merged_and_removed_by_top_level_keys(store: Store) -> None:
+    store.database.create_model("m", metadata={"a": {"x": 1}, "b": 2})
+    merged = store.database.add_model_metadata("m", {"a": {"y": 1}, "c": [1, None]})
+    assert merged.metadata == {"a": {"y": 1}, "b": 2, "c": [1, None]}
+    left = store.database.remove_model_metadata("m", ["a", "absent"])
+    assert left.metadata == store.database.get_model("m").metadata == {"b": 2, "c": [1, None]}
+    for keys in ("b", [1], None):
+        with pytest.raises(ConfigError, match="expected a list of texts"):
+            store.database.remove_model_metadata("m", keys)  # type: ignore[arg-type]
+    for metadata in ({1: 2}, [1], {"a": object()}):
+        with pytest.raises(ConfigError, match="metadata"):
+            store.database.add_model_metadata("m", metadata)  # type: ignore[arg-type]
+    assert store.database.get_model("m").metadata == {"b": 2, "c": [1, None]}
+
+
+def test_names_are_unique_and_not_empty(store: Store) -> None:
+    store.database.create_model("m")
+    store.database.create_model("n")
+    with pytest.raises(DatabaseError, match="there is a model 'm' already"):
+        store.database.create_model("m")
+    with pytest.raises(DatabaseError, match="there is a model 'm' already"):
+        store.database.update_model("n", name="m")
+    for name in ("", "  ", 3):
+        with pytest.raises(ConfigError, match="needs a name"):
+            store.database.create_model(name)  # type: ignore[arg-type]
+    with pytest.raises(
+        NotFoundError, match=r"no model 'o' is registered\.\nModels there: 'n', 'm'"
+    ):
+        store.database.get_model("o")
+
+
+def test_versions_are_numbered_and_the_latest_is_found(store: Store) -> None:
+    store.database.create_model("m")
+    assert store.database.get_version("m") is None
+    first = store.database.register_version("m", commit(store, "c1"), comment="first")
+    second = store.database.register_version(
+        "m", commit(store, "c2"), name="best", notes="long", metadata={"k": 1}
+    )
+    assert (first.number, second.number) == (1, 2)
+    assert store.database.get_version("m") == store.database.get_version("m", -1) == second
+    assert store.database.get_version("m", 1) == first
+    assert store.database.get_version("m", 3) is None
+    numbers = [version.number for version in store.database.list_versions("m")]
+    assert numbers == [2, 1]
+    ascending = store.database.list_versions("m", order_by=ModelOrderBy.ASCENDING)
+    assert ascending == [first, second]
+    changed = store.database.update_version("m", 2, notes="longer", metadata={})
+    assert (changed.name, changed.notes, changed.metadata) == ("best", "longer", {})
+    with pytest.raises(NotFoundError, match="has no version 9; versions: 1, 2"):
+        store.database.update_version("m", 9, notes="x")
+    store.database.delete_version("m", 2)
+    assert store.database.get_version("m") == first
+    assert store.database.register_version("m", "c2").number == 3
+    assert store.database.get_model("m").num_versions == 2
+
+
+@pytest.mark.parametrize("state", ["ACTIVE", "DAMAGED", "PARTIALLY_DELETED", "DELETING", "DELETED"])
+def test_only_a_whole_checkpoint_is_registered(store: Store, state: str) -> None:
+    database = store.database
+    database.create_model("m")
+    begin(store, "c") if state == "ACTIVE" else commit(store, "c")
+    if state == "DAMAGED":
+        database.checkpoint_damaged("c")
+    elif state == "PARTIALLY_DELETED":
+        database.checkpoint_deleted("c", resources={"a": 5})
+    elif state == "DELETING":
+        database.checkpoint_deleting("c")
+    elif state == "DELETED":
+        database.checkpoint_deleted("c")
+    with pytest.raises(CheckpointStateError, match=f"checkpoint c is {state}; only"):
+        database.register_version("m", "c")
+    with pytest.raises(NotFoundError, match="no checkpoint 'd' is recorded"):
+        database.register_version("m", "d")
+    assert database.list_versions("m") == []
+    commit(store, "e")
+    assert database.register_version("m", "e").number == 1  # what was refused took no number
+
+
+def test_deleting_a_registered_checkpoint_is_refused(store: Store) -> None:
+    database = store.database
+    database.create_model("m")
+    database.create_model("n")
+    commit(store, "c")
+    for model in ("m", "m", "n"):
+        database.register_version(model, "c")
+    message = "in the model registry: m version 1, m version 2, n version 1"
+    with pytest.raises(CheckpointStateError, match=message):
+        database.checkpoint_deleting("c")
+    with pytest.raises(CheckpointStateError, match=message):
+        database.checkpoint_deleted("c", resources={"a": 5})
+    assert database.get_checkpoint("c").state == "COMPLETED"
+    assert list(database.registered_checkpoints()) == ["c"]
+    database.delete_model("m")
+    database.delete_version("n", 1)
+    database.checkpoint_deleting("c")
+    assert database.registered_checkpoints() == {}
+
+
+def test_a_registered_checkpoint_can_be_deleted_by_force(store: Store) -> None:
+    store.database.create_model("m")
+    store.database.register_version("m", commit(store, "c"))
+    store.database.checkpoint_deleted("c", resources={"a": 5}, force=True)
+    store.database.checkpoint_deleting("c", force=True)
+    assert store.database.get_checkpoint("c").state == "DELETING"
+
+
+def test_an_archived_model_is_not_changed(store: Store) -> None:
+    database = store.database
+    database.create_model("m")
+    commit(store, "c")
+    for _ in range(2):
+        assert database.set_model_archived("m", True).archived
+    for change in (
+        lambda: database.register_version("m", "c"),
+        lambda: database.add_model_metadata("m", {}),
+        lambda: database.update_model("m", description="x"),
+    ):
+        with pytest.raises(DatabaseError, match="'m' is archived"):
+            change()
+    database.set_model_archived("m", False)
+    assert database.register_version("m", "c").number == 1
+
+
+def test_models_are_filtered_and_sorted(store: Store) -> None:
+    database = store.database
+    database.create_model("beta", description="Z", labels=["x", "y"])
+    database.create_model("Ärger", description="a thing", labels=["x"])
+    database.create_model("alpha_1%", description="B")
+    database.add_model_metadata("beta", {"changed": "last"})
+    database.set_model_archived("alpha_1%", True)
+
+    def names(**options: object) -> list[str]:
+        return [model.name for model in database.list_models(**options)]  # type: ignore[arg-type]
+
+    assert names() == ["alpha_1%", "beta", "Ärger"]
+    assert names(order_by=ModelOrderBy.DESC) == ["Ärger", "beta", "alpha_1%"]
+    assert names(sort_by=ModelSortBy.DESCRIPTION) == ["Ärger", "alpha_1%", "beta"]
+    assert names(sort_by=ModelSortBy.CREATION_TIME) == ["beta", "Ärger", "alpha_1%"]
+    assert names(sort_by=ModelSortBy.LAST_UPDATED_TIME) == ["Ärger", "beta", "alpha_1%"]
+    assert names(name="BET") == ["beta"]
+    assert names(name="ä") == ["Ärger"]
+    assert names(name="_1%") == ["alpha_1%"]
+    assert names(name="%") == ["alpha_1%"]
+    assert names(description="A T") == ["Ärger"]
+    assert names(labels=["x"]) == ["beta", "Ärger"]
+    assert names(labels=["x", "y"]) == ["beta"]
+    assert names(archived=True) == ["alpha_1%"]
+    assert names(archived=False) == ["beta", "Ärger"]
+
+
+def test_processes_that_register_at_once_get_numbers_of_their_own(
+    store: Store, tmp_path: Path
+) -> None:
+    store.database.create_model("shared")
+    commit(store, "c")
+    go = tmp_path / "go"
+    count, each = 6, 20
+    command = [sys.executable, str(PROGRAMS / "register_together.py"), store.url, str(go), "c"]
+    processes = [
+        subprocess.Popen(
+            [*command, str(each)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    go.touch()
+    numbers: list[int] = []
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        numbers += map(int, stdout.split())
+    assert sorted(numbers) == list(range(1, count * each + 1))
+    model = store.database.get_model("shared")
+    assert model.num_versions == count * each
+    assert set(model.metadata) == {f"version-{number}" for number in numbers}  # none was lost
+    latest = store.database.get_version("shared")
+    assert latest is not None
+    assert latest.number == count * each
+
+
+def test_a_database_of_the_release_before_gets_the_registry(tmp_path: Path) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine, text
+
+    from detcore.database._migrate import MIGRATIONS
+
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.execute(
+            text(
+                "INSERT INTO experiments (name, state, config, model_dir, created_at) "
+                "VALUES ('old', 'COMPLETED', '{}', '/m', 1.0)"
+            )
+        )
+    engine.dispose()
+    with Database.open(url) as database:
+        assert database.get_experiment(1).name == "old"
+        assert database.create_model("m").id == 1
+    with Database.open(url) as database:
+        assert [model.name for model in database.list_models()] == ["m"]

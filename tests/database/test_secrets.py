@@ -1,0 +1,108 @@
+"""Secrets of experiment files: hidden in the records, kept beside them, put back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from detcore.database import Database, keep_secrets, restore_secrets
+from detcore.errors import StorageError
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+SECRET = "s3cr3t-of-the-test"
+CONFIG: dict[str, Any] = {
+    "name": "n",
+    "checkpoint_storage": {
+        "type": "s3", "bucket": "ckpt", "endpoint_url": "http://host:1", "prefix": None,
+        "access_key": f"{SECRET}-a", "secret_key": f"{SECRET}-b",
+    },
+    "environment": {"environment_variables": ["A=1", f"API_TOKEN={SECRET}-c"]},
+    "hyperparameters": {"private_key_size": 128, "lr": 0.1},
+    "data": {"url": f"sftp://me:{SECRET}-d@host/path"},
+}  # fmt: skip
+TEXT = f"""name: n
+checkpoint_storage: {{type: s3, bucket: ckpt, access_key: {SECRET}-a, secret_key: {SECRET}-b}}
+anchored: &key {SECRET}-b
+data: {{url: "sftp://me:{SECRET}-d@host/path"}}
+environment:
+  environment_variables: [A=1, API_TOKEN={SECRET}-c]
+"""
+
+
+def test_no_secret_is_in_the_database(store: Store) -> None:
+    number = store.database.create_experiment(
+        config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
+    )
+    record = store.database.get_experiment(number)
+    storage = record.config["checkpoint_storage"]
+    assert storage["access_key"] == storage["secret_key"] == "********"
+    assert storage["endpoint_url"] == "http://host:1"
+    assert record.config["hyperparameters"] == CONFIG["hyperparameters"]
+    assert record.config_text is not None
+    assert "bucket: ckpt" in record.config_text
+    store.database.close()
+    files = list(store.home.glob("detcore.db*"))
+    assert files
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_they_are_kept_for_the_owner_and_put_back(store: Store) -> None:
+    number = store.database.create_experiment(
+        config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
+    )
+    keep_secrets(store.home, number, CONFIG)
+    restored = restore_secrets(store.home, number, store.database.get_experiment(number).config)
+    assert restored.config == CONFIG
+    assert restored.missing == ()
+    assert restored.path.stat().st_mode & 0o777 == 0o600
+    assert restored.path.parent == store.home / "experiments" / str(number)
+
+
+def test_without_the_file_the_storage_goes_by_the_environment(store: Store) -> None:
+    number = store.database.create_experiment(
+        config=CONFIG, config_text=None, model_dir="/m", name="n"
+    )
+    restored = restore_secrets(store.home, number, store.database.get_experiment(number).config)
+    assert restored.missing == ("access_key", "secret_key")
+    storage = {k: v for k, v in CONFIG["checkpoint_storage"].items() if k not in restored.missing}
+    assert restored.config["checkpoint_storage"] == storage
+
+
+def test_what_was_changed_since_then_is_not_overwritten(tmp_path: Path) -> None:
+    keep_secrets(tmp_path, 3, CONFIG)
+    changed = {"checkpoint_storage": "/folder", "environment": {"environment_variables": ["A=1"]}}
+    assert restore_secrets(tmp_path, 3, changed).config == changed
+
+
+def test_an_experiment_without_secrets_has_no_file_also_not_an_old_one(tmp_path: Path) -> None:
+    keep_secrets(tmp_path, 3, CONFIG)
+    path = restore_secrets(tmp_path, 3, {}).path
+    assert path.exists()
+    keep_secrets(tmp_path, 3, {"checkpoint_storage": {"type": "s3", "bucket": "b"}})
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"secrets": [1]}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    keep_secrets(tmp_path, 3, CONFIG)
+    path = restore_secrets(tmp_path, 3, {}).path
+    path.write_text(content)
+    with pytest.raises(StorageError, match=r"secrets\.json cannot be read"):
+        restore_secrets(tmp_path, 3, CONFIG)
+
+
+def test_a_configuration_without_secrets_is_recorded_as_it_is(store: Store) -> None:
+    config = {"name": "n", "searcher": {"metric": "loss"}, "hyperparameters": {"a": [1, {"b": 2}]}}
+    number = store.database.create_experiment(
+        config=config, config_text="name: n\n", model_dir="/m", name="n"
+    )
+    with Database.open(store.url) as other:
+        record = other.get_experiment(number)
+    assert json.loads(json.dumps(record.config)) == config
+    assert record.config_text == "name: n\n"
