@@ -90,5 +90,43 @@ def test_torture_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     done = run(tmp_path, "torture", str(tmp_path / "store"))
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[-1].endswith("nothing was lost")
+    last = done.output.splitlines()[-1]
+    assert re.fullmatch(r"(\d+) of \1 crash points tried in \d+ s: nothing was lost", last), last
     assert list((tmp_path / "store").rglob("*.bin")) == []
+
+
+def test_torture_of_some_points_by_an_experiment_file(tmp_path: Path, weed_url: str) -> None:
+    file = experiment(
+        tmp_path, type="s3", bucket=BUCKET, prefix="torture", endpoint_url=weed_url,
+        access_key=ACCESS_KEY, secret_key=SECRET_KEY,
+    )  # fmt: skip
+    done = run(tmp_path, "torture", file, "--points", "12", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert sum(told["points"].values()) == 12
+    assert sum(told["totals"].values()) > 100
+    assert set(told["points"]) >= {"upload", "retention pass", "registration", "recovery", "repair"}
+    assert told["losses"] == []
+    assert SECRET_KEY not in done.output
+
+
+def test_torture_of_a_directory_by_an_experiment_file(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    file = experiment(tmp_path, type="directory", container_path=str(tmp_path / "store"))
+    done = run(tmp_path, "torture", file, "--points", "3")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^3 of \d+ crash points tried", done.output.splitlines()[-1])
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_torture_that_finds_a_loss_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from detcore.checkpoint import _recover
+
+    monkeypatch.setattr(_recover, "remove_files", lambda *_: None)
+    (tmp_path / "store").mkdir()
+    done = run(tmp_path, "torture", str(tmp_path / "store"), "--points", "20")
+    assert done.exit_code == 1
+    assert "files are left of" in done.output
+    assert "LOSSES at " in done.output.splitlines()[-1]

@@ -3,26 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.storage import Capabilities, Entry, FileDigest, StorageBackend
 
-__all__ = ["CrashPoint", "Crashed", "CrashingDatabase", "CrashingStorage", "Fuse"]
+__all__ = [
+    "CrashPoint",
+    "Crashed",
+    "CrashingDatabase",
+    "CrashingStorage",
+    "Fuse",
+    "Moment",
+    "Operation",
+    "tear",
+]
 
 T = TypeVar("T")
 
 _RECORDED = frozenset(
-    f"checkpoint_{what}" for what in ("started", "committed", "deleting", "deleted")
+    {
+        "checkpoint_started",
+        "checkpoint_committed",
+        "checkpoint_damaged",
+        "checkpoint_deleting",
+        "checkpoint_deleted",
+        "register_version",
+    }
 )
+_TORN = ".detcore-tmp-torn"  # what a kill within `create` leaves on a disk, beside the checkpoints
+_BEGUN_S = 0.002
 
 
 class Crashed(BaseException):
     """The process is gone; whatever it still tries has no effect."""
+
+
+class Moment(str, enum.Enum):
+    """When a process stops: an operation has not begun, is half done, or its answer is lost."""
+
+    BEFORE = "before"
+    WITHIN = "within"
+    AFTER = "after"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,15 +60,32 @@ class CrashPoint:
 
     Attributes:
         operation: The number of the operation, from 1.
-        is_done: Whether that operation still took effect, and only its answer was lost; else it was
-            not begun, or left half done where a storage can.
+        moment: When.
     """
 
     operation: int
-    is_done: bool
+    moment: Moment
 
     def __str__(self) -> str:
-        return f"{'after' if self.is_done else 'before'} operation {self.operation}"
+        return f"{self.moment.value} operation {self.operation}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that changes what others see.
+
+    Attributes:
+        name: What it is.
+        is_divisible: Whether a process that stops within it leaves something else than before or
+            after it.
+    """
+
+    name: str
+    is_divisible: bool
+
+
+def _crash() -> NoReturn:
+    raise Crashed
 
 
 class Fuse:
@@ -47,12 +93,31 @@ class Fuse:
 
     Args:
         point: Where to stop; None = nowhere.
+        stop_at: Stops before the first operation whose name it is true of, or None.
+        die: What ends the process; default: `Crashed` is raised.
+        interrupts: Whether every operation may be stopped within: it is begun, and the process
+            ends meanwhile. Only for a `die` that ends the process in fact.
+
+    Attributes:
+        operations: Those that were begun.
+        is_dead: Whether the process has stopped.
     """
 
-    def __init__(self, point: CrashPoint | None = None) -> None:
+    def __init__(
+        self,
+        point: CrashPoint | None = None,
+        *,
+        stop_at: Callable[[str], bool] | None = None,
+        die: Callable[[], NoReturn] = _crash,
+        interrupts: bool = False,
+    ) -> None:
         self._point = point
-        self._is_dead = False
-        self.names: list[str] = []
+        self._stop_at = stop_at
+        self._die = die
+        self._interrupts = interrupts
+        self._lock = threading.Lock()  # a save may go on behind
+        self.is_dead = False
+        self.operations: list[Operation] = []
 
     def run(
         self, name: str, operation: Callable[[], T], half: Callable[[], object] | None = None
@@ -64,18 +129,37 @@ class Fuse:
             operation: Does it.
             half: Does a part of it, where that can happen: what a kill in the middle leaves.
         """
-        if self._is_dead:
-            raise Crashed
-        self.names.append(name)
-        point = self._point
-        if point is None or point.operation != len(self.names):
-            return operation()
-        self._is_dead = True
-        if point.is_done:
-            operation()
-        elif half is not None:
-            half()
-        raise Crashed
+        with self._lock:
+            if self.is_dead:
+                raise Crashed
+            if self._interrupts:
+                half = functools.partial(_begin, operation)
+            self.operations.append(Operation(name, half is not None))
+            point = self._point
+            is_here = point is not None and point.operation == len(self.operations)
+            if self._stop_at is not None and self._stop_at(name):
+                self.is_dead = True
+                return self._die()
+            if point is None or not is_here:
+                return operation()
+            self.is_dead = True
+            if point.moment is Moment.AFTER:
+                operation()
+            elif point.moment is Moment.WITHIN and half is not None:
+                half()
+            return self._die()
+
+
+def _begin(operation: Callable[[], object]) -> None:
+    """Begin an operation that the end of the process interrupts."""
+    threading.Thread(target=operation, daemon=True).start()
+    time.sleep(_BEGUN_S)
+
+
+def tear(data: bytes, target: Path) -> None:
+    """Leave half of a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data[: len(data) // 2])
 
 
 class CrashingStorage:
@@ -106,10 +190,11 @@ class CrashingStorage:
         """Copy files, each one an operation of its own; a stop may leave half a file."""
         digests: dict[str, FileDigest] = {}
         for path, key in pairs:
+            target = self._storage.direct_path(key)  # object stores show nothing half written
             digests |= self._fuse.run(
                 f"put {key}",
                 functools.partial(self._storage.put_tree, [(path, key)], **options),
-                functools.partial(self._tear, path, key),
+                None if target is None else functools.partial(_tear_copy, path, target),
             )
         return digests
 
@@ -119,15 +204,17 @@ class CrashingStorage:
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
         """Digest files; bringing them to the disk counts as one operation."""
+        if not options.get("make_durable"):
+            return self._storage.digest_tree(keys, **options)
         return self._fuse.run("seal", lambda: self._storage.digest_tree(keys, **options))
 
     def create(self, key: str, data: bytes) -> None:
         """Create a small file; whole or not at all."""
-        self._fuse.run(f"create {key}", lambda: self._storage.create(key, data))
+        self._fuse.run(f"create {key}", lambda: self._storage.create(key, data), self._half(data))
 
     def replace(self, key: str, data: bytes) -> None:
         """Replace a small file; whole or not at all."""
-        self._fuse.run(f"replace {key}", lambda: self._storage.replace(key, data))
+        self._fuse.run(f"replace {key}", lambda: self._storage.replace(key, data), self._half(data))
 
     def read(self, key: str) -> bytes:
         """Read from the wrapped storage."""
@@ -154,17 +241,18 @@ class CrashingStorage:
     def close(self) -> None:
         """Leave the wrapped storage open: it is used again after the crash."""
 
-    def _tear(self, path: Path, key: str) -> None:
-        """Leave half a file where files are written in place; object stores have none."""
-        target = self._storage.direct_path(key)
-        if target is not None:
-            data = path.read_bytes()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data[: len(data) // 2])
+    def _half(self, data: bytes) -> Callable[[], None] | None:
+        """Return what leaves half of a file that was to be renamed; object stores have none."""
+        target = self._storage.direct_path(_TORN)
+        return None if target is None else functools.partial(tear, data, target)
+
+
+def _tear_copy(path: Path, target: Path) -> None:
+    tear(path.read_bytes(), target)
 
 
 class CrashingDatabase:
-    """Records whose changes of checkpoints go through a `Fuse`."""
+    """Records whose changes of checkpoints and models go through a `Fuse`."""
 
     def __init__(self, database: Database, fuse: Fuse) -> None:
         self._database = database

@@ -27,6 +27,7 @@ def delete_checkpoint(
     *,
     database: Database | None = None,
     globs: Iterable[str] | None = None,
+    force: bool = False,
 ) -> dict[str, int]:
     """Delete a checkpoint, or those of its files that patterns name.
 
@@ -40,12 +41,14 @@ def delete_checkpoint(
         database: Where it is recorded, or None.
         globs: Patterns as in `pathlib.Path.glob`; a folder that matches goes with all that is in
             it. ``["**/*"]`` and None mean everything.
+        force: Whether one that is in the model registry may go.
 
     Returns:
         The files that are left and their sizes; those of empty folders end in ``/``.
 
     Raises:
         CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
+        CheckpointStateError: If it is in the model registry; nothing was deleted.
         UnsafePathError: If a pattern leads out of the checkpoint.
     """
     check_id(uuid)
@@ -56,11 +59,12 @@ def delete_checkpoint(
             return manifest.resources()
         left = _without(manifest, split)
         if left.files or left.directories:
-            _delete_part(storage, database, left, split)
+            _record(database, uuid, left.resources(), force=force)
+            _remove_rest(storage, manifest, left, split.gone_files)
             return left.resources()
     if database is not None:
         with contextlib.suppress(NotFoundError):  # one of another database, in a shared storage
-            database.checkpoint_deleting(uuid)
+            database.checkpoint_deleting(uuid, force=force)
     remove_files(storage, uuid)
     _record(database, uuid, {})
     return {}
@@ -86,25 +90,32 @@ def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[st
     left = dataclasses.replace(
         manifest,
         files={name: digest for name, digest in manifest.files.items() if name in kept},
-        directories=tuple(name for name in manifest.directories if f"{name}/" in kept),
+        directories=tuple(sorted(name[:-1] for name in kept if name.endswith("/"))),
     )
-    if left != manifest:
-        storage.replace(f"{left.uuid}/{MANIFEST_FILE}", encode_manifest(left))
-    prefix = f"{left.uuid}/"
-    there = {entry.key[len(prefix) :] for entry in storage.list(left.uuid)}
-    storage.delete(prefix + name for name in sorted(there - set(left.files) - {MANIFEST_FILE}))
+    from detcore.storage import is_safe_key
+
+    # Names that nobody may write, such as "../x", are none of ours, and cannot be deleted.
+    keys = [entry.key for entry in storage.list(left.uuid) if is_safe_key(entry.key)]
+    there = {key.partition("/")[2] for key in keys}
+    _remove_rest(storage, manifest, left, there - set(left.files) - {MANIFEST_FILE})
     return left
 
 
-def _delete_part(
-    storage: StorageBackend, database: Database | None, left: Manifest, split: Split
+def _remove_rest(
+    storage: StorageBackend, manifest: Manifest, left: Manifest, gone: Collection[str]
 ) -> None:
+    """Remove a part of a checkpoint, from its manifest first."""
     uuid = left.uuid
-    _record(database, uuid, left.resources())
-    storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
-    storage.delete(f"{uuid}/{name}" for name in sorted(split.gone_files))
-    for name in sorted(split.gone_folders):
-        storage.delete_tree(f"{uuid}/{name}")
+    if left != manifest:
+        storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
+    storage.delete(f"{uuid}/{name}" for name in sorted(gone))
+    root = storage.direct_path(uuid)
+    if root is None:
+        return
+    for folder in sorted(root.rglob("*/"), reverse=True):
+        if folder.relative_to(root).as_posix() not in left.directories:
+            with contextlib.suppress(OSError):  # something is left in it
+                folder.rmdir()
     make_folders(storage, uuid, left.directories)
 
 
@@ -116,10 +127,12 @@ def _without(manifest: Manifest, split: Split) -> Manifest:
     )
 
 
-def _record(database: Database | None, uuid: str, resources: dict[str, int]) -> None:
+def _record(
+    database: Database | None, uuid: str, resources: dict[str, int], *, force: bool = False
+) -> None:
     if database is None:
         return
     try:
-        database.checkpoint_deleted(uuid, resources=resources)
+        database.checkpoint_deleted(uuid, resources=resources, force=force)
     except NotFoundError:
         return  # a checkpoint of another database, in a storage that both use

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._manifest import has_manifest
+from detcore.checkpoint._place import find_place
 from detcore.errors import NotFoundError, RunError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ class CheckpointSource:
 
     Attributes:
         checkpoint: Its UUID, or the absolute path of a folder.
-        storage_url: Where it is; None for the experiment's own storage, and for a folder.
+        storage: What opens the storage it is in, which may hold secrets; None for the experiment's
+            own, and for a folder.
     """
 
     checkpoint: str
-    storage_url: str | None = None
+    storage: str | Mapping[str, Any] | None = None
 
 
 def find_source(
@@ -82,13 +84,10 @@ def find_source(
         ) from error
     if has_manifest(storage, record.uuid):
         return CheckpointSource(checkpoint=record.uuid)
-    from detcore.storage import open_storage
-
-    with contextlib.closing(
-        open_storage(record.storage_url, home=environment.home, plugins=plugins)
-    ) as other:
+    place = find_place(record, database=database, home=environment.home, plugins=plugins)
+    with contextlib.closing(place.open(home=environment.home, plugins=plugins)) as other:
         if has_manifest(other, record.uuid):
-            return CheckpointSource(checkpoint=record.uuid, storage_url=record.storage_url)
+            return CheckpointSource(checkpoint=record.uuid, storage=place.spec)
     raise RunError(
         f"{name}\nCheckpoint {record.uuid} is recorded as {record.state}, but it is not in "
         f"{record.storage_url}.\n"

@@ -1,30 +1,34 @@
-"""Killing a process at every operation of saving and deleting, and restoring each time."""
+"""Stopping a process at every operation of what it does to checkpoints, and restoring each time."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING
 
-from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
-from detcore.checkpoint._crash import Crashed, CrashingDatabase, CrashingStorage, CrashPoint, Fuse
-from detcore.checkpoint._recover import recover_checkpoints
-from detcore.checkpoint._verify import verify_checkpoint
-from detcore.distributed import DistributedContext
+from detcore.checkpoint._bench import Bench, Process, make_bench
+from detcore.checkpoint._crash import CrashPoint, Fuse, Moment, Operation
+from detcore.checkpoint._scenarios import SCENARIOS, Scenario, find_fault
 
 if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.storage import StorageBackend
 
-__all__ = ["Loss", "TortureReport", "torture_storage"]
+__all__ = [
+    "SCENARIO_NAMES",
+    "CrashPoint",
+    "Loss",
+    "Moment",
+    "TortureReport",
+    "spread",
+    "torture_storage",
+]
 
-_OLD, _NEW = 1, 2
-_SIZES = {"weights.bin": 300_000, "deep/optimizer.bin": 70_000, "deep/empty.bin": 0}
+SCENARIO_NAMES = tuple(SCENARIOS)
+"""What processes are stopped in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,154 +50,126 @@ class TortureReport:
 
     Attributes:
         points: Crash points tried, by scenario.
+        totals: Crash points that there are, by scenario.
         losses: What was lost or left; empty if all is well.
     """
 
     points: dict[str, int]
+    totals: dict[str, int]
     losses: tuple[Loss, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Bench:
-    """A trial with an old checkpoint, and the way a process sees its storage and records."""
-
-    database: Database
-    storage: StorageBackend
-    trial_id: int
-    experiment_id: int
-    old: str
-    folder: Path
-
-    def context(self, fuse: Fuse) -> CheckpointContext:
-        return CheckpointContext(
-            storage=CrashingStorage(self.storage, fuse),
-            distributed=DistributedContext(),
-            database=cast("Database", CrashingDatabase(self.database, fuse)),
-            owner=CheckpointOwner(trial_id=self.trial_id, experiment_id=self.experiment_id),
-        )
 
 
 def torture_storage(
     storage: StorageBackend,
     *,
+    points: int | None = None,
+    scenarios: Sequence[str] = SCENARIO_NAMES,
+    most_losses: int | None = None,
     on_point: Callable[[str, CrashPoint], None] | None = None,
 ) -> TortureReport:
-    """Stop a save, a deletion and a partial deletion at each of their operations, one by one.
+    """Stop processes at each of their operations, one by one: before, within and after it.
 
-    After each stop a new process settles what is there, as the next start of a trial does: the
-    newest checkpoint must then be the old or the new one, whole, and nothing else may be left.
+    They save (in every way), delete, delete a part, make a retention pass, register a model's
+    version, settle what others left, and repair. At once, whatever counts as a checkpoint must be
+    whole. Then a new process settles what is there, as the next start of a trial does: the newest
+    checkpoint must be the old or the new one, what was acknowledged must be there, nothing else
+    may be left, and settling once more must change nothing.
 
     Args:
-        storage: Where; what is in it is not touched, but its root must be for this test alone.
+        storage: Where; its root must be for this test alone.
+        points: How many crash points to try, spread evenly over all; default: all of them.
+        scenarios: Which of `SCENARIO_NAMES`.
+        most_losses: Ends early once so many are found; default: never.
         on_point: Called with the scenario before each crash.
 
     Returns:
-        How many points were tried, and what was lost.
+        How many points were tried, of how many, and what was lost.
     """
-    points: dict[str, int] = {}
-    losses: list[Loss] = []
     with _records() as (database, folder):
-        for scenario, act in _SCENARIOS.items():
-            bench = functools.partial(_bench, storage, database, folder)
-            operations = len(_operations(bench, act))
-            points[scenario] = 0
-            for number in range(1, operations + 1):
-                for is_done in (False, True):
-                    point = CrashPoint(number, is_done)
-                    if on_point is not None:
-                        on_point(scenario, point)
-                    points[scenario] += 1
-                    loss = _try(bench, scenario, act, point)
-                    if loss is not None:
-                        losses.append(loss)
-    return TortureReport(points, tuple(losses))
+        explorer = _Explorer(storage, database, folder)
+        there = [(name, point) for name in scenarios for point in explorer.points(name)]
+        tried = []
+        for name, point in spread(there, points):
+            if most_losses is not None and len(explorer.losses) >= most_losses:
+                break
+            if on_point is not None:
+                on_point(name, point)
+            tried.append((name, point))
+            explorer.crash(name, point)
+    losses = tuple(explorer.losses)
+    return TortureReport(_count(scenarios, tried), _count(scenarios, there), losses)
 
 
-def _upload(bench: _Bench, context: CheckpointContext) -> None:
-    context.upload(_written(bench.folder, _NEW), {"steps_completed": _NEW})
+def spread(
+    there: Sequence[tuple[str, CrashPoint]], points: int | None
+) -> Sequence[tuple[str, CrashPoint]]:
+    """Choose some points, evenly, the first and the last one included."""
+    if points is None or points >= len(there):
+        return there
+    if points < 2:
+        return there[: max(0, points)]
+    last = len(there) - 1
+    return [there[round(index * last / (points - 1))] for index in range(points)]
 
 
-def _store_path(bench: _Bench, context: CheckpointContext) -> None:
-    with context.store_path({"steps_completed": _NEW}) as (path, _):
-        _write(path, _NEW)
+class _Explorer:
+    """Crashes processes, one at a time.
+
+    Attributes:
+        losses: What was lost so far.
+    """
+
+    def __init__(self, storage: StorageBackend, database: Database, folder: Path) -> None:
+        self._storage = storage
+        self._database = database
+        self._folder = folder
+        self.losses: list[Loss] = []
+
+    def points(self, name: str) -> list[CrashPoint]:
+        """Let a process end undisturbed, and return where it could have been stopped."""
+        fuse = Fuse()
+        scenario = SCENARIOS[name]
+        with self._bench(scenario) as bench:
+            scenario.act(Process(bench, fuse))
+            self._look(bench, name, "undisturbed", fuse)
+        return list(_points(fuse.operations))
+
+    def crash(self, name: str, point: CrashPoint) -> None:
+        """Stop a process at a point, and look at what is left."""
+        fuse = Fuse(point)
+        scenario = SCENARIOS[name]
+        with self._bench(scenario) as bench:
+            try:
+                scenario.act(Process(bench, fuse))
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                if not fuse.is_dead:
+                    raise
+            self._look(bench, name, str(point), fuse)
+
+    def _look(self, bench: Bench, name: str, when: str, fuse: Fuse) -> None:
+        what = find_fault(bench, SCENARIOS[name])
+        if what is not None:
+            self.losses.append(Loss(name, when, fuse.operations[-1].name, what))
+
+    def _bench(self, scenario: Scenario) -> contextlib.AbstractContextManager[Bench]:
+        return make_bench(self._storage, self._database, self._folder, scenario.prepare)
 
 
-def _save_sharded(bench: _Bench, context: CheckpointContext) -> None:
-    with context.store_path({"steps_completed": _NEW}, shard=True) as (path, _):
-        _write(path, _NEW)
+def _points(operations: Sequence[Operation]) -> Iterator[CrashPoint]:
+    for number, operation in enumerate(operations, 1):
+        yield CrashPoint(number, Moment.BEFORE)
+        if operation.is_divisible:
+            yield CrashPoint(number, Moment.WITHIN)
+        yield CrashPoint(number, Moment.AFTER)
 
 
-def _replace(bench: _Bench, context: CheckpointContext) -> None:
-    """Save a new checkpoint and delete the old one, as a retention policy does."""
-    _upload(bench, context)
-    context.delete(bench.old)
-
-
-def _delete_part(bench: _Bench, context: CheckpointContext) -> None:
-    _upload(bench, context)
-    context.delete(bench.old, ["deep"])
-
-
-_Act: TypeAlias = Callable[[_Bench, CheckpointContext], None]
-_MakeBench: TypeAlias = Callable[[], contextlib.AbstractContextManager[_Bench]]
-
-_SCENARIOS: dict[str, _Act] = {
-    "upload": _upload,
-    "store_path": _store_path,
-    "store_path, sharded": _save_sharded,
-    "save and delete": _replace,
-    "save and delete a part": _delete_part,
-}
-
-
-def _operations(make_bench: _MakeBench, act: _Act) -> list[str]:
-    fuse = Fuse()
-    with make_bench() as bench:
-        act(bench, bench.context(fuse))
-    return fuse.names
-
-
-def _try(make_bench: _MakeBench, scenario: str, act: _Act, point: CrashPoint) -> Loss | None:
-    fuse = Fuse(point)
-    with make_bench() as bench:
-        with contextlib.suppress(Crashed):
-            act(bench, bench.context(fuse))
-        what = _look(bench)
-        return None if what is None else Loss(scenario, str(point), fuse.names[-1], what)
-
-
-def _look(bench: _Bench) -> str | None:
-    """Settle as the next start does, and say what is wrong."""
-    storage, database = bench.storage, bench.database
-    recover_checkpoints(database, storage, bench.trial_id)
-    latest = database.latest_checkpoint(bench.trial_id)
-    if latest is None:
-        return "neither the old nor the new checkpoint is there"
-    faults = verify_checkpoint(storage, latest.uuid)
-    if faults:
-        return f"checkpoint {latest.uuid} is damaged: {faults[0]}"
-    with (
-        CheckpointContext(storage=storage, distributed=DistributedContext()).restore_path(
-            latest.uuid
-        ) as path,
-    ):
-        for name in _SIZES:
-            if (path / name).read_bytes() != _content(name, latest.steps_completed):
-                return f"{name} of checkpoint {latest.uuid} is not what was saved"
-    known = {
-        record.uuid for record in database.list_checkpoints(trial_id=bench.trial_id, states=_THERE)
-    }
-    strays = {entry.key.partition("/")[0] for entry in storage.list()} - known
-    if strays:
-        return f"files are left of {', '.join(sorted(strays))}, which is no checkpoint"
-    for uuid in known - {latest.uuid}:
-        faults = verify_checkpoint(storage, uuid)
-        if faults:
-            return f"checkpoint {uuid} is recorded, but damaged: {faults[0]}"
-    return None
-
-
-_THERE = ("ACTIVE", "COMPLETED", "PARTIALLY_DELETED")
+def _count(scenarios: Sequence[str], points: Sequence[tuple[str, CrashPoint]]) -> dict[str, int]:
+    counts: Mapping[str, int] = dict.fromkeys(scenarios, 0)
+    for name, _ in points:
+        counts = {**counts, name: counts[name] + 1}
+    return dict(counts)
 
 
 @contextlib.contextmanager
@@ -205,42 +181,3 @@ def _records() -> Iterator[tuple[Database, Path]]:
         Database.open(f"sqlite:///{Path(name) / 'records.db'}") as database,
     ):
         yield database, Path(name)
-
-
-@contextlib.contextmanager
-def _bench(storage: StorageBackend, database: Database, folder: Path) -> Iterator[_Bench]:
-    place = Path(tempfile.mkdtemp(dir=folder))
-    experiment_id = database.create_experiment(
-        config={}, config_text=None, model_dir=str(place), name="torture"
-    )
-    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
-    owner = CheckpointOwner(trial_id=trial_id, experiment_id=experiment_id)
-    context = CheckpointContext(
-        storage=storage, distributed=DistributedContext(), database=database, owner=owner
-    )
-    old = context.upload(_written(place / "old", _OLD), {"steps_completed": _OLD})
-    try:
-        yield _Bench(database, storage, trial_id, experiment_id, old, place / "new")
-    finally:
-        for top in {entry.key.partition("/")[0] for entry in storage.list()}:
-            storage.delete_tree(top)
-        shutil.rmtree(place)
-
-
-def _written(folder: Path, steps: int) -> Path:
-    _write(folder, steps)
-    return folder
-
-
-def _write(folder: Path, steps: int) -> None:
-    for name in _SIZES:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_content(name, steps))
-
-
-def _content(name: str, steps: int) -> bytes:
-    """Return bytes that differ by file and checkpoint."""
-    size = _SIZES[name]
-    unit = f"{name} of step {steps}\n".encode()
-    return bytes((unit * (size // len(unit) + 1))[:size])

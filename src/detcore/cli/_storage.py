@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from detcore.cli._output import Column, print_fields, print_json, print_line, pr
 from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint.torture import CrashPoint, TortureReport
     from detcore.cli._context import CliContext
     from detcore.storage import Capabilities, Finding, StorageBackend
 
@@ -28,6 +30,7 @@ Examples:
   detcore storage check s3://bucket/prefix
   detcore storage check experiment.yaml      its checkpoint_storage
   detcore storage torture /mnt/checkpoints
+  detcore storage torture experiment.yaml --points 100
 
 \b
 Exit codes:
@@ -74,30 +77,75 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
 
 @storage_group.command("torture")
 @click.argument("where", metavar="URL|PATH|FILE.yaml")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Try N crash points, spread evenly over all; default: every one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
-def torture(ctx: click.Context, where: str) -> None:
-    """Stop saving and deleting at every operation, one by one, and restore each time.
+def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -> None:
+    """Stop processes that save, delete, prune, register and repair at every operation.
 
-    This takes some thousand requests, below a new prefix, which is removed again.
+    After each stop what is there is settled and restored: it must be the old or the new checkpoint.
+    This takes some ten thousand requests, below a new prefix, which is removed again.
     """
     from detcore.checkpoint.torture import torture_storage
 
     start = time.monotonic()
+    progress = _Progress()
     with _opened(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:
-        report = torture_storage(storage)
-    print_table(
-        [Column("scenario"), Column("crash points", align="right")],
-        [[scenario, str(points)] for scenario, points in report.points.items()],
-    )
-    for loss in report.losses:
-        print_line(str(loss))
-    count = sum(report.points.values())
-    print_line(
-        f"{count} crash points tried in {time.monotonic() - start:.0f} s; "
-        + (f"{len(report.losses)} with a loss" if report.losses else "nothing was lost")
-    )
+        url = storage.url
+        report = torture_storage(storage, points=points, on_point=progress.step)
+    progress.clear()
+    seconds = time.monotonic() - start
+    if as_json:
+        losses = [str(loss) for loss in report.losses]
+        print_json({"url": url, "points": report.points, "totals": report.totals,
+                    "losses": losses, "seconds": round(seconds, 1)})  # fmt: skip
+    else:
+        _print_report(report, seconds)
     if report.losses:
         ctx.exit(_EXIT_FAULTY)
+
+
+def _print_report(report: TortureReport, seconds: float) -> None:
+    print_table(
+        [Column("scenario"), Column("crash points", align="right"), Column("of", align="right"),
+         Column("losses", align="right")],
+        [
+            [name, str(count), str(report.totals[name]),
+             str(sum(loss.scenario == name for loss in report.losses))]
+            for name, count in report.points.items()
+        ],
+    )  # fmt: skip
+    for loss in report.losses:
+        print_line(str(loss))
+    tried, total = sum(report.points.values()), sum(report.totals.values())
+    print_line(
+        f"{tried} of {total} crash points tried in {seconds:.0f} s: "
+        + (f"LOSSES at {len(report.losses)}" if report.losses else "nothing was lost")
+    )
+
+
+class _Progress:
+    """How many points were tried, on a terminal."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_shown = sys.stderr.isatty()
+
+    def step(self, scenario: str, point: CrashPoint) -> None:
+        """Show the next one."""
+        self._count += 1
+        if self._is_shown:
+            click.echo(f"\r\x1b[K{self._count}: {scenario}, {point}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Leave the line empty."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 @contextlib.contextmanager
@@ -115,6 +163,9 @@ def _opened(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBac
     finally:
         if below:
             storage.delete(entry.key for entry in storage.list())
+            root = storage.direct_path("")
+            if root is not None and root.is_dir():
+                root.rmdir()
         storage.close()
 
 
@@ -139,9 +190,11 @@ def _extended(
         spec = str(obj.environment.home.absolute() / "checkpoints")
     if isinstance(spec, str):
         return f"{spec.rstrip('/')}/{below}"
-    field = "storage_path" if spec.get("type") in ("shared_fs", "directory") else "prefix"
     if spec.get("type") == "directory":
-        raise ConfigError("torture the directory by its path: detcore storage torture PATH")
+        return {
+            "type": "shared_fs", "host_path": spec.get("container_path"), "storage_path": below
+        }  # fmt: skip
+    field = "storage_path" if spec.get("type") == "shared_fs" else "prefix"
     return {**spec, field: "/".join(part for part in (spec.get(field), below) if part)}
 
 
