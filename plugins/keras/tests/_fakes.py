@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class FakeClock:
         until: Batch at which training ends.
         unit: Batches between reports.
         validate_every, save_every: Batches; 0 = never.
-        interrupt_at: Batch from which an interruption is wanted; the clock stops there.
+        interrupt: Whether an interruption is wanted; the clock stops there.
+        asynchronous: Whether to write a snapshot once training went on, in the place of `save`.
     """
 
     def __init__(
@@ -53,8 +55,11 @@ class FakeClock:
         start: int = 0,
         interrupt: Callable[[], bool] | None = None,
         context: TFKerasTrialContext | None = None,
+        asynchronous: bool = False,
     ) -> None:
         self.controller = controller
+        self.asynchronous = asynchronous
+        self._write: Callable[[], None] | None = None
         self.context = context
         self.until, self.unit = until, unit
         self.validate_every, self.save_every = validate_every, save_every
@@ -101,9 +106,23 @@ class FakeClock:
             assert self.directory is not None
             target = self.directory / f"step-{steps_completed}"
             target.mkdir(parents=True)
-            self.controller.save(target)
+            if self.asynchronous:
+                self._end_save()
+                self._write = self.controller.snapshot(target)
+            else:
+                self.controller.save(target)
         self.next_boundary = min(self.until, steps_completed + self.unit)
-        return steps_completed < self.until and not interrupted
+        going = steps_completed < self.until and not interrupted
+        if not going:
+            self._end_save()
+        return going
+
+    def _end_save(self) -> None:
+        """Write the snapshot before, on another thread; training has gone on since."""
+        if self._write is not None:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(self._write).result()
+            self._write = None
 
 
 def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from _fakes import functional, records, seed_everything
 
 from detcore import core
 from detcore.errors import InvalidExperimentError
-from detcore_keras import DetcoreCallback
+from detcore_keras import DetcoreCallback, _state
 from detcore_keras._keras import keras
 
 
@@ -28,16 +29,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_reports_and_saves(home: Path) -> None:
+@pytest.mark.parametrize("checkpoint_async", [True, False])
+def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
     x, y = records()
     model = compiled()
     with core.init() as context:
-        callback = DetcoreCallback(context, report_every=5)
+        callback = DetcoreCallback(context, report_every=5, checkpoint_async=checkpoint_async)
         model.fit(
             x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y), callbacks=[callback]
         )
         assert context.info is not None
         trial = context.info.trial_id
+        # The end of fit waited for it.
+        saved = context.database.list_checkpoints(trial_id=trial)
+        assert all(
+            (home / "home" / "checkpoints" / c.uuid / "manifest.json").exists() for c in saved
+        )
+        manifest = context.checkpoint.get_manifest(saved[-1].uuid)
+        assert {t.file for t in manifest.tensors} == {"weights.npz", "optimizer.npz", "state.npz"}
+        assert {t.file for t in manifest.tensors} < manifest.files.keys()
     with core.init() as again:
         training = [m.steps_completed for m in again.database.metrics(trial, "training")]
         validation = again.database.metrics(trial, "validation")
@@ -69,6 +79,22 @@ def test_a_preempted_fit_saves_and_ends(home: Path) -> None:
 def test_bad_arguments(home: Path) -> None:
     with core.init() as context, pytest.raises(InvalidExperimentError, match="report_every=0"):
         DetcoreCallback(context, report_every=0)
+
+
+def test_a_save_that_fails_behind_fit_is_raised_by_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    x, y = records()
+    model = compiled()
+    with core.init() as context:
+        callback = DetcoreCallback(context)
+        monkeypatch.setattr(_state, "write_array_files", broken)
+        with pytest.raises(OSError, match="the disk is broken"):
+            model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
+    assert not list((home / "home" / "checkpoints").glob("*/manifest.json"))
 
 
 def test_restores_weights_and_optimizer(home: Path) -> None:

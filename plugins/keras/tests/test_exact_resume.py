@@ -29,6 +29,7 @@ def start(
     save_to: Path | None = None,
     resume: Path | None = None,
     step: int = 0,
+    asynchronous: bool = False,
     **variant: Any,
 ) -> tuple[KerasController, FakeClock]:
     seed_everything()
@@ -45,6 +46,7 @@ def start(
         save_every=SAVE_EVERY if save_to else 0,
         directory=save_to,
         start=step,
+        asynchronous=asynchronous,
     )
     controller.run(clock)
     controller.close()
@@ -78,14 +80,26 @@ def _check_resumes(
     tmp_path: Path, whole: KerasController, whole_clock: FakeClock, variant: dict[str, Any]
 ) -> None:
     start(tmp_path, until=14, save_to=tmp_path / "saved", **variant)
+    start(tmp_path, until=14, save_to=tmp_path / "copied", asynchronous=True, **variant)
+    assert_same_files(tmp_path / "saved", tmp_path / "copied")
     for step in (6, 12):
         resumed, clock = start(
-            tmp_path, until=UNTIL, resume=tmp_path / "saved" / f"step-{step}", step=step, **variant
+            tmp_path, until=UNTIL, resume=tmp_path / "copied" / f"step-{step}", step=step, **variant
         )
         assert_same(fingerprint(whole), fingerprint(resumed))
         assert clock.validations == [v for v in whole_clock.validations if v[0] > step]
         assert clock.training == [t for t in whole_clock.training if t[0] > step]
         assert clock.batches == whole_clock.batches[step:]
+
+
+def assert_same_files(one: Path, other: Path) -> None:
+    """Every file has the same bytes; those of TensorFlow name temporary files, and may differ."""
+    names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
+    assert names == {path.relative_to(other) for path in other.rglob("*") if path.is_file()}
+    ours = {name for name in names if name.suffix in {".json", ".npz"}}
+    assert {name.name for name in ours} >= {"weights.npz", "optimizer.npz", "state.npz"}
+    for name in ours:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 def test_validation_leaves_training_alone(tmp_path: Path) -> None:

@@ -41,10 +41,12 @@ def config(detcore: Detcore, kind: str, **changes: Any) -> Path:
             "smaller_is_better": False,
             "max_length": {"batches": BATCHES},
         },
-        scheduling_unit=50,
-        min_validation_period={"batches": 250},
-        min_checkpoint_period={"batches": 100},
-        **changes,
+        **{
+            "scheduling_unit": 50,
+            "min_validation_period": {"batches": 250},
+            "min_checkpoint_period": {"batches": 100},
+            **changes,
+        },
     )
 
 
@@ -70,19 +72,23 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str) -> None:
-    straight = detcore("run", config(detcore, kind), MODEL_DIR, "--json")
+@pytest.mark.parametrize(
+    ("kind", "is_async"),
+    [*((kind, True) for kind in KINDS), ("Dataset", False), ("Adapter", False)],
+)
+def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str, is_async: bool) -> None:
+    settings = config(detcore, kind, checkpoint_async=is_async)
+    straight = detcore("run", settings, MODEL_DIR, "--json")
     assert straight.code == 0, straight.stderr
     expected = arrays_of(detcore, straight.summary["trials"][0]["latest_checkpoint"])
     assert len(expected) > 10
 
     dice = random.Random(kind)
     before = len(detcore.committed())
-    process = detcore.start("run", config(detcore, kind), MODEL_DIR)
+    process = detcore.start("run", settings, MODEL_DIR)
     for kill in (1, 2):
         detcore.wait_for(functools.partial(has_committed, detcore, before + 3 * kill), 120)
-        time.sleep(dice.uniform(0.0, 0.2))
+        time.sleep(dice.uniform(0.0, 0.2) if kill == 2 else 0.0)  # at once after a commit, too
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
         process = detcore.start("run", "--resume", 2, "--json")
@@ -95,6 +101,60 @@ def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str) -> N
     for name, array in expected.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
     assert validations(detcore, 2) == validations(detcore, 1)
+
+
+def half_written(detcore: Detcore, known: set[Path]) -> Path | None:
+    """Return the folder of a checkpoint whose arrays are being written."""
+    for path in (detcore.home / "checkpoints").glob("*/*.npz"):
+        if path.parent not in known and not (path.parent / "manifest.json").exists():
+            return path.parent
+    return None
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_killed_in_the_middle_of_a_write(detcore: Detcore, is_async: bool) -> None:
+    """The state is large enough for a middle; what was half written counts for nothing."""
+    settings = config(
+        detcore,
+        "Wide",
+        checkpoint_async=is_async,
+        searcher__max_length={"batches": 16},
+        scheduling_unit=2,
+        min_validation_period={"batches": 16},
+        min_checkpoint_period={"batches": 4},
+    )
+    straight = detcore("run", settings, MODEL_DIR, "--json", timeout_s=300)
+    assert straight.code == 0, straight.stderr
+    expected = arrays_of(detcore, straight.summary["trials"][0]["latest_checkpoint"])
+
+    known = {path.parent for path in detcore.committed()}
+    process = detcore.start("run", settings, MODEL_DIR)
+    is_hit = False
+    while not is_hit:
+        deadline = time.monotonic() + 200
+        while process.poll() is None and time.monotonic() < deadline:
+            folder = half_written(detcore, known)
+            if folder is not None:
+                break
+            time.sleep(0.001)
+        else:
+            break
+        known.add(folder)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        is_hit = not (folder / "manifest.json").exists()
+        process = detcore.start("run", "--resume", 2, "--json")
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert is_hit
+
+    summary = json.loads(stdout.splitlines()[-1])
+    resumed = arrays_of(detcore, summary["trials"][0]["latest_checkpoint"])
+    assert resumed.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
+    folders = {path for path in (detcore.home / "checkpoints").iterdir() if path.is_dir()}
+    assert folders == {path.parent for path in detcore.committed()}
 
 
 def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:

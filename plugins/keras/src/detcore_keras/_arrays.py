@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +11,31 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
 from detcore_keras._keras import tf
+from detcore_keras._npz import read_npz
 
-__all__ = ["decoded", "encoded", "read_arrays", "write_arrays"]
+__all__ = ["decoded", "encoded", "read_arrays"]
 
 _LENGTHS = ".lengths"
 
 
-def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays of any type that a variable can have.
-
-    Args:
-        path: File to write; replaced if it exists.
-        arrays: By key.
-    """
-    plain: dict[str, npt.NDArray[Any]] = {}
-    for key, array in arrays.items():
-        plain.update(encoded(key, array))
-    savez: Callable[..., None] = np.savez  # its stubs differ between versions of NumPy
-    with path.open("wb") as file:
-        savez(file, **plain)
-
-
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what `write_arrays` wrote, as it is in the file; `decoded` gives the values.
+    """Read an array file of a checkpoint as it is; `decoded` gives the values.
 
     Raises:
-        InvalidCheckpointError: If the file is missing or damaged, or holds Python objects.
+        InvalidCheckpointError: If the file is missing or damaged, or holds anything but arrays of
+            numbers of the sizes it has.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+        return read_npz(path)
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name} (looked in {path.parent}).\n"
             "It is incomplete, or was not written by detcore-keras."
         ) from error
-    except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
-        raise InvalidCheckpointError(
-            f"{path} cannot be read: {error}.\n"
-            "The file is damaged, or is no array file.\n"
-            "Restore another checkpoint, or download this one again."
-        ) from error
 
 
 def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return arrays of NumPy's own types that hold the same bits.
+    """Return arrays of NumPy's own types that hold the same bits; the same memory where it can be.
 
     Strings become their bytes and lengths; types that NumPy does not know (bfloat16, float8)
     unsigned integers of their size.
@@ -68,8 +47,8 @@ def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
             key: np.frombuffer(b"".join(texts), np.uint8),
             key + _LENGTHS: lengths.reshape(array.shape),
         }
-    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
-        return {key: np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").copy()}
+    if _is_foreign(array.dtype):
+        return {key: np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")}
     return {key: array}
 
 
@@ -82,23 +61,58 @@ def decoded(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt
         dtype: TensorFlow's name of the type, such as ``"bfloat16"``.
 
     Raises:
-        InvalidCheckpointError: If the key is missing.
+        InvalidCheckpointError: If the key is missing, or holds values of another type.
     """
+    array = _entry(arrays, key)
+    if dtype == "string":
+        return _texts(array, _entry(arrays, key + _LENGTHS), key)
+    wanted = _numpy_type(dtype)
+    if array.dtype == wanted:
+        return array
+    if _is_foreign(wanted) and array.dtype == np.dtype(f"u{wanted.itemsize}"):
+        return array.view(wanted)
+    raise InvalidCheckpointError(
+        f"the checkpoint's entry {key!r} holds {array.dtype}, although it is said to be {dtype}; "
+        "the two were not written together"
+    )
+
+
+def _entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
     if key not in arrays:
         raise InvalidCheckpointError(
             f"the checkpoint's arrays have no entry {key!r}: its variables.json belongs to "
             "another checkpoint, or a file was replaced"
         )
-    array = arrays[key]
-    if dtype == "string":
-        return _texts(array.tobytes(), arrays[key + _LENGTHS])
-    wanted: Any = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    return array if array.dtype == wanted else array.view(wanted)
+    return arrays[key]
 
 
-def _texts(joined: bytes, lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _numpy_type(dtype: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint names a type {dtype!r}, of which TensorFlow {tf.__version__} has no "
+            "arrays"
+        ) from error
+    return found
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is not one of NumPy's own."""
+    return dtype.kind == "V" or dtype.isbuiltin != 1
+
+
+def _texts(joined: npt.NDArray[Any], lengths: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
+    there = joined.nbytes
+    fits = lengths.dtype == np.int64 and bool(np.all((lengths >= 0) & (lengths <= there)))
+    if not fits or sum(lengths.reshape(-1).tolist()) != there:
+        raise InvalidCheckpointError(
+            f"the checkpoint's entry {key!r} holds {there} bytes of strings, which is not what "
+            "their lengths come to; the two were not written together"
+        )
+    content = joined.tobytes()
     texts = np.empty(lengths.size, object)
     ends = np.cumsum(lengths.reshape(-1))
     for index, (end, length) in enumerate(zip(ends, lengths.reshape(-1), strict=True)):
-        texts[index] = joined[end - length : end]
+        texts[index] = content[end - length : end]
     return texts.reshape(lengths.shape)

@@ -50,7 +50,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         """
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """Called on the chief after a checkpoint was saved.
+        """Called on the chief when the files of a checkpoint are written, before its commit.
+
+        Files that are added travel with the checkpoint. A callback that has this method makes
+        training wait until model and optimizer are written; without one they are only copied.
 
         Args:
             checkpoint_dir: Folder with the checkpoint's files.

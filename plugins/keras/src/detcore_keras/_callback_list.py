@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._arrays import read_arrays, write_arrays
+from detcore_keras._arrays import encoded, read_arrays
+from detcore_keras._callback_base import Callback
 from detcore_keras._callback_checks import (
     by_name,
     check_epoch_hooks,
@@ -37,8 +38,8 @@ class CallbackMultiplexer:
 
     Call order: `train_begin`, `load_state` if the run is resumed, then any number of workloads
     (`workload_begin`; for each batch `batch_begin` and `batch_end`, or `batches_done` for many at
-    once; `workload_end`), validations (`test_begin`, `test_end`), `save` and `checkpoint_end`; at
-    last `train_end`.
+    once; `workload_end`), validations (`test_begin`, `test_end`), `checkpoint_end` and `capture`;
+    at last `train_end`.
 
     Epochs follow `batches_per_epoch`. ``on_epoch_begin`` comes before the first batch of an epoch.
     ``on_epoch_end`` comes after the validation at that batch, if there is one, with its metrics;
@@ -175,11 +176,26 @@ class CallbackMultiplexer:
         self._call("on_test_end", numbers)
         self._close_epoch(numbers)
 
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether a callback is shown the folder of a checkpoint, and may look at its files."""
+        return bool(self._checkpoint_hooks())
+
     def checkpoint_end(self, directory: Path) -> None:
-        """A checkpoint was saved."""
-        if self._is_chief:
-            for callback in self._of_detcore("on_checkpoint_end"):
-                callback.on_checkpoint_end(str(directory))
+        """The files of a checkpoint were written."""
+        for hook in self._checkpoint_hooks():
+            hook(str(directory))
+
+    def _checkpoint_hooks(self) -> list[Callable[[str], Any]]:
+        name = "on_checkpoint_end"
+        if not self._is_chief:
+            return []
+        return [
+            getattr(callback, name)
+            for callback in self._of_detcore(name)
+            if getattr(type(callback), name, None) is not Callback.on_checkpoint_end
+            or name in vars(callback)
+        ]
 
     def digests(self) -> dict[str, bytes]:
         """Return a digest of each callback's state, by name: equal where the states are."""
@@ -193,21 +209,30 @@ class CallbackMultiplexer:
             found[name] = digest.digest()
         return found
 
-    def save(self, directory: Path, *, leave_out: Collection[str] = ()) -> None:
-        """Write the state: ``callbacks.json``, and arrays in ``callbacks.npz``.
+    def capture(
+        self, directory: Path, *, leave_out: Collection[str] = ()
+    ) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Write the state to ``callbacks.json``, and return the arrays that it refers to.
 
         Args:
             directory: Folder to write into.
             leave_out: Names of callbacks whose state the chief's checkpoint holds already.
+
+        Returns:
+            Arrays by file and key. They may be those that the callbacks use: to be written, or
+            copied, before training goes on.
 
         Raises:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the
                 callback and the attribute.
         """
         state, arrays = self.state_dict(leave_out)
-        write_arrays(directory / _ARRAYS_FILE, arrays)
         text = json.dumps(state, indent=1, allow_nan=False) + "\n"
         (directory / _STATE_FILE).write_text(text, encoding="utf-8")
+        plain: dict[str, npt.NDArray[Any]] = {}
+        for key, array in arrays.items():
+            plain.update(encoded(key, array))
+        return {_ARRAYS_FILE: plain}
 
     def state_dict(self, leave_out: Collection[str] = ()) -> SavedCallbacks:
         """Return the state as a JSON value, and the arrays that it refers to."""
@@ -298,7 +323,7 @@ class CallbackMultiplexer:
 
 
 def read_callbacks(directory: Path) -> SavedCallbacks:
-    """Read what `CallbackMultiplexer.save` wrote, for `CallbackMultiplexer.load_state`.
+    """Read the state of the callbacks, for `CallbackMultiplexer.load_state`.
 
     Raises:
         InvalidCheckpointError: If a file is missing or damaged.

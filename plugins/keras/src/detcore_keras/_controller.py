@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,17 @@ from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_funct
 from detcore_keras._feeds import make_feed
 from detcore_keras._fit import fit_until_stopped, keras_function
 from detcore_keras._gradients import GradientOptions, share_gradients
+from detcore_keras._host_memory import ArrayFiles, HostMemory
 from detcore_keras._keras import keras, tf
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
-from detcore_keras._variables import raw_variable, training_variables
+from detcore_keras._variables import raw_variable, training_variables, value_size
 from detcore_keras._workers import Workers
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
+    from detcore.types import TensorInfo
     from detcore_keras._context import TFKerasTrialContext
     from detcore_keras._trial import TFKerasTrial
 
@@ -106,6 +108,8 @@ class KerasController:
         self._callbacks: CallbackMultiplexer | None = None
         self._saved_callbacks: list[SavedCallbacks] | None = None
         self._random: RandomState | None = None
+        self._memory = HostMemory()
+        self._tensors: Sequence[TensorInfo] = ()
 
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
@@ -120,6 +124,7 @@ class KerasController:
         self._start_together()
         callbacks = self._begun_callbacks()
         units = self._units(callbacks, clock)
+        self._prepare_memory()
 
         def train() -> Mapping[str, float] | None:
             if self._random is not None:
@@ -163,17 +168,46 @@ class KerasController:
         Of several workers, the chief writes all of it, and the others what differs from that.
         Callbacks are told before the commit, so files that they add travel with the checkpoint.
         """
+        _state.write_array_files(directory, self._capture(directory))
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy what `save` would write, and return what writes the copy.
+
+        What is small is written at once, and so is all of it where a callback is shown the folder
+        (`detcore_keras.callbacks.Callback.on_checkpoint_end`). The copies' memory is kept for the
+        next snapshot.
+
+        Returns:
+            A function for another thread, to be called once.
+        """
+        return _state.copied_to_write(directory, self._capture(directory), self._memory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the variables in the last checkpoint, with the files they are in."""
+        return self._tensors
+
+    def _prepare_memory(self) -> None:
+        """Have the memory of snapshots at hand before the first one, where there will be any."""
+        wanted = self._context.setup.config.get("checkpoint_async", True)
+        if wanted and self._workers.is_chief:
+            found = training_variables(self._model, self._optimizers())
+            self._memory.prepare(value_size(item.variable) for item in found)
+
+    def _capture(self, directory: Path) -> ArrayFiles:
+        """Write what is small; return the arrays, which may be the variables' own memory."""
         self._build()
         self._start_together()
         callbacks = self._begun_callbacks()
         optimizers = self._optimizers()
         own = self._workers.own_variables(self._model, optimizers)
         if self._workers.is_chief:
-            _state.capture_training_state(
-                self._model, optimizers, directory, input_spec=self._feed.element_spec[0]
-            )
+            spec = self._feed.element_spec[0]
+            state = _state.training_state(self._model, optimizers, input_spec=spec)
         else:
-            _state.capture_own_state(self._model, optimizers, own, directory)
+            state = _state.own_state(self._model, optimizers, own)
+        self._tensors = state.tensors()
+        state.write_record(directory)
+        files = dict(state.files)
         _state.capture_rng(directory)
         position = {
             "version": 1,
@@ -182,11 +216,14 @@ class KerasController:
             "validation": self._evaluation.state_dict(),
         }
         _write(directory / _POSITION_FILE, position)
-        callbacks.checkpoint_end(directory)
+        if callbacks.reads_checkpoints:
+            _state.write_array_files(directory, files)
+            files = {}
+            callbacks.checkpoint_end(directory)
         digests = self._workers.all_gather(callbacks.digests() if self._workers.size > 1 else {})
         mine = {} if self._workers.is_chief else digests[self._workers.rank]
         same = {name for name, digest in mine.items() if digests[0].get(name) == digest}
-        callbacks.save(directory, leave_out=same)
+        return {**files, **callbacks.capture(directory, leave_out=same)}
 
     def restore(self, directory: Path) -> None:
         """Read what `save` wrote.
@@ -393,10 +430,13 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = value["data"], value["validation"], value["untouched"]
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name}: it was not written by a TFKerasTrial of this "
             "program, so training cannot go on from it.\n"
             "Start a new experiment, or load its weights in build_model."
         ) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
     return value

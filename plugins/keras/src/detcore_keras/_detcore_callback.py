@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import _state
+from detcore_keras._host_memory import HostMemory
 from detcore_keras._keras import keras
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         context: The open Core API context.
         report_every: Batches between reports; >= 1.
         checkpoint_epochs: Epochs between checkpoints; 0 = only when preempted.
+        checkpoint_async: Whether training goes on while a checkpoint is written, from a copy in
+            memory; the end of ``fit`` waits for it.
 
     Attributes:
         initial_epoch: Pass it to ``fit``: the epoch to begin with, 0 for a fresh start.
@@ -57,7 +61,12 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     _supports_tf_logs = True
 
     def __init__(
-        self, context: Context, *, report_every: int = 100, checkpoint_epochs: int = 1
+        self,
+        context: Context,
+        *,
+        report_every: int = 100,
+        checkpoint_epochs: int = 1,
+        checkpoint_async: bool = True,
     ) -> None:
         super().__init__()
         if report_every < 1 or checkpoint_epochs < 0:
@@ -68,6 +77,8 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._context = context
         self._report_every = report_every
         self._checkpoint_epochs = checkpoint_epochs
+        self._checkpoint_async = checkpoint_async
+        self._memory = HostMemory()
         self._epoch = 0
         self._saved_at: int | None = None
         self._reported_at = 0
@@ -94,6 +105,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._restore(self._latest)
             return
         self.steps_completed += 1
+        self._context.checkpoint.poll()
         if self.steps_completed % self._report_every == 0:
             self._report(logs)
         if self._context.preempt.should_preempt():
@@ -115,6 +127,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0:
             self._save(epoch=epoch + 1)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        """Wait for the last checkpoint; what it failed with is raised here."""
+        self._context.checkpoint.wait()
+
     def _report(self, logs: Any) -> None:
         self._reported_at = self.steps_completed
         self._context.train.report_training_metrics(self.steps_completed, _numbers(logs))
@@ -123,11 +139,23 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._saved_at == self.steps_completed:
             return
         metadata = {"steps_completed": self.steps_completed, "framework": "keras"}
-        with self._context.checkpoint.store_path(metadata) as (path, _):
-            _state.capture_training_state(self.model, [self.model.optimizer], path)
+        record = {"version": 1, "epoch": epoch, "steps_completed": self.steps_completed}
+        state = _state.training_state(self.model, [self.model.optimizer])
+
+        def snapshot(path: Path) -> Callable[[], None]:
+            state.write_record(path)
             _state.capture_rng(path)
-            record = {"version": 1, "epoch": epoch, "steps_completed": self.steps_completed}
             (path / _FILE).write_text(json.dumps(record) + "\n", encoding="utf-8")
+            if self._checkpoint_async:
+                return _state.copied_to_write(path, state.files, self._memory)
+            return functools.partial(_state.write_array_files, path, state.files)
+
+        checkpoint = self._context.checkpoint
+        if self._checkpoint_async:
+            checkpoint.save_async(snapshot, metadata, tensors=state.tensors())
+        else:
+            with checkpoint.store_path(metadata, tensors=state.tensors()) as (path, _):
+                snapshot(path)()
         self._saved_at = self.steps_completed
 
     def _restore(self, uuid: str) -> None:

@@ -159,7 +159,7 @@ def _build(
 def _load_own(model: Any, folder: Path) -> None:
     record = read_variables_file(folder)
     if not model.built:
-        spec = spec_from_json(record["input_spec"])
+        spec = spec_from_json(record.get("input_spec"))
         if spec is None:
             raise InvalidCheckpointError(
                 f"the weights of {type(model).__name__} are made by its first call, and the "

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._arrays import decoded, read_arrays, write_arrays
+from detcore.types import TensorInfo
+from detcore_keras._arrays import decoded, encoded, read_arrays
+from detcore_keras._host_memory import ArrayFiles, HostMemory, host_array
 from detcore_keras._input_spec import spec_to_json
 from detcore_keras._keras import KERAS_MAJOR, tf
+from detcore_keras._npz import write_npz
 from detcore_keras._random_state import capture_rng, restore_rng
 from detcore_keras._variables import Found, model_variables, same_name, training_variables
 
 __all__ = [
     "VARIABLES_FILE",
-    "capture_own_state",
+    "TrainingState",
     "capture_rng",
     "capture_training_state",
+    "copied_to_write",
+    "own_state",
     "read_variables_file",
     "restore_mean_gradients",
     "restore_own_state",
@@ -28,6 +35,8 @@ __all__ = [
     "restore_training_state",
     "restore_weights",
     "take_over_training_state",
+    "training_state",
+    "write_array_files",
 ]
 
 VARIABLES_FILE = "variables.json"
@@ -45,12 +54,43 @@ _FILES = {
     "metrics": "state.npz",
     "counters": "state.npz",
 }
+_ARRAY_FILES = frozenset(_FILES.values())
+# What a row of the record must hold, to be used without more ado.
+_ROW_TYPES = {"key": str, "group": str, "name": str, "shape": list, "dtype": str, "file": str}
 
 
-def capture_training_state(
-    model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
-) -> None:
-    """Write every variable that training changes.
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainingState:
+    """What goes into the files of a checkpoint.
+
+    Attributes:
+        record_file: Name of the JSON file that lists the variables.
+        record: Its content.
+        files: The variables' values, by file and key. They may be the variables' own memory: to be
+            written, or copied, and dropped before training goes on.
+    """
+
+    record_file: str
+    record: Mapping[str, Any]
+    files: ArrayFiles
+
+    def write_record(self, directory: Path) -> None:
+        """Write the JSON file."""
+        text = json.dumps(self.record, indent=1) + "\n"
+        (directory / self.record_file).write_text(text, encoding="utf-8")
+
+    def tensors(self) -> list[TensorInfo]:
+        """Return the variables with the files they go to."""
+        return [
+            TensorInfo(row["name"], tuple(row["shape"]), row["dtype"], row["file"])
+            for row in self.record["variables"]
+        ]
+
+
+def training_state(
+    model: Any, optimizers: Sequence[Any], *, input_spec: Any = None
+) -> TrainingState:
+    """Return every variable that training changes, as it is now.
 
     The files are ``weights.npz`` (what prediction needs), ``optimizer.npz``, ``state.npz`` (random
     generators of layers, metrics, counters) and ``variables.json``, which lists them in order.
@@ -58,21 +98,16 @@ def capture_training_state(
     Args:
         model: The model.
         optimizers: Optimizers whose state belongs to the training; the model's own included.
-        directory: Folder to write into.
         input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, with which a model
             whose weights are made by its first call can be built where the checkpoint is loaded.
     """
-    found = training_variables(model, optimizers)
-    rows = [_row(f"{index:05d}", item) for index, item in enumerate(found)]
-    for file in sorted(set(_FILES.values())):
-        write_arrays(
-            directory / file,
-            {
-                row["key"]: np.asarray(item.variable.numpy())
-                for row, item in zip(rows, found, strict=True)
-                if row["file"] == file
-            },
-        )
+    files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
+    rows = []
+    for index, item in enumerate(training_variables(model, optimizers)):
+        value = host_array(item.variable)
+        row = _row(f"{index:05d}", item, value)
+        files[row["file"]].update(encoded(row["key"], value))
+        rows.append(row)
     record = {
         "version": _VERSION,
         "keras_major": KERAS_MAJOR,
@@ -80,8 +115,53 @@ def capture_training_state(
         "input_spec": spec_to_json(input_spec),
         "variables": rows,
     }
-    text = json.dumps(record, indent=1) + "\n"
-    (directory / VARIABLES_FILE).write_text(text, encoding="utf-8")
+    return TrainingState(VARIABLES_FILE, record, files)
+
+
+def capture_training_state(
+    model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
+) -> None:
+    """Write what `training_state` returns.
+
+    Args:
+        model: As for `training_state`.
+        optimizers: As for `training_state`.
+        directory: Folder to write into.
+        input_spec: As for `training_state`.
+    """
+    state = training_state(model, optimizers, input_spec=input_spec)
+    state.write_record(directory)
+    write_array_files(directory, state.files)
+
+
+def write_array_files(directory: Path, files: ArrayFiles) -> None:
+    """Write arrays of NumPy's own types.
+
+    Args:
+        directory: Folder to write into.
+        files: The arrays, by file and key.
+    """
+    for name, arrays in files.items():
+        write_npz(directory / name, arrays)
+
+
+def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
+    """Copy arrays, and return what writes the copies, once and on any thread.
+
+    Args:
+        directory: Folder to write into.
+        files: As for `write_array_files`.
+        memory: What the copies are made in; it gets its memory back when they are written.
+    """
+    copies = memory.copy(files)
+
+    def write() -> None:
+        try:
+            write_array_files(directory, copies.files)
+        finally:
+            copies.release()
+
+    return write
 
 
 def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
@@ -102,34 +182,34 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
     _restore(record["variables"], training_variables(model, optimizers), directory)
 
 
-def capture_own_state(
-    model: Any, optimizers: Sequence[Any], indices: Sequence[int], directory: Path
-) -> None:
-    """Write the variables of one of several workers that differ from the chief's.
+def own_state(model: Any, optimizers: Sequence[Any], indices: Sequence[int]) -> TrainingState:
+    """Return the variables of one of several workers that differ from the chief's, as they are now.
 
     Args:
         model: The model.
-        optimizers: As for `capture_training_state`.
+        optimizers: As for `training_state`.
         indices: Which of all variables.
-        directory: Folder to write into: ``own.npz`` and ``own.json``.
     """
     found = training_variables(model, optimizers)
-    rows = [{**_row(f"{i:05d}", found[i]), "index": i, "file": _OWN_ARRAYS} for i in indices]
-    arrays = {f"{i:05d}": np.asarray(found[i].variable.numpy()) for i in indices}
-    write_arrays(directory / _OWN_ARRAYS, arrays)
-    text = json.dumps({"version": _VERSION, "variables": rows}, indent=1) + "\n"
-    (directory / _OWN_FILE).write_text(text, encoding="utf-8")
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for index in indices:
+        value = host_array(found[index].variable)
+        row = _row(f"{index:05d}", found[index], value)
+        rows.append({**row, "index": index, "file": _OWN_ARRAYS})
+        arrays.update(encoded(row["key"], value))
+    return TrainingState(_OWN_FILE, {"version": _VERSION, "variables": rows}, {_OWN_ARRAYS: arrays})
 
 
 def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
-    """Set the variables that `capture_own_state` wrote; after `restore_training_state`.
+    """Set the variables that `own_state` returned; after `restore_training_state`.
 
     Raises:
         InvalidCheckpointError: If they do not fit; nothing was changed then.
     """
     rows = _read_record(directory / _OWN_FILE)["variables"]
     found = training_variables(model, optimizers)
-    fitting = [row for row in rows if row["index"] < len(found)]
+    fitting = [row for row in rows if row.get("index", len(found)) < len(found)]
     if len(fitting) < len(rows):
         raise InvalidCheckpointError(
             f"{directory / _OWN_FILE} is for a model of more than the {len(found)} variables here"
@@ -153,7 +233,7 @@ def restore_mean_gradients(
     found = training_variables(model, optimizers)
     parts = {i: [item.variable.numpy()] for i, item in enumerate(found) if _is_gradient(item)}
     for folder in own_folders:
-        rows = {row["index"]: row for row in _read_record(folder / _OWN_FILE)["variables"]}
+        rows = {row.get("index"): row for row in _read_record(folder / _OWN_FILE)["variables"]}
         arrays = read_arrays(folder / _OWN_ARRAYS)
         for index, values in parts.items():
             row = rows.get(index)
@@ -189,10 +269,11 @@ def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: P
 
 def _of_this_keras(directory: Path) -> dict[str, Any]:
     record = read_variables_file(directory)
-    if record["keras_major"] != KERAS_MAJOR:
+    if record.get("keras_major") != KERAS_MAJOR:
         raise InvalidCheckpointError(
-            f"the checkpoint was written with Keras {record['keras_major']} (TensorFlow "
-            f"{record['tensorflow']}); this is Keras {KERAS_MAJOR} (TensorFlow {tf.__version__}).\n"
+            f"the checkpoint was written with Keras {record.get('keras_major')} "
+            f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
+            f"(TensorFlow {tf.__version__}).\n"
             "Their optimizers and random generators keep different state, so training cannot go "
             "on exactly where it was.\n"
             "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
@@ -234,7 +315,7 @@ def _read_record(path: Path) -> dict[str, Any]:
             f"{path.parent} has no {path.name}, so it is not a checkpoint of detcore-keras.\n"
             "A checkpoint's folder holds trial.json, variables.json and weights.npz."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
     if not isinstance(record, dict) or record.get("version") != _VERSION:
         version = record.get("version") if isinstance(record, dict) else None
@@ -242,17 +323,46 @@ def _read_record(path: Path) -> dict[str, Any]:
             f"{path} has version {version!r}; this detcore-keras reads version {_VERSION}.\n"
             "It was written by another version.\n  pip install --upgrade detcore-keras"
         )
+    rows = record.get("variables")
+    if not isinstance(rows, list):
+        raise InvalidCheckpointError(f"{path} is damaged: it lists no variables")
+    for number, row in enumerate(rows):
+        problem = _problem_of_row(row, path.name)
+        if problem is not None:
+            raise InvalidCheckpointError(
+                f"{path} is damaged: entry {number} of its variables {problem}"
+            )
     return record
 
 
-def _row(key: str, item: Found) -> dict[str, Any]:
-    variable = item.variable
+def _problem_of_row(row: Any, record_file: str) -> str | None:
+    """Return what is wrong with an entry of a record, which may come from anybody."""
+    if not isinstance(row, dict):
+        return "is no object"
+    for field, kind in _ROW_TYPES.items():
+        if not isinstance(row.get(field), kind):
+            return f"has no {field!r}, or one of another type"
+    if not all(type(size) is int and size >= 0 for size in row["shape"]):
+        return f"has the shape {row['shape']}"
+    if row["group"] not in _FILES:
+        return f"has the group {row['group']!r}, which is none of {', '.join(_FILES)}"
+    files = {_OWN_ARRAYS} if record_file == _OWN_FILE else _ARRAY_FILES
+    if row["file"] not in files:
+        # Never a path that leads elsewhere.
+        return f"names the file {row['file']!r}, which is none of {', '.join(sorted(files))}"
+    index = row.get("index", 0)
+    if type(index) is not int or index < 0:
+        return f"has the index {index!r}"
+    return None
+
+
+def _row(key: str, item: Found, value: npt.NDArray[Any]) -> dict[str, Any]:
     return {
         "key": key,
         "group": item.group,
         "name": item.name,
-        "shape": [int(size) for size in tf.convert_to_tensor(variable).shape],
-        "dtype": tf.as_dtype(variable.dtype).name,
+        "shape": list(value.shape),
+        "dtype": tf.as_dtype(item.variable.dtype).name,
         "file": _FILES[item.group],
     }
 
@@ -272,12 +382,13 @@ def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], director
         )
     files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
     values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row in rows]
-    for value, row, item in zip(values, rows, found, strict=True):
+    for value, row in zip(values, rows, strict=True):
         if list(value.shape) != row["shape"]:
             raise InvalidCheckpointError(
                 f"{directory / row['file']}: {row['name']} has shape {list(value.shape)}, but "
                 f"{VARIABLES_FILE} says {row['shape']}; the two files do not belong together"
             )
+    for value, row, item in zip(values, rows, found, strict=True):
         item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
 
 

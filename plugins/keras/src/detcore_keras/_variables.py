@@ -10,7 +10,14 @@ from typing import Any
 from detcore_keras._gradients import accumulated_variables
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
-__all__ = ["Found", "model_variables", "raw_variable", "same_name", "training_variables"]
+__all__ = [
+    "Found",
+    "model_variables",
+    "raw_variable",
+    "same_name",
+    "training_variables",
+    "value_size",
+]
 
 _OPTIMIZERS: tuple[type, ...] = (
     (keras.optimizers.Optimizer,)
@@ -91,6 +98,13 @@ def raw_variable(variable: Any) -> Any:
     if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
         return variable.value
     return variable
+
+
+def value_size(variable: Any) -> int:
+    """Return how many bytes the value of a TensorFlow variable has; 0 if its shape may change."""
+    if not variable.shape.is_fully_defined():
+        return 0
+    return int(variable.shape.num_elements() * variable.dtype.size)
 
 
 def same_name(one: str, other: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +10,11 @@ import numpy as np
 
 from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
+from detcore.storage import Digester
+from detcore_keras._arrays import encoded
 from detcore_keras._collective import Collective, open_collective
+from detcore_keras._host_memory import host_array
+from detcore_keras._npz import bytes_of
 from detcore_keras._variables import Found, raw_variable, training_variables
 
 if TYPE_CHECKING:
@@ -195,11 +198,13 @@ def _shared(found: Sequence[Found]) -> list[Found]:
     ]
 
 
-def _digest(variable: Any) -> bytes:
-    value = np.asarray(variable.numpy())
-    text = f"{value.dtype} {value.shape} ".encode()
-    content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-    return hashlib.blake2b(text + content, digest_size=16).digest()
+def _digest(variable: Any) -> str:
+    value = host_array(variable)
+    digest = Digester()
+    digest.update(f"{value.dtype} {value.shape} ".encode())
+    for part in encoded("", value).values():
+        digest.update(bytes_of(np.asarray(part, order="C")))
+    return digest.result().value
 
 
 def _check_same_model(model: Any, found: Sequence[Found], differing: set[int]) -> None:

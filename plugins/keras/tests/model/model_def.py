@@ -110,6 +110,19 @@ class Adapter(Base):
         return SequenceAdapter(Batches(self.size), workers=2, use_multiprocessing=True)
 
 
+class Wide(Dataset):
+    """48 MB of weights and optimizer state."""
+
+    def build_model(self) -> Any:
+        wide = keras.layers.Dense(2000, activation="relu")
+        layers = [keras.layers.Dense(2000), wide, keras.layers.Dropout(0.3), keras.layers.Dense(3)]
+        model = self.context.wrap_model(keras.Sequential(layers))
+        optimizer = self.context.wrap_optimizer(keras.optimizers.Adam(0.001))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+        return model
+
+
 class Raises(Arrays):
     def build_model(self) -> Any:
         return 1 / 0

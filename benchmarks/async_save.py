@@ -1,0 +1,322 @@
+"""How long a save of 1 GB keeps a Keras trial from training.
+
+    python benchmarks/async_save.py [--rounds 7] [--steps 8] [--batch 32] [--markdown]
+
+Run it with the Python of an environment that has detcore-keras and TensorFlow. A model of dense
+layers with Adam trains inside one `model.fit`, a batch at a time, 1 GB of state in all. Each round
+has stretches of `--steps` steps, in a new random order: without a save; with one asynchronous save
+at the first boundary; with one that training waits for (`store_path`). What a save costs is the
+time of its stretch less that of the stretch without, in the same round: it has the stall, and the
+slower steps while the files are written behind them. Saves that outlast their stretch are told.
+
+The measure is one copy of the same arrays, taken in each round as well, by one thread: into memory
+that is new (`np.empty`, then `np.copyto`, as whoever keeps a copy has to), and into memory that was
+used before. Core API: the same arrays as a dictionary of NumPy's, with nothing else going on.
+
+Everything is on the local disk, in a folder that `--folder` names (default: the current one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WIDTH = 2048
+GIGABYTE = 1 << 30
+WAYS = ("none", "asynchronous", "synchronous")
+Times = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=8, help="training steps after each save")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--size", type=float, default=1.0, help="of the state, in GiB")
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    with tempfile.TemporaryDirectory(prefix="async-save-", dir=options.folder) as name:
+        os.environ["DETCORE_HOME"] = name
+        times, size = _measure(Path(name).absolute(), options)
+    _tell(times, size, options)
+
+
+def _measure(folder: Path, options: argparse.Namespace) -> tuple[Times, int]:
+    from detcore import core
+    from detcore.trial import PrepareOptions
+    from detcore_keras._controller import KerasController
+    from detcore_keras._worker import prepare_worker
+
+    prepare_worker(PrepareOptions(seed=1))
+    trial_context = _trial_context(folder, options.batch)
+    trial = _trial_class(options)(trial_context)
+    controller = KerasController(trial, trial_context)
+    with core.init(checkpoint_storage=str(folder / "checkpoints")) as context:
+        clock = Clock(controller, context.checkpoint, options)
+        controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
+        times = clock.times
+        _measure_core(context.checkpoint, clock.arrays(), times, options.rounds)
+    controller.close()
+    return times, clock.size_bytes
+
+
+class Clock:
+    """A clock whose boundary is each step: it saves, and measures.
+
+    Args:
+        controller: What is saved.
+        checkpoint: The context's.
+        options: Of the command line.
+    """
+
+    def __init__(self, controller: Any, checkpoint: Any, options: argparse.Namespace) -> None:
+        self.times: Times = {}
+        self.size_bytes = 0
+        self.steps_completed = 0
+        self.next_boundary = 1
+        self.interrupt_requested = False
+        self.batches_per_epoch = 0
+        self._controller, self._checkpoint = controller, checkpoint
+        self._steps, self._rounds = options.steps, options.rounds
+        # The first save takes memory that is kept for the ones after it, and is told apart.
+        self._pending = ["none", "first save"]
+        self._way: str | None = None
+        self._step_in_stretch = 0
+        self._began = self._last = 0.0
+
+    def boundary(self, steps: int, training: Any, batches: Any = None, **_: Any) -> bool:
+        """Take note of a step, and do what comes at its end."""
+        now = time.perf_counter()
+        self.steps_completed, self.next_boundary = steps, steps + 1
+        self._checkpoint.poll()
+        if steps < 3:
+            return True
+        if self._way is not None:
+            self._note(f"{self._way}: step", now - self._last)
+            self._step_in_stretch += 1
+            if self._step_in_stretch == self._steps:
+                self._end_stretch(now)
+        going = self._way is not None or self._begin_stretch()
+        self._last = time.perf_counter()
+        return going
+
+    def _begin_stretch(self) -> bool:
+        if not self._pending:
+            if not self._rounds:
+                return False
+            self._rounds -= 1
+            self._copies()
+            self._pending = random.sample(WAYS, len(WAYS))
+        self._way = self._pending.pop(0)
+        self._step_in_stretch = 0
+        self._began = time.perf_counter()
+        metadata = {"steps_completed": self.steps_completed}
+        if self._way == "synchronous":
+            with self._checkpoint.store_path(metadata) as (path, _):
+                self._controller.save(path)
+        elif self._way != "none":
+            self._checkpoint.save_async(
+                self._controller.snapshot, metadata, tensors=self._controller.tensors
+            )
+        if self._way != "none":
+            self._note(f"{self._way}: stall", time.perf_counter() - self._began)
+        return True
+
+    def _end_stretch(self, now: float) -> None:
+        self._note(f"{self._way}: stretch", now - self._began)
+        if self._way in {"asynchronous", "first save"}:
+            self._note(f"{self._way}: outlasted", float(self._checkpoint.progress() is not None))
+            self._checkpoint.wait()
+            told = self._checkpoint.save_times[-1]
+            self._note(f"{self._way}: stall as reported", told.stalled_s)
+            self._note(f"{self._way}: until committed", told.total_s)
+            self.size_bytes = told.size_bytes
+        _delete_all(self._checkpoint)
+        self._way = None
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the state of the trial as NumPy arrays that nothing else uses."""
+        import numpy as np
+
+        files = self._controller._capture(Path(tempfile.mkdtemp(dir=os.environ["DETCORE_HOME"])))
+        return {
+            f"{file}-{key}": np.array(array)
+            for file, arrays in files.items()
+            for key, array in arrays.items()
+        }
+
+    def _copies(self) -> None:
+        arrays = self.arrays()
+        for name, seconds in _copy_times(arrays).items():
+            self._note(name, seconds)
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.times.setdefault(name, []).append(seconds)
+
+
+def _copy_times(arrays: dict[str, Any]) -> dict[str, float]:
+    import numpy as np
+
+    began = time.perf_counter()
+    targets = {name: np.empty_like(array) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        np.copyto(targets[name], array)
+    fresh = time.perf_counter() - began
+    began = time.perf_counter()
+    for name, array in arrays.items():
+        np.copyto(targets[name], array)
+    return {"copy, new memory": fresh, "copy, used memory": time.perf_counter() - began}
+
+
+def _measure_core(checkpoint: Any, arrays: dict[str, Any], times: Times, rounds: int) -> None:
+    import numpy as np
+
+    kept = {name: np.array(array) for name, array in arrays.items()}
+
+    def write(path: Path, copies: dict[str, Any]) -> Callable[[], None]:
+        def work() -> None:
+            for name, copy in copies.items():
+                np.save(path / f"{name}.npy", copy)
+
+        return work
+
+    def new_memory(path: Path) -> Callable[[], None]:
+        return write(path, {name: array.copy() for name, array in arrays.items()})
+
+    def used_memory(path: Path) -> Callable[[], None]:
+        for name, array in arrays.items():
+            np.copyto(kept[name], array)
+        return write(path, kept)
+
+    ways = {"Core API, new memory": new_memory, "Core API, used memory": used_memory}
+    for _ in range(rounds):
+        for name, snapshot in random.sample(list(ways.items()), len(ways)):
+            checkpoint.save_async(snapshot, {"steps_completed": 1})
+            checkpoint.wait()
+            times.setdefault(f"{name}: stall as reported", []).append(
+                checkpoint.save_times[-1].stalled_s
+            )
+            _delete_all(checkpoint)
+        for name, seconds in _copy_times(arrays).items():
+            times.setdefault(f"Core API: {name}", []).append(seconds)
+
+
+def _delete_all(checkpoint: Any) -> None:
+    for manifest in Path(os.environ["DETCORE_HOME"], "checkpoints").glob("*/manifest.json"):
+        checkpoint.delete(manifest.parent.name)
+
+
+# -- the trial -------------------------------------------------------------------------------------
+
+
+def _trial_class(options: argparse.Namespace) -> Any:
+    import numpy as np
+    import tensorflow as tf
+
+    from detcore_keras import TFKerasTrial
+
+    # Each layer has its weights and two slots of Adam's.
+    count = round(options.size * GIGABYTE / (3 * 4 * WIDTH * WIDTH))
+
+    class Trial(TFKerasTrial):
+        def build_model(self) -> Any:
+            dense = tf.keras.layers.Dense
+            layers = [dense(WIDTH, activation="relu", use_bias=False) for _ in range(count)]
+            model = self.context.wrap_model(
+                tf.keras.Sequential([tf.keras.Input((WIDTH,)), *layers])
+            )
+            model.compile(tf.keras.optimizers.Adam(1e-4), "mse")
+            return model
+
+        def build_training_data_loader(self) -> Any:
+            x = np.random.default_rng(0).random((4 * options.batch, WIDTH), dtype=np.float32)
+            return x, x
+
+        def build_validation_data_loader(self) -> Any:
+            return self.build_training_data_loader()
+
+    return Trial
+
+
+def _trial_context(folder: Path, batch: int) -> Any:
+    from detcore.distributed import DistributedContext
+    from detcore.trial import TrialSetup
+    from detcore.types import TrialInfo
+    from detcore_keras import TFKerasTrialContext
+
+    hparams = {"global_batch_size": batch}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=1,
+        hparams=hparams,
+        config={},
+        model_dir=str(folder),
+        trial_dir=str(folder),
+        database_url="",
+    )
+    ranks = DistributedContext(
+        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
+    )
+    return TFKerasTrialContext(
+        TrialSetup(
+            config={},
+            hparams=hparams,
+            seed=1,
+            distributed=ranks,
+            info=info,
+            tensorboard_path=folder,
+            cache_dir=folder,
+        )
+    )
+
+
+# -- what came out ---------------------------------------------------------------------------------
+
+
+def _tell(times: Times, size_bytes: int, options: argparse.Namespace) -> None:
+    lost = {
+        f"{way}: training time lost": [
+            one - other
+            for one, other in zip(times[f"{way}: stretch"], times["none: stretch"][1:], strict=True)
+        ]
+        for way in ("asynchronous", "synchronous")
+    }
+    lost["first save: training time lost"] = [
+        times["first save: stretch"][0] - times["none: stretch"][0]
+    ]
+    bar = "|" if options.markdown else ""
+    print(f"{size_bytes / GIGABYTE:.2f} GiB in a checkpoint, {options.rounds} rounds of stretches "
+          f"of {options.steps} steps")  # fmt: skip
+    print(f"{bar} what {bar} median, s {bar} range, s {bar} x copy, new {bar} x copy, used {bar}")
+    if bar:
+        print("|---|---|---|---|---|")
+    for name, seconds in {**times, **lost}.items():
+        if name.endswith("outlasted"):
+            print(
+                f"{bar} {name} {bar} {sum(seconds):.0f} of {len(seconds)} {bar} {bar} {bar} {bar}"
+            )
+            continue
+        middle = statistics.median(seconds)
+        ratios = [
+            f"{middle / statistics.median(times[f'copy, {kind} memory']):.2f}"
+            for kind in ("new", "used")
+        ]
+        spread = f"{min(seconds):.3f} to {max(seconds):.3f}"
+        print(f"{bar} {name} {bar} {middle:.3f} {bar} {spread} {bar} {ratios[0]} {bar} "
+              f"{ratios[1]} {bar}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

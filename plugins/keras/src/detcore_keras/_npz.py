@@ -1,0 +1,225 @@
+"""Array files (``.npz``) written as a stream, and read without trusting them.
+
+``numpy.load`` would do for files of our own. A checkpoint may come from somebody else, though, and
+``numpy.load`` believes what such a file says of its sizes. Here every claim is compared with the
+size of the file before memory is taken, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import stat
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidCheckpointError
+
+__all__ = ["bytes_of", "read_npz", "write_npz"]
+
+# Small enough that Linux takes pages at hand for them, large enough that the interpreter's lock,
+# which is released while a piece is written, is seldom asked for.
+_PIECE_BYTES = 1 << 20
+_SUFFIX = ".npy"
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# Booleans, whole numbers, floats, complex numbers; no objects, texts, dates, structures.
+_KINDS = frozenset("biufc")
+_ENCRYPTED = 0x1
+_NPY_MAGIC = b"\x93NUMPY"
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays to a file that ``numpy.load`` reads; the same arrays give the same bytes.
+
+    Takes a few MB of memory beside the arrays, and leaves the interpreter to other threads for
+    nearly all of the time.
+
+    Args:
+        path: File to write; replaced if it exists.
+        arrays: By key; of types that NumPy knows. Those in Fortran's order are copied.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for key, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(key + _SUFFIX), "w", force_zip64=True) as member:
+                _write_array(member, np.asarray(array, order="C"))
+
+
+def _write_array(member: IO[bytes], array: npt.NDArray[Any]) -> None:
+    header: Any = np.lib.format.header_data_from_array_1_0(array)
+    np.lib.format.write_array_header_1_0(member, header)
+    content = bytes_of(array)
+    for start in range(0, len(content), _PIECE_BYTES):
+        member.write(content[start : start + _PIECE_BYTES])
+
+
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read what `write_npz` wrote.
+
+    Takes no more memory than the file is large. Nothing in the file is run or unpickled.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The arrays, by key.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        InvalidCheckpointError: If it is damaged, or anything in it is not what `write_npz` writes.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _refused(path, "it is not a file but a folder, a pipe or a device")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _checked_members(path, archive, status.st_size)
+            return {key: _read_array(path, archive, member) for key, member in members.items()}
+    except InvalidCheckpointError:
+        raise  # is a ValueError, too
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        ValueError,
+    ) as error:
+        raise _refused(path, f"it is damaged, or no array file ({error})") from error
+
+
+def _checked_members(
+    path: Path, archive: zipfile.ZipFile, size_bytes: int
+) -> dict[str, zipfile.ZipInfo]:
+    """Return the members by key; refuse the file if its table of contents is not as it should."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for member in archive.infolist():
+        key = member.filename.removesuffix(_SUFFIX)
+        if key == member.filename or not _KEY.fullmatch(key) or ".." in key:
+            raise _refused(path, f"it has a member {member.filename!r}, which is no array's name")
+        if key in found:
+            raise _refused(path, f"it has two members {member.filename!r}")
+        if member.flag_bits & _ENCRYPTED:
+            raise _refused(path, f"its member {member.filename!r} is encrypted")
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise _refused(
+                path,
+                f"its member {member.filename!r} is compressed, so that a small file could ask for "
+                "any amount of memory; detcore-keras writes none like that",
+            )
+        if member.file_size != member.compress_size:
+            raise _refused(
+                path,
+                f"its member {member.filename!r} is said to have {member.file_size} bytes, stored "
+                f"as {member.compress_size}",
+            )
+        found[key] = member
+    claimed = sum(member.file_size for member in found.values())
+    if claimed > size_bytes:
+        raise _refused(
+            path, f"its members are said to have {claimed} bytes, but it has {size_bytes}"
+        )
+    return found
+
+
+def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    with archive.open(member) as source:
+        shape, fortran_order, dtype = _read_header(path, member, source)
+        _check_type(path, member, dtype)
+        size_bytes = math.prod(shape) * dtype.itemsize
+        there = member.file_size - source.tell()
+        if size_bytes != there:
+            raise _refused(
+                path,
+                f"its member {member.filename!r} is said to hold {dtype} {shape}, which is "
+                f"{size_bytes} bytes, but has {there}",
+            )
+        array: npt.NDArray[Any] = np.empty(math.prod(shape), dtype)
+        _fill(source, bytes_of(array))
+        if source.read(1):  # its end has to be reached for its checksum to be compared
+            raise EOFError("bytes are left over")
+    whole: npt.NDArray[Any] = array.reshape(shape[::-1] if fortran_order else shape)
+    return whole.transpose() if fortran_order else whole
+
+
+def _read_header(
+    path: Path, member: zipfile.ZipInfo, source: IO[bytes]
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    start = source.read(len(_NPY_MAGIC))
+    if start != _NPY_MAGIC:
+        raise _refused(
+            path,
+            f"its member {member.filename!r} is no array: it begins with {start!r}. Should it be a "
+            "pickle, it is not loaded: pickles can run code",
+        )
+    source.seek(0)
+    try:
+        version = np.lib.format.read_magic(source)
+        read: Any = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran_order, dtype = read(source)
+    # What Python's parser raises for text made to break it, too.
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        SyntaxError,
+        tokenize.TokenError,
+        RecursionError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        raise _refused(
+            path, f"the header of its member {member.filename!r} cannot be used ({error!r:.200})"
+        ) from error
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise _refused(path, f"its member {member.filename!r} is said to have the shape {shape}")
+    return shape, fortran_order, dtype
+
+
+def _check_type(path: Path, member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject:
+        raise _refused(
+            path,
+            f"its member {member.filename!r} holds Python objects, which is a pickle; it is not "
+            "loaded: pickles can run code",
+        )
+    if dtype.kind not in _KINDS or dtype.subdtype is not None:
+        raise _refused(
+            path, f"its member {member.filename!r} holds {dtype}, which is no type of numbers"
+        )
+    if not dtype.isnative:
+        raise _refused(
+            path, f"its member {member.filename!r} holds {dtype.str}, in the byte order of others"
+        )
+
+
+def _fill(source: IO[bytes], target: memoryview) -> None:
+    done = 0
+    while done < len(target):
+        piece = source.read(min(_PIECE_BYTES, len(target) - done))
+        if not piece:
+            raise EOFError(f"it ends {len(target) - done} bytes too early")
+        target[done : done + len(piece)] = piece
+        done += len(piece)
+
+
+def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """Return the memory of an array in C's order, as bytes."""
+    content: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(content)
+
+
+def _refused(path: Path, reason: str) -> InvalidCheckpointError:
+    return InvalidCheckpointError(
+        f"{path} cannot be read: {reason}.\n"
+        "Nothing of it was used.\n"
+        "Restore another checkpoint, or download this one again."
+    )

@@ -1,0 +1,422 @@
+"""Snapshots: what they hold is the moment they were taken, whatever training does afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import FakeClock, SmallTrial, make_context, seed_everything
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detcore.trial import SupportsSnapshot, SupportsTensors
+from detcore_keras import callbacks
+from detcore_keras._arrays import decoded, encoded, read_arrays
+from detcore_keras._controller import KerasController
+from detcore_keras._host_memory import HostMemory, host_array
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._state import write_array_files
+
+ARRAYS = ("weights.npz", "optimizer.npz", "state.npz", "callbacks.npz")
+
+
+# -- every kind of variable, every way to change it ------------------------------------------------
+
+
+def variables() -> dict[str, Any]:
+    generator = tf.random.Generator.from_seed(3)
+    return {
+        "dense": tf.Variable(np.linspace(0, 1, 40, dtype=np.float32).reshape(10, 4)),
+        "sparse": tf.Variable(np.linspace(1, 2, 40, dtype=np.float32).reshape(10, 4)),
+        "slot": tf.Variable(np.zeros((10, 4), np.float32)),
+        "half": tf.Variable(tf.cast(np.linspace(0, 1, 9), tf.bfloat16)),
+        "count": tf.Variable(0, dtype=tf.int64),
+        "flag": tf.Variable(True),
+        "text": tf.Variable(["a\0b", "ü"]),
+        "complex": tf.Variable([1 + 2j, 3j]),
+        "empty": tf.Variable(np.zeros((0, 3), np.float32)),
+        "generator": generator.state,
+    }
+
+
+ROWS = tf.constant([1, 7])
+DELTA = tf.ones((2, 4)) * 0.25
+
+
+@tf.function(jit_compile=True)
+def compiled(variable: Any) -> None:
+    variable.assign(variable * 1.25 + 0.125)
+
+
+@tf.function
+def traced(variable: Any, slot: Any) -> None:
+    for _ in tf.range(3):
+        slot.assign_add(variable * 0.5)
+        variable.assign_sub(slot)
+
+
+def adam(v: dict[str, Any], kind: str) -> None:
+    """The operations that optimizers of TensorFlow's own use, in place."""
+    ones = tf.ones((10, 4))
+    raw = tf.raw_ops
+    if kind == "dense":
+        raw.ResourceApplyGradientDescent(
+            var=v["dense"].handle, alpha=tf.constant(0.1), delta=ones * 0.5
+        )
+    else:
+        raw.ResourceSparseApplyAdagradV2(
+            var=v["sparse"].handle,
+            accum=v["slot"].handle,
+            lr=tf.constant(0.1),
+            epsilon=tf.constant(1.0),
+            grad=DELTA,
+            indices=ROWS,
+        )
+
+
+UPDATES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "assign": lambda v: v["dense"].assign(v["dense"] + 1.0),
+    "assign of another's value": lambda v: v["dense"].assign(v["slot"].value()),
+    "assign_add": lambda v: v["dense"].assign_add(tf.ones((10, 4))),
+    "assign_sub": lambda v: v["slot"].assign_sub(tf.ones((10, 4)) * 0.5),
+    "slice": lambda v: v["dense"][2:4].assign(DELTA),
+    "gradient descent": lambda v: adam(v, "dense"),
+    "sparse adagrad": lambda v: adam(v, "sparse"),
+    "scatter_add": lambda v: v["sparse"].scatter_add(tf.IndexedSlices(DELTA, ROWS)),
+    "scatter_update": lambda v: v["sparse"].scatter_update(tf.IndexedSlices(DELTA, ROWS)),
+    "scatter into a slot": lambda v: v["slot"].scatter_sub(tf.IndexedSlices(DELTA, ROWS)),
+    "dense after sparse": lambda v: v["sparse"].assign_add(tf.ones((10, 4))),
+    "compiled": lambda v: compiled(v["dense"]),
+    "traced": lambda v: traced(v["dense"], v["slot"]),
+    "half": lambda v: v["half"].assign_add(tf.cast(tf.ones(9), tf.bfloat16)),
+    "count": lambda v: v["count"].assign_add(1),
+    "flag": lambda v: v["flag"].assign(tf.logical_not(v["flag"])),
+    "text": lambda v: v["text"].assign(tf.strings.join([v["text"], "x"])),
+    "complex": lambda v: v["complex"].assign(v["complex"] * (1 + 1j)),
+    "generator": lambda v: v["generator"].assign_add(np.ones(3, np.int64)),
+}
+updates = st.lists(st.sampled_from(sorted(UPDATES)), max_size=6)
+
+
+def values(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.array(variable.numpy(), copy=True) for name, variable in found.items()}
+
+
+def captured(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    files: dict[str, dict[str, Any]] = {"a.npz": {}}
+    for name, variable in found.items():
+        files["a.npz"].update(encoded(name, host_array(variable)))
+    return files
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(before=updates, rounds=st.lists(updates, min_size=1, max_size=3))
+def test_a_snapshot_holds_the_moment_it_was_taken(
+    before: list[str], rounds: list[list[str]], tmp_path: Path
+) -> None:
+    found = variables()
+    memory = HostMemory()
+    for name in before:
+        UPDATES[name](found)
+    for after in rounds:
+        expected = values(found)
+        copies = memory.copy(captured(found))
+        for name in after:
+            UPDATES[name](found)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(write_array_files, tmp_path, copies.files).result()
+        copies.release()
+        arrays = read_arrays(tmp_path / "a.npz")
+        for name, value in expected.items():
+            read = decoded(arrays, name, found[name].dtype.name)
+            assert read.shape == value.shape
+            assert read.tolist() == value.tolist() if read.dtype == object else True
+            assert read.dtype == object or read.tobytes() == value.tobytes(), name
+
+
+@pytest.mark.parametrize("name", ["dense", "slot", "half", "complex", "generator"])
+def test_training_goes_on_in_the_same_memory(name: str) -> None:
+    """The step after a snapshot costs what any step does: nothing is copied for it once more."""
+    variable = variables()[name]
+    variable.assign_add(tf.ones_like(variable))  # from now on in memory of its own
+
+    def address() -> int:
+        return host_array(variable).view(np.uint8).ctypes.data
+
+    before = address()
+    copies = HostMemory().copy({"a.npz": encoded("a", host_array(variable))})
+    variable.assign_add(tf.ones_like(variable))
+    assert address() == before
+    # While an array of this kind lives, TensorFlow moves the variable: see `host_array`.
+    kept = host_array(variable)
+    content = kept.tobytes()
+    variable.assign_add(tf.ones_like(variable))
+    assert address() != before
+    assert kept.tobytes() == content
+    assert copies.files
+
+
+def test_memory_is_used_again_and_never_twice_at_once() -> None:
+    memory = HostMemory()
+    large = {"a": {"x": np.arange(3_000_000.0), "y": np.arange(7, dtype=np.int8)}}
+
+    def address(copies: Any) -> int:
+        return int(copies.files["a"]["x"].ctypes.data)
+
+    first = memory.copy(large)
+    second = memory.copy({"a": {"x": np.zeros(3_000_000), "y": np.zeros(7, np.int8)}})
+    assert address(first) != address(second)
+    np.testing.assert_array_equal(first.files["a"]["x"], large["a"]["x"], strict=True)
+    np.testing.assert_array_equal(first.files["a"]["y"], large["a"]["y"], strict=True)
+    place = address(second)
+    first.release()
+    second.release()
+    second.release()
+    third = memory.copy(large)
+    assert address(third) == place
+    np.testing.assert_array_equal(third.files["a"]["x"], large["a"]["x"], strict=True)
+    third.release()
+    small = memory.copy({"a": {"x": np.arange(5.0)}})
+    assert small.files["a"]["x"].base.nbytes < 1000
+
+
+# -- the controller --------------------------------------------------------------------------------
+
+
+class Kept(callbacks.Callback):
+    """Keeps an array that it changes in place at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = np.zeros(5)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+
+    def get_state(self) -> Any:
+        return {"seen": self.seen}
+
+    def load_state(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
+class Embedded(keras.Model):  # type: ignore[misc]
+    """Sparse gradients, batch normalization, dropout, and variables of other types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(40, 5)
+        self.norm = keras.layers.BatchNormalization()
+        self.drop = keras.layers.Dropout(0.3)
+        self.last = keras.layers.Dense(3)
+        self.calls = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.note = tf.Variable(["start"], trainable=False)
+        self.half = tf.Variable(tf.cast([1.0, 2.0], tf.bfloat16), trainable=False)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        rows = tf.cast(tf.abs(inputs) * 13, tf.int32) % 40
+        if training:
+            self.calls.assign_add(1)
+            self.half.assign(self.half * 1.25)
+            self.note.assign(tf.strings.join([self.note, "."]))
+        hidden = tf.reduce_mean(self.table(rows), axis=1)
+        return self.last(self.drop(self.norm(hidden, training=training), training=training))
+
+
+def embedded_options(kind: str) -> dict[str, Any]:
+    kinds = keras.optimizers
+    made = {
+        "adam": lambda: kinds.Adam(0.01),
+        "ema": lambda: kinds.SGD(0.05, momentum=0.9, use_ema=True),
+        "adagrad": lambda: kinds.Adagrad(0.05),
+        "lookup": lambda: kinds.Ftrl(0.05),
+    }
+    # XLA has no strings.
+    return {"optimizer": made[kind](), "jit_compile": False}
+
+
+class EmbeddedTrial(SmallTrial):
+    optimizer_kind = "adam"
+
+    def build_model(self) -> Any:
+        model = self.context.wrap_model(Embedded())
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(loss=loss, metrics=["accuracy"], **embedded_options(self.optimizer_kind))
+        return model
+
+
+def run(tmp_path: Path, folder: str, trial: type[SmallTrial], **options: Any) -> None:
+    """Train, with a checkpoint at every boundary; all of them are of different moments."""
+    seed_everything()
+    context = make_context(tmp_path, config=options.pop("config", {}))
+    controller = KerasController(trial(context), context)
+    clock = FakeClock(controller, until=12, save_every=1, directory=tmp_path / folder, **options)
+    controller.run(clock)
+    controller.close()
+
+
+def check_twins(tmp_path: Path, trial: Callable[[], type[SmallTrial]], **options: Any) -> None:
+    """A run that saves and one that takes snapshots, and writes them later, leave equal files."""
+    run(tmp_path, "saved", trial(), **options)
+    run(tmp_path, "copied", trial(), asynchronous=True, **options)
+    steps = sorted((tmp_path / "saved").iterdir())
+    assert len(steps) > 2
+    for step in steps:
+        other = tmp_path / "copied" / step.name
+        assert {path.name for path in step.iterdir()} == {path.name for path in other.iterdir()}
+        for path in step.iterdir():
+            if path.suffix in {".json", ".npz"}:
+                assert path.read_bytes() == (other / path.name).read_bytes(), (step.name, path.name)
+    moments = {path.read_bytes() for path in (tmp_path / "copied").rglob("weights.npz")}
+    assert len(moments) == len(steps)
+
+
+@pytest.mark.parametrize("kind", ["adam", "ema", "adagrad", "lookup"])
+def test_snapshots_equal_saves_with_sparse_updates(kind: str, tmp_path: Path) -> None:
+    def trial() -> type[SmallTrial]:
+        return type("Trial", (EmbeddedTrial,), {"optimizer_kind": kind})
+
+    check_twins(tmp_path, trial, unit=3)
+
+
+# Keras 3 does not compile where operations are deterministic, as they are here.
+@pytest.mark.parametrize("jit", [False, True] if KERAS_MAJOR == 2 else [False])
+@pytest.mark.parametrize("frequency", [1, 4])
+def test_snapshots_equal_saves(jit: bool, frequency: int, tmp_path: Path) -> None:
+    def trial() -> type[SmallTrial]:
+        return type("Trial", (SmallTrial,), {"compile_options": {"jit_compile": jit}})
+
+    config = {"optimizations": {"aggregation_frequency": frequency}}
+    check_twins(tmp_path, trial, unit=2 if frequency == 1 else 4, config=config)
+
+
+def test_snapshots_equal_saves_batch_by_batch_with_arrays_of_callbacks(tmp_path: Path) -> None:
+    def trial() -> type[SmallTrial]:
+        stops = callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True)
+        return type("Trial", (SmallTrial,), {"callbacks": [Kept(), stops]})
+
+    check_twins(tmp_path, trial, unit=1, validate_every=2)
+    seen = [
+        next(iter(read_arrays(tmp_path / "copied" / f"step-{step}" / "callbacks.npz").values()))
+        for step in (1, 5, 12)
+    ]
+    assert [each.tolist() for each in seen] == [[1.0] * 5, [5.0] * 5, [12.0] * 5]
+
+
+def made(tmp_path: Path, **variant: Any) -> KerasController:
+    seed_everything()
+    context = make_context(tmp_path)
+    return KerasController(type("Trial", (SmallTrial,), variant)(context), context)
+
+
+def test_arrays_are_written_by_the_function_that_is_returned(tmp_path: Path) -> None:
+    controller = made(tmp_path)
+    assert isinstance(controller, SupportsSnapshot)
+    assert isinstance(controller, SupportsTensors)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    write = controller.snapshot(folder)
+    assert not list(folder.glob("*.npz"))
+    assert (folder / "variables.json").exists()
+    write()
+    assert {path.name for path in folder.glob("*.npz")} == set(ARRAYS)
+    controller.close()
+
+
+def test_a_snapshot_that_is_never_written_does_no_harm(tmp_path: Path) -> None:
+    controller = made(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    controller.snapshot(tmp_path / "one")
+    controller.snapshot(tmp_path / "two")()
+    assert not list((tmp_path / "one").glob("*.npz"))
+    assert len(list((tmp_path / "two").glob("*.npz"))) == len(ARRAYS)
+    controller.close()
+
+
+class Reader(callbacks.Callback):
+    """Looks at the files of each checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[list[str]] = []
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        folder = Path(checkpoint_dir)
+        self.found.append(sorted(path.name for path in folder.glob("*.npz")))
+        read_arrays(folder / "weights.npz")
+        (folder / "note.txt").write_text("from a callback")
+
+
+def test_a_callback_that_is_shown_the_folder_finds_the_files(tmp_path: Path) -> None:
+    reader = Reader()
+    controller = made(tmp_path, callbacks=[reader])
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    write = controller.snapshot(folder)
+    assert reader.found == [["optimizer.npz", "state.npz", "weights.npz"]]
+    write()
+    assert (folder / "callbacks.npz").exists()
+    assert (folder / "note.txt").exists()
+    controller.close()
+
+
+def test_the_tensors_of_the_last_checkpoint_are_told(tmp_path: Path) -> None:
+    controller = made(tmp_path)
+    assert list(controller.tensors()) == []
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    controller.save(folder)
+    told = controller.tensors()
+    rows = json.loads((folder / "variables.json").read_text())["variables"]
+    files = {name: read_arrays(folder / name) for name in ARRAYS}
+    assert len(told) == len(rows) > 10
+    for tensor, row in zip(told, rows, strict=True):
+        array = decoded(files[tensor.file], row["key"], tensor.dtype)
+        assert (tensor.name, tensor.shape) == (row["name"], array.shape)
+    assert {"float32"} < {tensor.dtype for tensor in told}
+    assert any("kernel" in t.name and t.shape == (6, 7) for t in told if t.file == "weights.npz")
+    controller.close()
+
+
+def test_memory_that_was_prepared_is_used() -> None:
+    memory = HostMemory()
+    memory.prepare([1])  # too little to be worth a thread
+    assert memory._preparing is None
+    memory.prepare([1, 40 << 20])
+    thread = memory._preparing
+    assert thread is not None
+    memory.prepare([1, 40 << 20])
+    assert memory._preparing is thread
+    copies = memory.copy({"a": {"x": np.arange(5_000_000.0)}})
+    assert not thread.is_alive()
+    assert copies.files["a"]["x"].sum() == np.arange(5_000_000.0).sum()
+    block = copies.files["a"]["x"].base
+    assert block is not None
+    assert 40 << 20 < block.nbytes < 42 << 20
+
+
+def test_a_run_prepares_memory_for_all_of_its_state(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def ask(sizes: Iterable[int]) -> None:
+        asked.append(sum(sizes))
+
+    for wanted in (True, False):
+        seed_everything()
+        context = make_context(tmp_path, config={"checkpoint_async": wanted})
+        controller = KerasController(SmallTrial(context), context)
+        controller._memory.prepare = ask  # type: ignore[method-assign]
+        controller.run(FakeClock(controller, until=3))
+        controller.close()
+    (folder := tmp_path / "checkpoint").mkdir()
+    controller.save(folder)
+    held = sum(array.nbytes for name in ARRAYS for array in read_arrays(folder / name).values())
+    assert asked == [held]
