@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
+from detcore.types import TensorInfo
+from detcore_estimator._bundle_index import index_fault
 from detcore_estimator._tf import tf, tf1
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "find_tensorflow_checkpoint",
     "readable_by_tensorflow",
     "restore_variables",
+    "stored_tensors",
 ]
 
 _logger = logging.getLogger("detcore.estimator")
@@ -119,6 +122,32 @@ def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
             ) from error
 
 
+def stored_tensors(folder: Path, name: str) -> list[TensorInfo]:
+    """Return what the files of a checkpoint hold.
+
+    TensorFlow does not tell in which of several data files a tensor is, so there must be one;
+    otherwise nothing is returned.
+
+    Args:
+        folder: Where the files are.
+        name: The prefix of the files' names.
+    """
+    files = [
+        path.name
+        for path in folder.iterdir()
+        if path.name.startswith(name) and _DATA.fullmatch(path.name.removeprefix(name))
+    ]
+    if len(files) != 1:
+        return []
+    with readable_by_tensorflow(folder) as readable:
+        reader = tf1.train.NewCheckpointReader(str(readable / name))
+    types = reader.get_variable_to_dtype_map()
+    return [
+        TensorInfo(key, tuple(shape), tf.as_dtype(types[key]).name, files[0])
+        for key, shape in sorted(reader.get_variable_to_shape_map().items())
+    ]
+
+
 @contextlib.contextmanager
 def readable_by_tensorflow(folder: Path) -> Iterator[Path]:
     """Give a folder a path that TensorFlow can read checkpoints from.
@@ -178,6 +207,9 @@ def _fault(prefix: Path, names: list[str]) -> str | None:
     if missing:
         return f"{len(missing)} of {count} data files are missing, such as number {missing[0]}"
     present = sum(path.stat().st_size for path in files.values())
+    impossible = index_fault(index)
+    if impossible is not None:
+        return f"{index.name} cannot be read: {impossible}"
     try:
         with readable_by_tensorflow(prefix.parent) as folder:
             needed = _stored_bytes(tf1.train.NewCheckpointReader(str(folder / prefix.name)))
@@ -256,4 +288,10 @@ def assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (getattr(error, "message", None) or str(error)).strip().partition("\n")[0]
+    lines = (getattr(error, "message", None) or str(error)).strip().splitlines()
+    # What a session raises tells where the operation was made before it tells what happened.
+    node = next((index for index, line in enumerate(lines) if line.startswith("Node: ")), None)
+    if node is not None:
+        lines = lines[node + 1 :] or lines
+    said = (line for line in lines if line.strip() and line != "Graph execution error:")
+    return next(said, lines[0] if lines else "nothing")

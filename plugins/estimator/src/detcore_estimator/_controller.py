@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,13 @@ from detcore_estimator._checks import TrialParts
 from detcore_estimator._evaluation import Evaluation, scalar_metrics
 from detcore_estimator._exports import Exporters, ServingExports
 from detcore_estimator._hooks import RunHook
-from detcore_estimator._saving import ModelFiles, saver_of, saver_of_local, saver_of_uncovered
+from detcore_estimator._saving import (
+    ModelFiles,
+    model_prefix,
+    saver_of,
+    saver_of_local,
+    saver_of_uncovered,
+)
 from detcore_estimator._scaffolds import own_saver
 from detcore_estimator._settings import (
     own_run_config,
@@ -34,10 +40,12 @@ from detcore_estimator._spec import ModeKeys
 from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
 from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
+from detcore_estimator._when_free import WhenFree
 from detcore_estimator._workers._epochs import agreed_epoch
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
+    from detcore.types import TensorInfo
     from detcore_estimator._context import EstimatorContext
     from detcore_estimator._trial import EstimatorTrial
 
@@ -51,7 +59,7 @@ _VERSION = 1
 
 
 class EstimatorController:
-    """A `detcore.trial.LoopingController` for Estimators.
+    """A `detcore.trial.LoopingController` for Estimators, with snapshots.
 
     Args:
         trial: The user's trial.
@@ -111,6 +119,7 @@ class EstimatorController:
             eval_name=parts.eval_spec.name,
         )
         self._summaries = SummaryWriter(context.get_tensorboard_path(), self._graph.graph)
+        self._when_written = WhenFree()
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
         # Hooks that begin, and whatever else comes before the first step, may draw numbers that
@@ -185,23 +194,65 @@ class EstimatorController:
             for listener in self._listeners:
                 listener.before_save(training.session, step)
             if self._is_chief:
+                self._serving.check(training)
                 self._write_model(training, directory)
             else:
                 self._own_files().write_own(training.session, directory)
-            position = {
-                "version": _VERSION,
-                "steps": self._graph.feed.position,
-                "data": self._graph.feed.save(training.session, directory),
-            }
-            _write(directory / _POSITION_FILE, position)
-            _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
+            self._write_position(training, directory, random_state)
             if self._is_chief:
-                self._serving.write(directory, training)
+                self._serving.write(directory, model_prefix(directory, step))
                 for hook in self._run_hooks:
                     hook.on_checkpoint_end(str(directory))
             stops = [listener.after_save(training.session, step) for listener in self._listeners]
         if any(stops):
             self._context.set_stop_requested(True)
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the variables inside the session; see `detcore.trial.SupportsSnapshot`.
+
+        Data position and random states are written at once. Where a RunHook's
+        ``on_checkpoint_end`` or a listener is to see the files, everything is, and on workers other
+        than the chief.
+
+        Returns:
+            A function that writes variables, graph and exported models. It may be called after
+            `close`: the session stays open for it.
+        """
+        if not self._is_chief or self._listeners or any(map(_is_told_of_files, self._run_hooks)):
+            self.save(directory)
+            return _nothing
+        with self._graph.graph.as_default(), preserved_random_state():
+            training = self._open()
+            random_state = capture_random_state()
+            step = training.global_step()
+            self._serving.check(training)
+            write_model = self._own_files().snapshot(training.session, directory, step)
+            self._write_position(training, directory, random_state)
+        self._when_written.hold()
+
+        def write() -> None:
+            try:
+                write_model()
+                self._serving.write(directory, model_prefix(directory, step))
+            finally:
+                self._when_written.release()
+
+        return write
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the variables in the files of the last `save` or `snapshot`; on the chief."""
+        return self._own_files().tensors()
+
+    def _write_position(
+        self, training: TrainingSession, directory: Path, random_state: Mapping[str, Any]
+    ) -> None:
+        position = {
+            "version": _VERSION,
+            "steps": self._graph.feed.position,
+            "data": self._graph.feed.save(training.session, directory),
+        }
+        _write(directory / _POSITION_FILE, position)
+        _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
 
     def restore(self, directory: Path) -> None:
         """Read what `save` wrote.
@@ -322,22 +373,25 @@ class EstimatorController:
         if self._is_chief:
             hooks += spec.training_chief_hooks or ()
 
-        def restore(session: Any, saver: Any) -> None:
+        def make_files(saver: Any) -> None:
+            self._files = ModelFiles(graph, saver, rest, local, own)
+
+        def restore(session: Any) -> None:
             assert directory is not None
-            ModelFiles(graph, saver, rest, local, own).read(session, directory)
+            self._own_files().read(session, directory)
 
         training = TrainingSession(
             self._graph,
             hooks=hooks,
             session_config=self._context.session_config,
             restore=None if directory is None else restore,
+            make_files=make_files,
             on_summary=self._summaries.add if self._is_chief else None,
             summary_steps=self._config.save_summary_steps or 0,
             distributed=self._context.distributed,
         )
-        self._resources.callback(training.close)
+        self._resources.callback(self._when_written.run, training.close)
         self._training = training
-        self._files = ModelFiles(graph, training.saver, rest, local, own)
         if self._context.ledger is not None:
             self._graph.feed.describe(training.session, self._context.ledger)
         return training
@@ -384,11 +438,22 @@ class EstimatorController:
                 return
 
     def _close_later(self) -> None:
-        for close in (self._summaries.close, self._serving.close, self._evaluation.close):
-            self._resources.callback(close)
+        self._resources.callback(self._summaries.close)
+        self._resources.callback(self._when_written.run, self._serving.close)
+        self._resources.callback(self._evaluation.close)
         # Called back in reverse order.
         for hook in reversed(self._run_hooks):
             self._resources.callback(hook.on_trial_close)
+
+
+def _is_told_of_files(hook: RunHook) -> bool:
+    """Whether a hook's class, or the hook itself, overrides `RunHook.on_checkpoint_end`."""
+    method = hook.on_checkpoint_end
+    return getattr(method, "__func__", method) is not RunHook.on_checkpoint_end
+
+
+def _nothing() -> None:
+    """Write nothing: everything is written."""
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class ServingGraph:
         config: The run configuration, for its seed, its session configuration and `model_fn`.
 
     Attributes:
+        graph: The graph.
         has_own_saver: Whether the user's code made a saver for the graph.
 
     Raises:
@@ -69,8 +70,8 @@ class ServingGraph:
         self._session_config = config.session_config
         self._session: Any = None
         self._is_closed = False
-        self._graph = tf.Graph()
-        with self._graph.as_default(), self._graph.device(config.device_fn):
+        self.graph = tf.Graph()
+        with self.graph.as_default(), self.graph.device(config.device_fn):
             tf1.set_random_seed(config.tf_random_seed)
             tf1.train.create_global_step()
             receiver = checked_receiver(serving_input_receiver_fn())
@@ -78,7 +79,7 @@ class ServingGraph:
             check_model_fn_spec(spec, ModeKeys.PREDICT)
             self._signatures = signature_map(receiver, spec.export_outputs)
             scaffold = spec.scaffold or tf1.train.Scaffold()
-            self.has_own_saver = own_saver(self._graph, scaffold) is not None
+            self.has_own_saver = own_saver(self.graph, scaffold) is not None
             self._init_op = scaffold.local_init_op
             if self._init_op is None:
                 self._init_op = tf1.train.Scaffold.default_local_init_op()
@@ -116,11 +117,11 @@ class ServingGraph:
             raise ContextStateError("this ServingGraph is closed; make a new one to export again")
         extra = _checked_assets(assets_extra)
         if self._session is None:
-            self._session = tf1.Session(graph=self._graph, config=self._session_config)
+            self._session = tf1.Session(graph=self.graph, config=self._session_config)
         base = os.fspath(export_dir_base)
         folder = os.path.join(base, f"temp-{int(time.time())}-{uuid.uuid4().hex[:8]}")
         try:
-            with self._graph.as_default():
+            with self.graph.as_default():
                 restore(self._session, self._saver)
                 self._build(folder, as_text)
             for target, source in extra.items():
@@ -142,13 +143,13 @@ class ServingGraph:
 
     def _build(self, folder: str, as_text: bool) -> None:
         for key in _OF_BUILDER:
-            self._graph.clear_collection(key)
+            self.graph.clear_collection(key)
         builder = tf1.saved_model.Builder(folder)
         builder.add_meta_graph_and_variables(
             self._session,
             tags=[tf1.saved_model.SERVING],
             signature_def_map=self._signatures,
-            assets_collection=self._graph.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+            assets_collection=self.graph.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
             main_op=self._init_op,
             saver=self._saver,
             strip_default_attrs=True,

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore_estimator._checkpoint_files import restore_variables
 from detcore_estimator._engine._estimator import Estimator
 from detcore_estimator._engine._event_files import EventFile, result_summary
 from detcore_estimator._export import ServingGraph
 from detcore_estimator._tf import tf_estimator
-from detcore_estimator._transfer import VariableTransfer
+from detcore_estimator._transfer import check_variables
 
 if TYPE_CHECKING:
     from detcore_estimator._training import TrainingSession
@@ -38,26 +39,34 @@ class ServingExports:
             name: ServingGraph(model_fn, function, config=config)
             for name, function in functions.items()
         }
-        self._transfers: dict[str, VariableTransfer] = {}
+        self._is_checked = False
 
-    def write(self, directory: Path, training: TrainingSession) -> None:
-        """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function."""
+    def check(self, training: TrainingSession) -> None:
+        """Compare the models with the training graph, once.
+
+        Raises:
+            InvalidModelError: If one has variables that are not trained.
+        """
+        for graph in () if self._is_checked else self._graphs.values():
+            if not (training.has_own_saver or graph.has_own_saver):
+                check_variables(training.session.graph, graph.graph)
+        self._is_checked = True
+
+    def write(self, directory: Path, prefix: Path) -> None:
+        """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function.
+
+        Args:
+            directory: The folder.
+            prefix: That of the files with the trained variables.
+
+        Raises:
+            InvalidCheckpointError: If the files do not have the variables of the model.
+        """
         for name, graph in self._graphs.items():
-
-            def restore(
-                session: Any, saver: Any, name: str = name, graph: ServingGraph = graph
-            ) -> None:
-                transfer = self._transfers.get(name)
-                if transfer is None:
-                    transfer = VariableTransfer(
-                        training.session.graph,
-                        session.graph,
-                        through_files=training.has_own_saver or graph.has_own_saver,
-                    )
-                    self._transfers[name] = transfer
-                transfer.copy(training.session, training.saver, session, saver)
-
-            graph.write(str(directory / name), restore)
+            graph.write(
+                str(directory / name),
+                lambda session, saver: restore_variables(saver, session, prefix),
+            )
 
     def close(self) -> None:
         """Close the sessions."""

@@ -11,6 +11,7 @@ from google.protobuf import message, text_format  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
+from detcore_estimator._bundle_index import index_fault
 from detcore_estimator._checkpoint_files import checked_inside, readable_by_tensorflow
 from detcore_estimator._legacy import check_is_estimator_checkpoint
 from detcore_estimator._tf import tf
@@ -19,6 +20,7 @@ __all__ = ["load_estimator_from_checkpoint_path"]
 
 _SERVE = ("serve",)
 _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt")
+_VARIABLES_INDEX = "variables/variables.index"
 _ASSETS = "saved_model_assets"
 _NOT_SERVING = "code"
 # What exporters of the EvalSpec write: export/<name of the exporter>/<seconds>.
@@ -131,6 +133,13 @@ def _check_saved_model(export: Path, tags: list[str]) -> None:
     for directory, subfolders, files in os.walk(export):
         for name in (*subfolders, *files):
             checked_inside(Path(directory) / name, export)
+    index = export / _VARIABLES_INDEX
+    impossible = index_fault(index) if index.is_file() else None
+    if impossible is not None:
+        raise InvalidCheckpointError(
+            f"{index} cannot be read: {impossible}.\n"
+            "If the copy was cut off, download the checkpoint again."
+        )
     graphs = _read_saved_model(export).meta_graphs
     for graph in graphs:
         for name in _asset_names(graph):

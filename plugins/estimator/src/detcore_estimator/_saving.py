@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from detcore.types import TensorInfo
 from detcore_estimator._checkpoint_files import (
     assignments,
     find_tensorflow_checkpoint,
     restore_variables,
+    stored_tensors,
 )
+from detcore_estimator._saver_graph import read_saver
+from detcore_estimator._snapshot import SnapshotOps, can_be_copied
 from detcore_estimator._tf import tf1
 
-__all__ = ["ModelFiles", "saver_of", "saver_of_local", "saver_of_uncovered"]
+__all__ = ["ModelFiles", "model_prefix", "saver_of", "saver_of_local", "saver_of_uncovered"]
 
+_MODEL = "model.ckpt"
 _REST = "detcore-uncovered.ckpt"
 _LOCAL = "detcore-local.ckpt"
 _OWN = "detcore-worker.ckpt"
@@ -24,41 +30,52 @@ class ModelFiles:
     """Writes and reads ``model.ckpt-N``, ``checkpoint`` and ``graph.pbtxt``.
 
     Args:
-        graph: The training graph, finalized.
-        saver: The saver that its scaffold has.
+        graph: The training graph, not finalized: operations that copy variables are added.
+        saver: The saver that its scaffold has, built.
         rest: A saver of the variables that `saver` leaves out, or None.
         local: A saver of local variables, or None.
         own: A saver of global variables that are not the chief's on this worker, or None.
     """
 
     def __init__(self, graph: Any, saver: Any, rest: Any, local: Any, own: Any = None) -> None:
-        self._saver = saver
-        named = ((_REST, rest), (_LOCAL, local), (_OWN, own))
-        self._more = {name: more for name, more in named if more is not None}
+        self._saver, self._rest = saver, rest
+        self._local_saver, self._own_saver = local, own
         self._graph = graph
+        self._chiefs = _SaverSet(graph, {_MODEL: saver, _REST: rest, _LOCAL: local})
+        self._own = _SaverSet(graph, {_LOCAL: local, _OWN: own})
         # The graph does not change any more: described once, written into every checkpoint.
-        self._meta_graph: bytes | None = None
-        self._graph_text: str | None = None
+        self._description: tuple[bytes, str] | None = None
 
     def write(self, session: Any, directory: Path, global_step: int) -> None:
         """Write all files into a folder."""
-        prefix = directory / f"model.ckpt-{global_step}"
-        # TensorFlow's own state file would make it delete the files of earlier checkpoints.
-        self._saver.save(session, str(prefix), write_meta_graph=False, write_state=False)
-        self._write(session, directory, (_REST, _LOCAL))
-        if self._meta_graph is None:
-            with self._graph.as_default():
-                self._meta_graph = tf1.train.export_meta_graph(
-                    saver_def=self._saver.as_saver_def(), clear_devices=False
-                ).SerializeToString()
-            self._graph_text = str(self._graph.as_graph_def())
-        prefix.with_name(f"{prefix.name}.meta").write_bytes(self._meta_graph)
-        (directory / "graph.pbtxt").write_text(self._graph_text or "", encoding="utf-8")
-        write_state_file(directory, prefix.name)
+        name = model_prefix(directory, global_step).name
+        self._chiefs.write(session, directory, {_MODEL: name})
+        self._write_descriptions(directory, name)
+
+    def snapshot(self, session: Any, directory: Path, global_step: int) -> Callable[[], None]:
+        """Copy the variables, and return what writes all files into a folder, from any thread.
+
+        Args:
+            session: The training session; it stays open until the returned function is done.
+            directory: The folder.
+            global_step: The number in the files' names.
+        """
+        name = model_prefix(directory, global_step).name
+        write = self._chiefs.snapshot(session, directory, {_MODEL: name})
+
+        def write_all() -> None:
+            write()
+            self._write_descriptions(directory, name)
+
+        return write_all
 
     def write_own(self, session: Any, directory: Path) -> None:
         """Write what a worker has that the chief does not write."""
-        self._write(session, directory, (_LOCAL, _OWN))
+        self._own.write(session, directory, {})
+
+    def tensors(self) -> list[TensorInfo]:
+        """Return what the files of the last `write` or `snapshot` hold."""
+        return self._chiefs.tensors
 
     def read(self, session: Any, directory: Path) -> None:
         """Put the saved values into the variables.
@@ -67,7 +84,7 @@ class ModelFiles:
             InvalidCheckpointError: If they do not fit the graph.
         """
         restore_variables(self._saver, session, find_tensorflow_checkpoint(directory))
-        self._read(_REST, session, directory)
+        self._read(_REST, session, self._rest, directory)
 
     def read_own(self, session: Any, directory: Path) -> None:
         """Put a worker's own values into its variables, which have other values before.
@@ -75,19 +92,94 @@ class ModelFiles:
         Raises:
             InvalidCheckpointError: If they do not fit the graph.
         """
-        self._read(_LOCAL, session, directory)
-        self._read(_OWN, session, directory)
+        self._read(_LOCAL, session, self._local_saver, directory)
+        self._read(_OWN, session, self._own_saver, directory)
 
-    def _write(self, session: Any, directory: Path, names: Sequence[str]) -> None:
-        for name in names:
-            if name in self._more:
-                saver = self._more[name]
-                path = str(directory / name)
-                saver.save(session, path, write_meta_graph=False, write_state=False)
+    def _read(self, name: str, session: Any, saver: Any, directory: Path) -> None:
+        if saver is not None and (directory / f"{name}.index").exists():
+            restore_variables(saver, session, directory / name)
 
-    def _read(self, name: str, session: Any, directory: Path) -> None:
-        if name in self._more and (directory / f"{name}.index").exists():
-            restore_variables(self._more[name], session, directory / name)
+    def _write_descriptions(self, directory: Path, name: str) -> None:
+        # Two threads may come here at once; both would find the same.
+        if self._description is None:
+            with self._graph.as_default():
+                meta_graph = tf1.train.export_meta_graph(
+                    saver_def=self._saver.as_saver_def(), clear_devices=False
+                ).SerializeToString()
+            self._description = meta_graph, str(self._graph.as_graph_def())
+        meta_graph, text = self._description
+        (directory / f"{name}.meta").write_bytes(meta_graph)
+        (directory / "graph.pbtxt").write_text(text, encoding="utf-8")
+        write_state_file(directory, name)
+
+
+class _SaverSet:
+    """Savers whose files are written together.
+
+    Args:
+        graph: Their graph, not finalized.
+        savers: The savers by the names of their files; those that are None are left out.
+
+    Attributes:
+        tensors: What the files hold that were written last, or are to be.
+    """
+
+    def __init__(self, graph: Any, savers: Mapping[str, Any]) -> None:
+        self.tensors: list[TensorInfo] = []
+        plans, self._others = {}, {}
+        for name, saver in savers.items():
+            if saver is None:
+                continue
+            plan = read_saver(graph, saver)
+            if plan is not None and can_be_copied(plan):
+                plans[name] = plan
+            else:
+                self._others[name] = saver
+        self._names = [*plans, *self._others]
+        self._operations = SnapshotOps(graph, plans)
+
+    def write(self, session: Any, directory: Path, files: Mapping[str, str]) -> None:
+        """Write the files.
+
+        Args:
+            session: The session; nothing changes its variables meanwhile.
+            directory: The folder.
+            files: Other names for the files of some savers.
+        """
+        names = self._file_names(files)
+        self._operations.write_now(session, _prefixes(directory, names))
+        self._write_others(session, directory, names)
+
+    def snapshot(
+        self, session: Any, directory: Path, files: Mapping[str, str]
+    ) -> Callable[[], None]:
+        """Copy the variables and return what writes the files; arguments as for `write`."""
+        names = self._file_names(files)
+        copies = self._operations.take(session)
+        self._write_others(session, directory, names)
+        return functools.partial(copies.write, _prefixes(directory, names))
+
+    def _write_others(self, session: Any, directory: Path, names: Mapping[str, str]) -> None:
+        """Write at once what cannot be copied, and note what there is."""
+        found = self._operations.tensors(session, names)
+        for name, saver in self._others.items():
+            prefix = str(directory / names[name])
+            # TensorFlow's own state file would make it delete the files of earlier checkpoints.
+            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+            found += stored_tensors(directory, names[name])
+        self.tensors = found
+
+    def _file_names(self, files: Mapping[str, str]) -> dict[str, str]:
+        return {name: files.get(name, name) for name in self._names}
+
+
+def model_prefix(directory: Path, global_step: int) -> Path:
+    """Return the prefix of the files with the variables of a checkpoint."""
+    return directory / f"{_MODEL}-{global_step}"
+
+
+def _prefixes(directory: Path, names: Mapping[str, str]) -> dict[str, str]:
+    return {name: str(directory / file) for name, file in names.items()}
 
 
 def write_state_file(directory: Path, name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["own_saver", "scaffold_with_saver", "with_local_variables"]
+__all__ = ["build_saver", "own_saver", "scaffold_with_saver", "with_local_variables"]
 
 
 def own_saver(graph: Any, scaffold: Any) -> Any:
@@ -22,6 +22,26 @@ def own_saver(graph: Any, scaffold: Any) -> Any:
     if scaffold is not None and isinstance(scaffold.saver, tf1.train.Saver):
         return scaffold.saver
     return next(iter(graph.get_collection(tf1.GraphKeys.SAVERS)), None)
+
+
+def build_saver(graph: Any, scaffold: Any) -> Any:
+    """Return the saver that a scaffold will have when it is finalized, and build it now.
+
+    Args:
+        graph: The graph, complete but for what the scaffold adds.
+        scaffold: What `scaffold_with_saver` returned.
+    """
+    saver = scaffold.saver
+    if saver is None:
+        savers = graph.get_collection(tf1.GraphKeys.SAVERS)
+        if not savers:
+            # As the scaffold would make it, in the collection where it looks for one.
+            savers = [tf1.train.Saver(sharded=True, allow_empty=True)]
+            graph.add_to_collection(tf1.GraphKeys.SAVERS, savers[0])
+        saver = savers[0]
+    if saver.saver_def is None:
+        saver.build()
+    return saver
 
 
 def scaffold_with_saver(scaffold: Any) -> Any:

@@ -194,6 +194,7 @@ class HookedSession:
         hooks: ``SessionRunHook`` objects.
         config: ``ConfigProto``; None = TensorFlow's default.
         restore: See `OpenSession`.
+        complete: Called when the hooks have begun; the last that may add to the graph.
     """
 
     def __init__(
@@ -204,10 +205,13 @@ class HookedSession:
         hooks: Iterable[Any] = (),
         config: Any = None,
         restore: Callable[[Any], None] | None = None,
+        complete: Callable[[], None] | None = None,
     ) -> None:
         self._hooks = HookList(hooks)
         self._hooks.begin(graph)
         with graph.as_default():
+            if complete is not None:
+                complete()
             self.scaffold = (scaffold or tf1.train.Scaffold()).finalize()
         self._opened = OpenSession(graph, scaffold=self.scaffold, config=config, restore=restore)
         try:

@@ -15,7 +15,7 @@ from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._model_fn import check_model_fn_spec
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
-from detcore_estimator._scaffolds import own_saver, scaffold_with_saver
+from detcore_estimator._scaffolds import build_saver, own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._workers._broadcast import broadcast_variables
@@ -143,10 +143,11 @@ class TrainingSession:
         training: The graph.
         hooks: Session hooks, in the order in which they are called.
         session_config: ``ConfigProto``.
-        restore: Called with the session and the graph's saver instead of initializing variables.
+        restore: Called with the session instead of initializing variables.
         on_summary: Called with the global step and the serialized summaries, every
             `summary_steps` steps.
         summary_steps: How often; 0 = never.
+        make_files: Called with the graph's saver before the graph is finalized; may add to it.
         distributed: The workers; after all hooks have seen the new session, all have the chief's
             values in their variables.
     """
@@ -157,9 +158,10 @@ class TrainingSession:
         *,
         hooks: Sequence[Any],
         session_config: Any,
-        restore: Callable[[Any, Any], None] | None = None,
+        restore: Callable[[Any], None] | None = None,
         on_summary: Callable[[int, bytes], None] | None = None,
         summary_steps: int = 0,
+        make_files: Callable[[Any], None],
         distributed: DistributedContext,
     ) -> None:
         self._training = training
@@ -173,7 +175,8 @@ class TrainingSession:
             scaffold=scaffold,
             hooks=hooks,
             config=session_config,
-            restore=None if restore is None else lambda session: restore(session, scaffold.saver),
+            restore=restore,
+            complete=lambda: make_files(build_saver(training.graph, scaffold)),
         )
         self.session = self.hooked.session
         self.saver = scaffold.saver

@@ -9,7 +9,7 @@ from detcore.errors import InvalidModelError
 from detcore_estimator._checkpoint_files import ASSIGNMENTS
 from detcore_estimator._tf import tf1
 
-__all__ = ["VariableTransfer"]
+__all__ = ["VariableTransfer", "check_variables"]
 
 
 class VariableTransfer:
@@ -32,18 +32,12 @@ class VariableTransfer:
         self._through_files = through_files or any(
             graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS) for graph in (source, target)
         )
-        known = {variable.op.name: variable for variable in _variables(source)}
         wanted = _variables(target)
         self._through_files = self._through_files or not _can_be_fed(wanted)
         if self._through_files:
             return
-        missing = sorted(v.op.name for v in wanted if v.op.name not in known)
-        if missing:
-            raise InvalidModelError(
-                f"the model has variables that it does not have in training: {', '.join(missing)}."
-                "\nThey would have no trained values.\n"
-                "Make the same variables, under the same names, in every mode of the model_fn."
-            )
+        check_variables(source, target)
+        known = {variable.op.name: variable for variable in _variables(source)}
         self._pairs = [(known[v.op.name], v) for v in wanted]
 
     def copy(self, source_session: Any, source_saver: Any, target_session: Any, saver: Any) -> None:
@@ -71,6 +65,26 @@ class VariableTransfer:
             for (_, target), value in zip(self._pairs, values, strict=True)
         }
         target_session.run([target.initializer for _, target in self._pairs], feed_dict=feeds)
+
+
+def check_variables(source: Any, target: Any) -> None:
+    """Make sure that a graph has no variables that the training graph has not.
+
+    Args:
+        source: The training graph.
+        target: The other graph.
+
+    Raises:
+        InvalidModelError: If it has.
+    """
+    known = {variable.op.name for variable in _variables(source)}
+    missing = sorted({variable.op.name for variable in _variables(target)} - known)
+    if missing:
+        raise InvalidModelError(
+            f"the model has variables that it does not have in training: {', '.join(missing)}."
+            "\nThey would have no trained values.\n"
+            "Make the same variables, under the same names, in every mode of the model_fn."
+        )
 
 
 def _variables(graph: Any) -> list[Any]:

@@ -1,0 +1,154 @@
+"""Files that were made to do harm are refused, each with its own message; nothing is run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _determined import Trap, write_saved_model
+from forged_bundles import STRING, entry, header, write_bundle
+from test_checkpoint_files import write
+from test_load import write_ours
+
+from detcore.errors import InvalidCheckpointError, UnsafePathError
+from detcore_estimator._bundle_index import index_fault
+from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
+from detcore_estimator._load import load_estimator_from_checkpoint_path
+from detcore_estimator._tf import tf1
+
+DATA = struct.pack("<3f", 1, 2, 3)
+
+# What the index says of ``w``, a variable of three floats in a data file of 12 bytes.
+REFUSED_UNREAD: dict[str, tuple[dict[str, bytes], str]] = {
+    "10 GB": ({"w": entry([2_500_000_000], size=10**10)}, "12 bytes, .* need 10000000000"),
+    "shape overflows": ({"w": entry([2**40, 2**40], size=12)}, r"shape \[1099511627776, "),
+    "overflows, none": ({"w": entry([2**62, 2**62, 0], size=0)}, "which cannot be"),
+    "negative shape": ({"w": entry([-3], size=12)}, r"shape \[-3\]"),
+    "unknown size": ({"w": entry([-1], size=12)}, r"shape \[-1\]"),
+    "300 axes": ({"w": entry([1] * 300, size=4)}, "300 dimensions"),
+    "no such type": ({"w": entry([3], dtype=99, size=12)}, "type number 99"),
+    "negative size": ({"w": entry([3], size=-12)}, "-12 bytes from 0"),
+    "negative place": ({"w": entry([3], size=12, offset=-8)}, "12 bytes from -8"),
+    "no message": ({"w": b"\xff\xfe\xfd"}, "cannot be read"),
+}
+GOOD = entry([3], size=12, data=DATA)
+REFUSED_READING: dict[str, dict[str, bytes]] = {
+    "size of 10 GB": {"w": entry([3], size=10**10, data=DATA)},
+    "too small a size": {"w": entry([3], size=1, data=DATA)},
+    "far away": {"w": entry([3], size=12, offset=10**12, data=DATA)},
+    "text in a number's place": {"w": entry([3], dtype=STRING, size=12, data=DATA)},
+    "wrong checksum": {"w": entry([3], size=12, data=b"another")},
+    "a billion data files": {"": header(2**30), "w": GOOD},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_UNREAD)
+def test_an_index_that_lies_is_refused_before_tensorflow_reads_it(
+    tmp_path: Path, case: str
+) -> None:
+    entries, said = REFUSED_UNREAD[case]
+    write_bundle(tmp_path / "model.ckpt-2", entries, DATA)
+    with pytest.raises(InvalidCheckpointError, match=said):
+        find_tensorflow_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("case", REFUSED_READING)
+def test_a_tensor_that_lies_is_refused_when_it_is_read(tmp_path: Path, case: str) -> None:
+    write_bundle(tmp_path / "model.ckpt-2", REFUSED_READING[case], DATA)
+    with pytest.raises(InvalidCheckpointError, match="cannot be read from") as refused:
+        restore(tmp_path)
+    assert "Graph execution error" not in str(refused.value)
+
+
+def restore(folder: Path) -> list[float]:
+    prefix = find_tensorflow_checkpoint(folder)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        variable = tf1.get_variable("w", shape=(3,))
+        restore_variables(tf1.train.Saver(), session, prefix)
+        values: list[float] = session.run(variable).tolist()
+        return values
+
+
+def test_a_forged_index_that_is_true_is_read(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "model.ckpt-2", {"w": entry([3], size=12, data=DATA)}, DATA)
+    assert restore(tmp_path) == [1.0, 2.0, 3.0]
+
+
+def test_indexes_of_tensorflow_have_no_fault(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    assert index_fault(tmp_path / "model.ckpt-3.index") is None
+    content = (tmp_path / "model.ckpt-3.index").read_bytes()
+    for size in range(len(content)):
+        (tmp_path / "cut").write_bytes(content[:size])
+        assert index_fault(tmp_path / "cut") is not None
+
+
+def test_pickles_in_the_place_of_files_are_not_loaded(tmp_path: Path) -> None:
+    told = tmp_path / "pickle-was-loaded"
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for name in ("model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001", "checkpoint"):
+        (folder / name).write_bytes(pickle.dumps(Trap(told)))
+    with pytest.raises(InvalidCheckpointError, match="not the index of a checkpoint"):
+        find_tensorflow_checkpoint(folder)
+    assert not told.exists()
+
+
+def test_a_state_file_with_dots_leads_nowhere(tmp_path: Path) -> None:
+    write(tmp_path / "secret", 9, 9.0)
+    folder = tmp_path / "checkpoint"
+    write(folder, 2, 2.0)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "../secret/model.ckpt-9"\n')
+    assert find_tensorflow_checkpoint(folder) == folder / "model.ckpt-2"
+    for path in folder.glob("model.ckpt-*"):
+        path.unlink()
+    with pytest.raises(InvalidCheckpointError, match="holds no TensorFlow checkpoint"):
+        find_tensorflow_checkpoint(folder)
+
+
+SAVED_MODEL_CASES: dict[str, tuple[str, bytes, str]] = {
+    "garbage": ("saved_model.pb", b"\x00\xff" * 50, "damaged"),
+    "text": ("saved_model.pb", b"not a model at all", "damaged|no graph with the tags"),
+    "nothing": ("saved_model.pb", b"", "no graph with the tags"),
+    "variables of nothing": ("variables/variables.index", b"junk", "not the index"),
+}
+
+
+@pytest.mark.parametrize("case", SAVED_MODEL_CASES)
+def test_saved_models_that_are_none(tmp_path: Path, case: str) -> None:
+    name, content, said = SAVED_MODEL_CASES[case]
+    folder = write_ours(tmp_path / "c", "serving")
+    (folder / "serving" / "1700000000" / name).write_bytes(content)
+    with pytest.raises(InvalidCheckpointError, match=said):
+        load_estimator_from_checkpoint_path(folder)
+
+
+def test_a_saved_model_whose_variables_have_absurd_shapes(tmp_path: Path) -> None:
+    folder = write_ours(tmp_path / "c")
+    export = folder / "serving" / "1"
+    write_saved_model(export)
+    write_bundle(export / "variables" / "variables", {"w": entry([-1], size=12)}, DATA)
+    with pytest.raises(InvalidCheckpointError, match=r"shape \[-1\]"):
+        load_estimator_from_checkpoint_path(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '"text"', json.dumps({"framework": ["x"]})])
+def test_descriptions_of_another_form(tmp_path: Path, content: Any) -> None:
+    folder = write_ours(tmp_path / "c", "serving")
+    (folder / "trial.json").write_text(content)
+    with pytest.raises(InvalidCheckpointError, match=r"damaged|not of an EstimatorTrial"):
+        load_estimator_from_checkpoint_path(folder)
+
+
+def test_a_link_to_a_file_of_the_system(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write(folder, 2)
+    path = folder / "model.ckpt-2.data-00000-of-00001"
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+    with pytest.raises(UnsafePathError, match="outside of the checkpoint"):
+        find_tensorflow_checkpoint(folder)

@@ -1,0 +1,119 @@
+"""Killed around and within saves, written behind the training or not, a trial loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_run import MODEL_DIR, config, folder_of, variables_of
+from toy_command import Detcore
+
+BATCHES = 30
+_TRIES = 8
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """The variables at the end of a run that nobody ended."""
+    detcore = Detcore(tmp_path_factory.mktemp("straight"))
+    straight = detcore("run", heavy(detcore, True), MODEL_DIR, "--json", timeout_s=300)
+    assert straight.code == 0, straight.stderr
+    return variables_of(folder_of(detcore, straight.summary))
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
+    command = Detcore(tmp_path)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def heavy(detcore: Detcore, is_async: bool) -> Path:
+    return config(
+        detcore,
+        "Heavy",
+        BATCHES,
+        scheduling_unit=5,
+        min_validation_period={"batches": BATCHES},
+        min_checkpoint_period={"batches": 5},
+        checkpoint_async=is_async,
+    )
+
+
+def half_written(detcore: Detcore) -> list[Path]:
+    """Checkpoints with files of TensorFlow's, and without a manifest."""
+    return [
+        folder
+        for folder in (detcore.home / "checkpoints").glob("*")
+        if not (folder / "manifest.json").exists()
+        and any(".ckpt" in path.name for path in folder.rglob("*"))
+    ]
+
+
+def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
+    """Kill the command started last, right after a commit or in the middle of a save.
+
+    Returns:
+        Whether it was at that moment.
+    """
+    process = detcore.started[-1]
+    before = len(detcore.committed())
+    if in_a_write:
+        detcore.wait_for(lambda: len(detcore.committed()) > before, 200)
+        caught = detcore.wait_for(lambda: half_written(detcore), 200)
+    else:
+        detcore.wait_for(lambda: len(detcore.committed()) > before, 200)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    time.sleep(0.5)  # the worker ends by itself, once it sees that the command has
+    return not in_a_write or any(folder in half_written(detcore) for folder in caught)
+
+
+@pytest.mark.parametrize("in_a_write", [False, True], ids=["after a commit", "in a write"])
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_killed_around_a_save_it_ends_bit_identical(
+    detcore: Detcore, expected: dict[str, np.ndarray], is_async: bool, in_a_write: bool
+) -> None:
+    assert expected["ballast"].any()
+
+    process = detcore.start("run", heavy(detcore, is_async), MODEL_DIR)
+    for _ in range(_TRIES):
+        was_there = kill(detcore, in_a_write=in_a_write)
+        process = detcore.start("run", "--resume", 1, "--json")
+        if was_there:
+            break
+    else:
+        raise AssertionError(f"none of {_TRIES} kills was in the middle of a save")
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+
+    resumed = variables_of(folder_of(detcore, json.loads(stdout.splitlines()[-1])))
+    assert resumed.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
+    assert half_written(detcore) == []
+    checked = detcore("checkpoint", "verify", "--all")
+    assert checked.code == 0, checked.stdout + checked.stderr
+
+
+def test_the_manifest_names_the_tensors(detcore: Detcore) -> None:
+    finished = detcore("run", config(detcore, "Repeated", 5), MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stderr
+    folder = folder_of(detcore, finished.summary)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    named = {each["name"]: each for each in manifest["tensors"]}
+    variables = variables_of(folder)
+    assert set(variables) <= set(named)
+    for name, value in variables.items():
+        assert named[name]["shape"] == list(value.shape)
+        assert named[name]["dtype"] == value.dtype.name
+        assert named[name]["file"] in manifest["files"]

@@ -1,0 +1,394 @@
+"""A snapshot that is written later holds, bit for bit, what a saver would have written then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorflow.python.training.saver import BulkSaverBuilder
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+
+from detcore.errors import ContextStateError
+from detcore_estimator._saver_graph import read_saver
+from detcore_estimator._saving import ModelFiles
+from detcore_estimator._snapshot import SnapshotOps, can_be_copied
+from detcore_estimator._tf import tf, tf1
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: tf1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf1.train.AdamOptimizer(0.1),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(0.1),
+}
+
+
+class Model:
+    """A graph with a training step, its saver, and a session.
+
+    Args:
+        build: Makes variables and returns the operation of a step, and a saver or None.
+    """
+
+    def __init__(self, build: Callable[[], tuple[Any, Any]], config: Any = None) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf1.set_random_seed(4)
+            step, saver = build()
+            self.saver = saver or tf1.train.Saver(sharded=True)
+            self.files = ModelFiles(self.graph, self.saver, None, None)
+            first = tf1.variables_initializer(tf1.trainable_variables())
+            init = [tf1.global_variables_initializer(), tf1.tables_initializer()]
+        self.graph.finalize()
+        self.session = tf1.Session(graph=self.graph, config=config)
+        # Averages begin with values of variables that must be there, whatever runs first.
+        self.session.run(first)
+        self.session.run(init)
+        self._step = self.session.make_callable(step)
+
+    def train(self, count: int) -> None:
+        for _ in range(count):
+            self._step()
+
+    def snapshot(self, folder: Path) -> Callable[[], None]:
+        """Make the folder and a snapshot, and return what writes it."""
+        folder.mkdir()
+        with self.graph.as_default():
+            return self.files.snapshot(self.session, folder, 7)
+
+    def save(self, folder: Path) -> dict[str, bytes]:
+        """Let TensorFlow save, and return the files."""
+        folder.mkdir()
+        path = str(folder / "model.ckpt-7")
+        with self.graph.as_default():
+            self.saver.save(self.session, path, write_meta_graph=False, write_state=False)
+        return contents(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files with tensors of a folder."""
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if ".ckpt" in p.name}
+
+
+def without_meta(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not name.endswith(".meta")}
+
+
+def tensors_in(folder: Path) -> dict[str, Any]:
+    reader = tf.train.load_checkpoint(str(folder / "model.ckpt-7"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def embeddings(optimizer: str, *, use_resource: bool) -> Callable[[], tuple[Any, Any]]:
+    """Sparse and dense gradients, parts of variables, a moving mean, averages, many types."""
+
+    def build() -> tuple[Any, Any]:
+        with tf1.variable_scope("", use_resource=use_resource):
+            count = tf1.train.create_global_step()
+            table = tf1.get_variable("table", [50, 6])
+            parts = tf1.get_variable("parts", [30, 6], partitioner=tf1.fixed_size_partitioner(3))
+            mean = tf1.get_variable("bn/moving_mean", [6], trainable=False)
+            kernel = tf1.get_variable("kernel", [6, 400])
+            ids = tf.cast([count, count * 7 + 1, count * 3], tf.int32)
+            seen = tf.nn.embedding_lookup(table, ids % 50)
+            seen += tf.nn.embedding_lookup(parts, ids % 30)
+            loss = tf.reduce_sum((seen - mean) @ kernel)
+            train = OPTIMIZERS[optimizer]().minimize(loss, global_step=count)
+            averages = tf1.train.ExponentialMovingAverage(0.9, zero_debias=False)
+            with tf1.control_dependencies([train]):
+                moved = tf1.assign_sub(mean, 0.1 * (mean - tf.reduce_mean(seen, axis=0)))
+                average = averages.apply([kernel])
+            return tf.group(moved, average, *changes_of_all_types()), None
+
+    return build
+
+
+def changes_of_all_types() -> list[Any]:
+    """Variables of many types that change by operations of many kinds."""
+    changes = []
+    for name in ("int64", "uint8", "float16", "bfloat16", "float64", "complex64"):
+        kind = tf.as_dtype(name)
+        variable = tf1.get_variable(name, initializer=tf.cast([1, 2, 3], kind), trainable=False)
+        changes.append(tf1.assign(variable, variable + tf.cast(1, kind)))
+    flag = tf1.get_variable("flag", initializer=tf.constant([True, False]), trainable=False)
+    changes.append(tf1.assign(flag, tf.logical_not(flag)))
+    words = tf1.get_variable("words", initializer=tf.constant([b"a", b"bb"]), trainable=False)
+    longer = tf.strings.substr(tf.strings.join([words, words[::-1]]), 0, 40)
+    changes.append(tf1.assign(words, longer))
+    rows = tf1.get_variable("rows", initializer=tf.zeros([4, 3]), trainable=False)
+    more = tf1.get_variable("more", initializer=tf.zeros([4]), trainable=False)
+    changes += [
+        tf1.scatter_add(rows, [1, 2], tf.ones([2, 3])),
+        tf1.scatter_nd_add(more, [[0], [3]], tf.ones([2])),
+        tf1.assign_add(tf1.get_variable("n", initializer=0, trainable=False), 3),
+    ]
+    return changes
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equals_what_the_saver_writes_at_that_moment(
+    tmp_path: Path, optimizer: str, use_resource: bool
+) -> None:
+    model = Model(embeddings(optimizer, use_resource=use_resource))
+    dice = random.Random(f"{optimizer} {use_resource}")
+    for number in range(3):
+        model.train(dice.randint(1, 9))
+        expected = model.save(tmp_path / f"saved-{number}")
+        folder = tmp_path / f"copied-{number}"
+        write = model.snapshot(folder)
+        assert list(folder.iterdir()) == []
+        model.train(dice.randint(1, 9))
+        write()
+        written = contents(folder)
+        assert sorted(written) == sorted([*expected, "model.ckpt-7.meta"])
+        assert without_meta(written) == expected
+        later = model.save(tmp_path / f"later-{number}")
+        assert later != expected  # training did go on
+    assert "table" in tensors_in(tmp_path / "copied-0")
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_a_write_at_once_and_the_names_of_the_tensors(tmp_path: Path, use_resource: bool) -> None:
+    model = Model(embeddings("adam", use_resource=use_resource))
+    model.train(3)
+    expected = model.save(tmp_path / "saved")
+    (tmp_path / "written").mkdir()
+    model.files.write(model.session, tmp_path / "written", 7)
+    assert without_meta(contents(tmp_path / "written")) == expected
+    check_tensors(model, tmp_path / "written")
+
+
+def check_tensors(model: Model, folder: Path) -> None:
+    """Compare what is told of the tensors with what is in the files."""
+    reader = tf.train.load_checkpoint(str(folder / "model.ckpt-7"))
+    types = reader.get_variable_to_dtype_map()
+    shapes = reader.get_variable_to_shape_map()
+    told = model.files.tensors()
+    assert {info.name for info in told} == set(shapes)
+    for info in told:
+        assert list(info.shape) == shapes[info.name]
+        assert info.dtype == tf.as_dtype(types[info.name]).name
+        assert (folder / info.file).exists()
+
+
+# -- savers of other forms -------------------------------------------------------------------------
+
+
+def two_variables() -> tuple[list[Any], Any]:
+    first = tf1.get_variable("first", initializer=tf.ones([3, 2]))
+    second = tf1.get_variable("second", initializer=tf.range(4.0))
+    return [first, second], tf.group(tf1.assign_add(first, first), tf1.assign_add(second, second))
+
+
+def whole() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    return step, tf1.train.Saver(variables)
+
+
+def other_names() -> tuple[Any, Any]:
+    (first, second), step = two_variables()
+    return step, tf1.train.Saver({"a/b": second, "second": first})
+
+
+def one_by_one() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    return step, tf1.train.Saver(variables, restore_sequentially=True)
+
+
+def on_two_devices(**arguments: Any) -> tuple[Any, Any]:
+    with tf.device("/cpu:1"):
+        third = tf1.get_variable("third", initializer=tf.zeros([5]))
+        step = tf1.assign_add(third, tf.ones([5]))
+    _, other = two_variables()
+    return tf.group(step, other), tf1.train.Saver(sharded=True, **arguments)
+
+
+class Doubled(SaveableObject):  # type: ignore[misc]  # TensorFlow has no types
+    """Saves twice a variable's value: a tensor that is computed."""
+
+    def __init__(self, variable: Any) -> None:
+        self._variable = variable
+        spec = SaveSpec(variable * 2.0, "", "doubled")
+        super().__init__(variable * 2.0, [spec], "doubled")
+
+    def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
+        return self._variable.assign(restored_tensors[0] / 2.0)
+
+
+def computed() -> tuple[Any, Any]:
+    (first, second), step = two_variables()
+    return step, tf1.train.Saver([Doubled(first), second])
+
+
+def with_a_table() -> tuple[Any, Any]:
+    (first, second), step = two_variables()
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    key = tf.strings.as_string(second[1])
+    step = tf.group(step, table.insert(key, tf.cast(second[1], tf.int64)))
+    return step, tf1.train.Saver([first, second, table])
+
+
+COPIED: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "whole": whole,
+    "other names": other_names,
+    "one by one": one_by_one,
+    "two devices": on_two_devices,
+    "computed": computed,
+    "table": with_a_table,
+}
+TWO_DEVICES = tf1.ConfigProto(device_count={"CPU": 2})
+
+
+@pytest.mark.parametrize("form", COPIED)
+def test_savers_of_many_forms_are_copied(tmp_path: Path, form: str) -> None:
+    model = Model(COPIED[form], TWO_DEVICES)
+    model.train(2)
+    expected = model.save(tmp_path / "saved")
+    write = model.snapshot(tmp_path / "copied")
+    assert contents(tmp_path / "copied") == {}
+    model.train(3)
+    write()
+    assert without_meta(contents(tmp_path / "copied")) == expected
+    assert (len(expected) == 3) == (form == "two devices")
+    check_tensors(model, tmp_path / "copied")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_v1_format_is_written_as_v2_which_tensorflow_reads_as_well(
+    tmp_path: Path, devices: int
+) -> None:
+    def build() -> tuple[Any, Any]:
+        if devices == 2:
+            return on_two_devices(write_version=tf1.train.SaverDef.V1)
+        variables, step = two_variables()
+        return step, tf1.train.Saver(variables, write_version=tf1.train.SaverDef.V1)
+
+    model = Model(build, TWO_DEVICES)
+    model.train(2)
+    values = model.session.run(model.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
+    write = model.snapshot(tmp_path / "copied")
+    model.train(3)
+    write()
+    check_tensors(model, tmp_path / "copied")
+    model.files.read(model.session, tmp_path / "copied")
+    restored = model.session.run(model.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
+    for value, expected in zip(restored, values, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+class OwnSave(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
+    """Does more than its graph."""
+
+    def save(self, *args: Any, **kwargs: Any) -> Any:
+        path = super().save(*args, **kwargs)
+        Path(f"{path}.note").write_text("saved by the user's class")
+        return path
+
+
+class Telling(BulkSaverBuilder):  # type: ignore[misc]  # TensorFlow has no types
+    """Adds an operation to the saving that a copy would leave out."""
+
+    def save_op(self, filename_tensor: Any, saveables: Any) -> Any:
+        told = tf1.py_func(lambda: np.int64(0), [], tf.int64)
+        with tf1.control_dependencies([told]):
+            return super().save_op(filename_tensor, saveables)
+
+
+def own_class() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    return step, OwnSave(variables)
+
+
+def own_builder() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    return step, tf1.train.Saver(variables, builder=Telling())
+
+
+def quantized() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    values = tf.bitcast(tf.constant([1, 2], tf.int8), tf.qint8)
+    small = tf1.get_variable("small", initializer=values, trainable=False)
+    return step, tf1.train.Saver([*variables, small])
+
+
+@pytest.mark.parametrize("build", [own_class, own_builder, quantized])
+def test_what_cannot_be_copied_is_written_at_once(
+    tmp_path: Path, build: Callable[[], tuple[Any, Any]]
+) -> None:
+    model = Model(build)
+    plan = read_saver(model.graph, model.saver)
+    assert plan is None or not can_be_copied(plan)
+    model.train(2)
+    expected = model.save(tmp_path / "saved")
+    write = model.snapshot(tmp_path / "copied")
+    assert contents(tmp_path / "copied") == expected
+    check_tensors(model, tmp_path / "copied")
+    model.train(3)
+    write()
+    assert without_meta(contents(tmp_path / "copied")) == expected
+    assert (tmp_path / "copied" / "checkpoint").exists()
+
+
+# -- the life of a copy ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copies() -> Iterator[tuple[Any, SnapshotOps, Any]]:
+    """A session, its snapshots, and the number of copies that wait in it."""
+    with tf.Graph().as_default() as graph:
+        _step, saver = on_two_devices()
+        plan = read_saver(graph, saver)
+        assert plan is not None
+        operations = SnapshotOps(graph, {"a": plan})
+        places = [op for op in graph.get_operations() if op.type == "MapStage"]
+        waiting = [
+            tf.raw_ops.MapSize(
+                dtypes=list(op.get_attr("dtypes")), shared_name=op.get_attr("shared_name")
+            )
+            for op in places
+        ]
+        assert len(places) == 2
+        with tf1.Session(config=TWO_DEVICES) as session:
+            session.run(tf1.global_variables_initializer())
+            yield session, operations, tf.add_n(waiting)
+
+
+def test_a_copy_is_written_once(tmp_path: Path, copies: Any) -> None:
+    session, operations, waiting = copies
+    snapshot = operations.take(session)
+    assert session.run(waiting) == 2
+    snapshot.write({"a": str(tmp_path / "model.ckpt-7")})
+    assert session.run(waiting) == 0
+    with pytest.raises(ContextStateError, match="it was written"):
+        snapshot.write({"a": str(tmp_path / "again")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.ckpt-7.data-00000-of-00002",
+        "model.ckpt-7.data-00001-of-00002",
+        "model.ckpt-7.index",
+    ]
+
+
+def test_a_copy_that_was_never_written_makes_room_for_the_next(tmp_path: Path, copies: Any) -> None:
+    session, operations, waiting = copies
+    first = operations.take(session)
+    second = operations.take(session)
+    assert session.run(waiting) == 2
+    with pytest.raises(ContextStateError, match="a later one was made"):
+        first.write({"a": str(tmp_path / "first")})
+    second.write({"a": str(tmp_path / "second")})
+    assert session.run(waiting) == 0
+
+
+def test_a_write_that_fails_leaves_no_copy_behind(tmp_path: Path, copies: Any) -> None:
+    session, operations, waiting = copies
+    (tmp_path / "file").write_text("no folder")
+    snapshot = operations.take(session)
+    with pytest.raises(tf.errors.OpError):
+        snapshot.write({"a": str(tmp_path / "file" / "model.ckpt-7")})
+    assert session.run(waiting) == 0
+    operations.take(session).write({"a": str(tmp_path / "good")})
+    assert (tmp_path / "good.index").exists()
