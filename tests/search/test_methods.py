@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation import SPACE, Simulation, closed, created, setup
+from search_simulation import SPACE, Simulation, asha, closed, created, setup
 
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchSetup
@@ -16,19 +16,6 @@ from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_bracket
 from detcore.search._halving import rung_lengths
 from detcore.search._sampling import grid_points, sample, seed_of_trial
 from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
-
-ASHA: dict[str, Any] = {
-    "mode": "standard",
-    "divisor": 4.0,
-    "max_rungs": 5,
-    "bracket_rungs": [],
-    "max_concurrent_trials": 16,
-    "stop_once": False,
-}
-
-
-def asha(max_length: int = 1024, **settings: Any) -> SearchSetup:
-    return setup(max_length, **{**ASHA, "max_trials": 100, **settings})
 
 
 def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:

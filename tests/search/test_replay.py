@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulation import SPACE, Simulation, created, setup
-from test_methods import asha
+from search_simulation import SPACE, Simulation, asha, created, setup
 
 from detcore.errors import SearchError
 from detcore.search import (

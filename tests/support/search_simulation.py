@@ -43,6 +43,20 @@ def setup(
     )
 
 
+ASHA: dict[str, Any] = {
+    "mode": "standard",
+    "divisor": 4.0,
+    "max_rungs": 5,
+    "bracket_rungs": [],
+    "max_concurrent_trials": 16,
+    "stop_once": False,
+}
+
+
+def asha(max_length: int = 1024, **settings: Any) -> SearchSetup:
+    return setup(max_length, **{**ASHA, "max_trials": 100, **settings})
+
+
 class Simulation:
     """Trials that report in a random order, and sometimes fail.
 
