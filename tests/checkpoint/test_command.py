@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from detcore import core
 from detcore.cli import main
+from detcore.types import TensorInfo
 
 
 @pytest.fixture
@@ -84,6 +85,45 @@ def test_describe(run: Any, uuids: list[str], home: Path) -> None:
     assert run("describe", uuids[2]).exit_code == 0  # what was recorded of a deleted one stays
 
 
+def test_describe_shows_tensors(run: Any, home: Path) -> None:
+    few = [TensorInfo("dense/kernel", (3, 4), "float32", "w"), TensorInfo("step", (), "int64", "w")]
+    many = [TensorInfo(f"layer-{index}", (index,), "float32", "w") for index in range(100)]
+    odd = [TensorInfo("\x1b[2Jw", (1,) * 20, "float32", "w")]
+    uuids = []
+    with core.init() as context:
+        for tensors in (few, many, odd):
+            checkpoint = context.checkpoint
+            with checkpoint.store_path({"steps_completed": 1}, tensors=tensors) as (path, uuid):
+                (path / "w").write_bytes(b"w")
+            uuids.append(uuid)
+    shown = run("describe", uuids[0]).stdout
+    assert "tensors\nname" in shown
+    assert "dense/kernel  (3, 4)  float32  w" in shown
+    assert "step          ()      int64    w" in shown
+    shown = run("describe", uuids[1]).stdout
+    assert "layer-39 " in shown
+    assert "layer-40 " not in shown
+    assert shown.endswith("and 60 more: --json shows all\n")
+    plain = json.loads(run("describe", uuids[1], "--json").stdout)["tensors"]
+    assert len(plain) == 100
+    assert plain[99] == {"name": "layer-99", "shape": [99], "dtype": "float32", "file": "w"}
+    shown = run("describe", uuids[2]).stdout
+    assert "\x1b" not in shown
+    assert r"'\x1b[2Jw'  (1, 1, 1, 1, 1, 1, 1, 1, ...)" in shown
+
+
+@pytest.mark.parametrize("uuid", ["../../etc", "/etc/passwd", "%", "_", "*", "..", "\x1b[2J"])
+def test_a_uuid_that_is_a_path_or_a_pattern(
+    run: Any, uuids: list[str], home: Path, uuid: str, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for command in (["describe"], ["download"], ["verify"], ["repair"], ["delete", "--yes"]):
+        result = run(*command, uuid)
+        assert result.exit_code == 1
+        assert "no checkpoint" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_prefixes(run: Any, uuids: list[str]) -> None:
     result = run("describe", "zzz")
     assert result.exit_code == 1
@@ -140,7 +180,7 @@ def test_a_storage_that_is_away_is_a_fault(run: Any, home: Path, folder: Path) -
     shutil.rmtree(root)
     result = run("verify", "--all")
     assert result.exit_code == 1
-    assert "manifest.json: no committed checkpoint" in result.stdout
+    assert "is not there" in result.stdout
 
 
 def test_delete(run: Any, uuids: list[str], home: Path) -> None:

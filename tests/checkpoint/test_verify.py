@@ -1,9 +1,8 @@
-"""Every change to a committed checkpoint is found, and the file named."""
+"""What is said of damage. That all of it is found, on every back end: tests/storage."""
 
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,63 +12,6 @@ from detcore.checkpoint import Fault, verify_checkpoint
 from detcore.errors import CheckpointCorruptError
 
 META = {"steps_completed": 3, "loss": 0.25, "text": "some words"}
-
-
-def flip(root: Path, dice: random.Random) -> set[str]:
-    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size])
-    data = bytearray(path.read_bytes())
-    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-    path.write_bytes(data)
-    return {path.relative_to(root).as_posix()}
-
-
-def truncate(root: Path, dice: random.Random) -> set[str]:
-    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size])
-    os.truncate(path, dice.randrange(path.stat().st_size))
-    return {path.relative_to(root).as_posix()}
-
-
-def remove(root: Path, dice: random.Random) -> set[str]:
-    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file()])
-    path.unlink()
-    return {path.relative_to(root).as_posix()}
-
-
-def swap(root: Path, dice: random.Random) -> set[str]:
-    """Swap two files of one size."""
-    first, second = root / "part-0", root / "sub" / "part-1"
-    first.rename(root / "x")
-    second.rename(first)
-    (root / "x").rename(second)
-    return {"part-0", "sub/part-1"}
-
-
-def add(root: Path, dice: random.Random) -> set[str]:
-    name = dice.choice(["new", "sub/new", "manifest.json.bak", "deep/er/new"])
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_bytes(b"x" * dice.randrange(3))
-    return {name}
-
-
-def grow(root: Path, dice: random.Random) -> set[str]:
-    path = dice.choice([p for p in sorted(root.rglob("*")) if p.is_file() and p.suffix != ".json"])
-    with path.open("ab") as file:
-        file.write(b"\0")
-    return {path.relative_to(root).as_posix()}
-
-
-def replace_by_link(root: Path, dice: random.Random) -> set[str]:
-    (root / "part-0").unlink()
-    (root / "part-0").symlink_to("absent")
-    return {"part-0"}
-
-
-def remove_folder(root: Path, dice: random.Random) -> set[str]:
-    (root / "empty").rmdir()
-    return {"empty/"}
-
-
-MUTATIONS = [flip, flip, flip, truncate, remove, swap, add, grow, replace_by_link, remove_folder]
 
 
 @pytest.fixture
@@ -82,33 +24,6 @@ def source(tmp_path: Path) -> Path:
     (root / "large").write_bytes(os.urandom(600_000))
     (root / "none").write_bytes(b"")
     return root
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_a_seeded_change_is_found_and_named(local_desk: Any, source: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    uuid = local_desk.context.upload(source, META)
-    assert verify_checkpoint(local_desk.storage, uuid) == []
-    changed = MUTATIONS[seed % len(MUTATIONS)](local_desk.storage.root / uuid, dice)
-    faults = verify_checkpoint(local_desk.storage, uuid)
-    assert {fault.name for fault in faults} == changed
-
-
-@pytest.mark.parametrize("seed", range(0, 20, 2))
-def test_what_is_read_is_checked(local_desk: Any, source: Path, tmp_path: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    uuid = local_desk.context.upload(source, META)
-    mutate = [flip, truncate, remove, swap, grow][seed // 2 % 5]
-    changed = mutate(local_desk.storage.root / uuid, dice)
-    if "manifest.json" in changed:
-        message = "manifest.json|no committed checkpoint"
-    else:
-        message = f"is damaged: ({'|'.join(sorted(changed))}): "
-    with pytest.raises(Exception, match=message):
-        local_desk.context.download(uuid, tmp_path / "back")
-    with pytest.raises(Exception, match=message):
-        local_desk.context.restore_path(uuid).__enter__()
-    assert not (tmp_path / "back").exists()
 
 
 def test_faults_outside_of_a_selection_do_not_matter(
@@ -156,7 +71,7 @@ def test_a_manifest_of_another_checkpoint_is_refused(local_desk: Any, source: Pa
     second = local_desk.context.upload(source, META)
     root = local_desk.storage.root
     (root / second / "manifest.json").write_bytes((root / first / "manifest.json").read_bytes())
-    with pytest.raises(CheckpointCorruptError, match=f"it belongs to checkpoint {first}"):
+    with pytest.raises(CheckpointCorruptError, match=f"it belongs to checkpoint '{first}'"):
         local_desk.context.get_metadata(second)
 
 

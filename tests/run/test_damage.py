@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoint_damage import CONTENT, MANIFEST
 from toy_command import MODEL_DIR, Detcore
 
 
@@ -14,9 +16,9 @@ def newest_first(detcore: Detcore) -> list[Path]:
     return [path.parent for path in paths]
 
 
-def interrupted_run(detcore: Detcore) -> list[Path]:
+def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
     """Train 20 of 40 batches, with a checkpoint every 10; the newest first."""
-    config = detcore.config(searcher__max_length={"batches": 20})
+    config = detcore.config(searcher__max_length={"batches": 20}, **changes)
     assert detcore("run", config, MODEL_DIR).code == 0
     checkpoints = newest_first(detcore)
     assert len(checkpoints) >= 2
@@ -35,18 +37,33 @@ def interrupted_run(detcore: Detcore) -> list[Path]:
     return checkpoints
 
 
-@pytest.mark.parametrize("damage", ["flip", "manifest", "all gone"])
+def change(path: Path, how: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(how(path.read_bytes()))
+
+
+def link_out(path: Path) -> None:
+    moved = path.rename(path.parents[1] / path.name)
+    path.symlink_to(moved)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flip": lambda folder: change(folder / "toy.json", CONTENT["middle bit"]),
+    "cut": lambda folder: change(folder / "toy.json", CONTENT["cut by one byte"]),
+    "file gone": lambda folder: (folder / "toy.json").unlink(),
+    "link": lambda folder: link_out(folder / "toy.json"),
+    "manifest changed": lambda folder: change(
+        folder / "manifest.json", MANIFEST["another digest"][0]
+    ),
+    "manifest cut": lambda folder: change(folder / "manifest.json", MANIFEST["cut to half"][0]),
+    "manifest gone": lambda folder: (folder / "manifest.json").unlink(),
+    "all gone": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) -> None:
     newest, before, *_ = interrupted_run(detcore)
-    state = newest / "toy.json"
-    if damage == "flip":
-        data = bytearray(state.read_bytes())
-        data[len(data) // 2] ^= 1
-        state.write_bytes(data)
-    elif damage == "manifest":
-        (newest / "manifest.json").write_text("{}")
-    else:
-        shutil.rmtree(newest)
+    DAMAGES[damage](newest)
 
     finished = detcore("run", "--resume", 1)
     assert finished.code == 0, finished.stdout + finished.stderr
@@ -58,6 +75,20 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
     repaired = detcore("checkpoint", "repair", newest.name)
     assert repaired.code == 1
     assert "damaged" in repaired.stdout
+
+
+def test_two_damaged_in_a_row(detcore: Detcore) -> None:
+    newest, second, third, *_ = interrupted_run(detcore, min_checkpoint_period={"batches": 5})
+    DAMAGES["manifest cut"](newest)
+    DAMAGES["file gone"](second)
+    finished = detcore("run", "--resume", 1)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    said = [line for line in finished.stdout.splitlines() if "Going on from the one before" in line]
+    assert len(said) == 2, finished.stdout
+    assert newest.name in said[0]
+    assert second.name in said[0].partition("Going on")[2]
+    assert f"checkpoint {second.name}" in said[1]
+    assert third.name in said[1].partition("Going on")[2]
 
 
 def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore: Detcore) -> None:

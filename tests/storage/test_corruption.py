@@ -2,119 +2,99 @@
 
 from __future__ import annotations
 
-import datetime
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from checkpoint_damage import DAMAGES, check_damage, check_whole, save
 
-from detcore.checkpoint._download import download_checkpoint
-from detcore.checkpoint._manifest import Manifest, encode_manifest
-from detcore.checkpoint._verify import verify_checkpoint
-from detcore.errors import CheckpointCorruptError
-from detcore.storage import StorageBackend
+from detcore.checkpoint import verify_checkpoint
+from detcore.storage import FileDigest, LocalStorage, StorageBackend
 
-UUID = "0d7e9a34-4ad4-4e7e-9f8c-0123456789ab"
-FILES = {"a/weights": 70_000, "a/optimizer": 70_000, "state": 33, "empty": 0, "large": 9_000_000}
+ANYWHERE = {damage.name: damage for damage in DAMAGES if not damage.in_folder}
+IN_FOLDER = {damage.name: damage for damage in DAMAGES if damage.in_folder}
 FLIPS = 40
 
 
-@pytest.fixture
-def committed(storage: StorageBackend, tmp_path: Path) -> dict[str, bytes]:
-    """A checkpoint; gives what is in it."""
-    chooser = random.Random(3)
-    contents = {name: chooser.randbytes(size) for name, size in FILES.items()}
-    pairs = []
-    for name, content in contents.items():
-        path = tmp_path / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        pairs.append((path, f"{UUID}/{name}"))
-    digests = storage.put_tree(pairs)
-    manifest = Manifest(
-        uuid=UUID,
-        steps_completed=1,
-        metadata={"steps_completed": 1},
-        created=datetime.datetime.now(datetime.timezone.utc),
-        files={key[len(UUID) + 1 :]: digest for key, digest in digests.items()},
-    )
-    storage.create(f"{UUID}/manifest.json", encode_manifest(manifest))
-    assert verify_checkpoint(storage, UUID) == []
-    return contents
+def test_the_corpus_is_as_large_as_was_promised() -> None:
+    assert len(ANYWHERE) + len(IN_FOLDER) == len(DAMAGES)
+    assert len(ANYWHERE) >= 40
 
 
-def faulty(storage: StorageBackend) -> set[str]:
-    return {fault.name for fault in verify_checkpoint(storage, UUID)}
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_damage_is_found_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:
+    saved = save(storage, tmp_path / "to" / "source", large=ANYWHERE[name].large)
+    check_damage(saved, ANYWHERE[name], tmp_path / "to")
 
 
-def test_all_damage_is_found_and_named(
-    storage: StorageBackend, committed: dict[str, bytes], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", IN_FOLDER)
+def test_damage_that_a_folder_can_have(tmp_path: Path, name: str) -> None:
+    saved = save(LocalStorage(tmp_path / "root"), tmp_path / "to" / "source")
+    check_damage(saved, IN_FOLDER[name], tmp_path / "to")
+
+
+def test_what_is_whole_is_handed_out(storage: StorageBackend, tmp_path: Path) -> None:
+    check_whole(save(storage, tmp_path / "to" / "source", large=True), tmp_path / "to")
+
+
+def test_forty_bit_flips(storage: StorageBackend, tmp_path: Path) -> None:
+    saved = save(storage, tmp_path / "source")
     chooser = random.Random(4)
-    small = [name for name, size in FILES.items() if 0 < size < 100_000]
-    for attempt in range(FLIPS):
-        # The large file is stored anew each time: a few of it will do.
-        name = "large" if attempt < 3 else chooser.choice(small)
-        data = bytearray(committed[name])
-        data[chooser.randrange(len(data))] ^= 1 << chooser.randrange(8)
-        storage.replace(f"{UUID}/{name}", bytes(data))
-        assert faulty(storage) == {name}
-        if attempt % 10 == 0:
-            with pytest.raises(CheckpointCorruptError, match=name):
-                download_checkpoint(storage, UUID, tmp_path / "out")
-            assert not (tmp_path / "out").exists()
-        storage.replace(f"{UUID}/{name}", committed[name])
-    for name in ("a/weights", "state"):
-        storage.replace(f"{UUID}/{name}", committed[name][:-1])
-        assert faulty(storage) == {name}
-        storage.replace(f"{UUID}/{name}", b"")
-        assert faulty(storage) == {name}
-        storage.delete([f"{UUID}/{name}"])
-        assert faulty(storage) == {name}
-        storage.replace(f"{UUID}/{name}", committed[name])
-    storage.replace(f"{UUID}/a/weights", committed["a/optimizer"])
-    storage.replace(f"{UUID}/a/optimizer", committed["a/weights"])
-    assert faulty(storage) == {"a/weights", "a/optimizer"}
-    storage.replace(f"{UUID}/a/weights", committed["a/weights"])
-    storage.replace(f"{UUID}/a/optimizer", committed["a/optimizer"])
-    storage.replace(f"{UUID}/empty", b"x")
-    storage.replace(f"{UUID}/added", b"x")
-    assert faulty(storage) == {"empty", "added"}
-    storage.delete([f"{UUID}/added"])
-    storage.replace(f"{UUID}/empty", b"")
-    assert faulty(storage) == set()
-    download_checkpoint(storage, UUID, tmp_path / "out")
-    assert {
-        path.relative_to(tmp_path / "out").as_posix(): path.read_bytes()
-        for path in (tmp_path / "out").rglob("*")
-        if path.is_file()
-    } == committed
-
-
-def test_damage_to_the_manifest_is_found(
-    storage: StorageBackend, committed: dict[str, bytes]
-) -> None:
-    assert committed
-    key = f"{UUID}/manifest.json"
-    original = storage.read(key)
-    chooser = random.Random(5)
-    damages: list[Callable[[bytearray], None]] = [
-        *[lambda data: _flip(data, chooser)] * 20,
-        lambda data: data.__delitem__(slice(-40, None)),
-        lambda data: data.__setitem__(slice(0, 4), bytes(4)),
-    ]
-    for damage in damages:
-        data = bytearray(original)
-        damage(data)
-        storage.replace(key, bytes(data))
-        assert faulty(storage) == {"manifest.json"}, data.decode("latin-1")
-
-
-def _flip(data: bytearray, chooser: random.Random) -> None:
-    """Flip a bit of a letter or digit: white space between fields means nothing."""
-    while True:
+    names = [name for name, content in saved.contents.items() if content]
+    for _ in range(FLIPS):
+        name = chooser.choice(names)
+        data = bytearray(saved.contents[name])
         place = chooser.randrange(len(data))
-        if chr(data[place]).isalnum():
-            data[place] ^= 1
-            return
+        while name == "manifest.json" and not chr(data[place]).isalnum():
+            place = chooser.randrange(len(data))  # white space between fields means nothing
+        data[place] ^= 1 << chooser.randrange(5)
+        saved.put(name, bytes(data))
+        found = [fault.name for fault in verify_checkpoint(storage, saved.uuid)]
+        assert found == [name], (name, place)
+        saved.put(name, saved.contents[name])
+    assert verify_checkpoint(storage, saved.uuid) == []
+
+
+class Blind(LocalStorage):
+    """A storage whose digests are switched off: a file has for ever the one it was saved with."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.known: dict[str, str] = {}
+
+    def put_tree(self, pairs: Sequence[Any], **options: Any) -> dict[str, FileDigest]:
+        return self._unchanged(super().put_tree(pairs, **options))
+
+    def get_tree(self, pairs: Sequence[Any], **options: Any) -> dict[str, FileDigest]:
+        return self._unchanged(super().get_tree(pairs, **options))
+
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+        return self._unchanged(super().digest_tree(keys, **options))
+
+    def _unchanged(self, digests: dict[str, FileDigest]) -> dict[str, FileDigest]:
+        return {
+            key: FileDigest(found.size, self.known.setdefault(key, found.value))
+            for key, found in digests.items()
+        }
+
+
+def test_the_corpus_can_fail(tmp_path: Path) -> None:
+    """What changes no size is found by digests alone: without them it must go unnoticed here."""
+    unnoticed = set()
+    for index, damage in enumerate(DAMAGES):
+        folder = tmp_path / str(index)
+        saved = save(Blind(folder / "root"), folder / "to" / "source", large=damage.large)
+        try:
+            check_damage(saved, damage, folder / "to")
+        except AssertionError:
+            unnoticed.add(damage.name)
+    told_by_digests = {
+        damage.name
+        for damage in DAMAGES
+        if any("digest" in reason for reason in damage.faults.values())
+    }
+    # An older manifest has other digests than the files ever had.
+    assert unnoticed == told_by_digests - {"manifest of before"}
+    assert len(unnoticed) >= 20

@@ -13,6 +13,7 @@ from detcore.checkpoint._manifest import (
     decode_manifest,
     encode_manifest,
 )
+from detcore.checkpoint._watch import TransferObserver, watched
 from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
@@ -35,10 +36,15 @@ def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
     return (json.dumps(metadata, indent=2) + "\n").encode()
 
 
-def put_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
+def put_files(
+    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
+) -> dict[str, FileDigest]:
     """Copy files to a checkpoint that is not committed yet."""
     pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
-    digests = storage.put_tree(pairs) if pairs else {}
+    digests = {}
+    if pairs:
+        with watched(observer, f"saving {uuid[:8]}", _size_of(scan, observer)) as progress:
+            digests = storage.put_tree(pairs, progress=progress)
     make_folders(storage, uuid, scan.directories)
     return _named(uuid, digests)
 
@@ -51,10 +57,20 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
             path.mkdir(parents=True, exist_ok=True)
 
 
-def seal_files(storage: StorageBackend, uuid: str, scan: Scan) -> dict[str, FileDigest]:
+def seal_files(
+    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
+) -> dict[str, FileDigest]:
     """Digest files that were written in place, and bring them safely to the disk."""
     keys = [f"{uuid}/{name}" for name in scan.files]
-    return _named(uuid, storage.digest_tree(keys, make_durable=True)) if keys else {}
+    if not keys:
+        return {}
+    with watched(observer, f"saving {uuid[:8]}", _size_of(scan, observer)) as progress:
+        return _named(uuid, storage.digest_tree(keys, make_durable=True, progress=progress))
+
+
+def _size_of(scan: Scan, observer: TransferObserver | None) -> int:
+    """Return the size of files in bytes; only somebody who watches wants to know."""
+    return sum(path.stat().st_size for path in scan.files.values()) if observer else 0
 
 
 def add_metadata(

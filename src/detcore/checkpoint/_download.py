@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._manifest import Manifest, read_manifest
-from detcore.checkpoint._verify import Fault, check_copies, corrupt
-from detcore.errors import InvalidCheckpointError
+from detcore.checkpoint._verify import Fault, check_copies, check_stored, corrupt, stored_sizes
+from detcore.checkpoint._watch import TransferObserver, watched
+from detcore.errors import InvalidCheckpointError, StorageFullError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Selector
@@ -31,7 +32,12 @@ class DownloadMode(enum.Enum):
 
 
 def download_checkpoint(
-    storage: StorageBackend, uuid: str, folder: Path, *, selector: Selector | None = None
+    storage: StorageBackend,
+    uuid: str,
+    folder: Path,
+    *,
+    selector: Selector | None = None,
+    observer: TransferObserver | None = None,
 ) -> Manifest:
     """Copy a checkpoint's files to a folder, checking size and digest of each.
 
@@ -45,17 +51,22 @@ def download_checkpoint(
         folder: Where to; parents are made.
         selector: Which files to take; default: all. Called with names below the checkpoint, those
             of empty folders end in ``/``.
+        observer: Told of the bytes.
 
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.
         CheckpointCorruptError: If a file is missing or has changed; it is named.
         InvalidCheckpointError: If a file of the checkpoint would replace a folder, or the other
-            way round.
+            way round, or go through a link that leads out of the folder.
+        UnsafePathError: If the file system would take two of its names for one.
+        StorageFullError: If there is no room for them.
     """
-    manifest = read_manifest(storage, uuid)
+    there = stored_sizes(storage, uuid)
+    manifest = read_manifest(storage, uuid, sizes=there)
     folder = folder.absolute()
     names = [name for name in manifest.files if selector is None or selector(name)]
     empty = [name for name in manifest.directories if selector is None or selector(f"{name}/")]
+    check_stored(storage, manifest, names, there)
     exists = os.path.lexists(folder)
     if exists:
         _check_room(folder, names, empty)
@@ -66,7 +77,9 @@ def download_checkpoint(
     temporary = folder / token if exists else folder.with_name(folder.name + token)
     try:
         temporary.mkdir()
-        _fetch(storage, manifest, names, temporary)
+        _check_space(manifest, names, temporary)
+        _check_names(temporary, names, empty)
+        _fetch(storage, manifest, names, temporary, observer)
         for name in empty:
             (temporary / name).mkdir(parents=True, exist_ok=True)
         if exists:
@@ -78,19 +91,51 @@ def download_checkpoint(
     return manifest
 
 
-def _fetch(storage: StorageBackend, manifest: Manifest, names: list[str], target: Path) -> None:
+def _fetch(
+    storage: StorageBackend,
+    manifest: Manifest,
+    names: list[str],
+    target: Path,
+    observer: TransferObserver | None,
+) -> None:
     prefix = f"{manifest.uuid}/"
+    total = sum(manifest.files[name].size for name in names)
     try:
-        digests = storage.get_tree(
-            [(target / name, prefix + name) for name in names], algorithm=manifest.algorithm
-        )
-    except FileNotFoundError as error:
-        there = {entry.key for entry in storage.list(manifest.uuid)}
-        missing = [Fault(name, "is missing") for name in names if prefix + name not in there]
+        with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:
+            digests = storage.get_tree(
+                [(target / name, prefix + name) for name in names],
+                algorithm=manifest.algorithm,
+                progress=progress,
+            )
+    except FileNotFoundError as error:  # it went while this was at work
+        there = stored_sizes(storage, manifest.uuid)
+        missing = [Fault(name, "is missing") for name in names if name not in there]
         if not missing:
             raise
         raise corrupt(storage, manifest.uuid, missing) from error
     check_copies(storage, manifest, {key[len(prefix) :]: digest for key, digest in digests.items()})
+
+
+def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
+    """Refuse what cannot fit before the disk is full of a part of it."""
+    total = sum(manifest.files[name].size for name in names)
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise StorageFullError(
+            f"checkpoint {manifest.uuid} has {total} bytes, and there is room for {free} at "
+            f"{folder.parent}.\nNothing was downloaded.\n"
+            "Make room there, choose another folder, or take fewer files (selector).",
+            missing_bytes=total - free,
+        )
+
+
+def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
+    """Refuse names that this file system takes for one, folders with nothing in them included."""
+    from detcore.storage import check_targets
+
+    filled = {parent for name in names for parent in (folder / name).parents}
+    folders = [folder / name for name in empty if folder / name not in filled]
+    check_targets([*(folder / name for name in names), *folders])
 
 
 def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
@@ -100,8 +145,15 @@ def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
             f"the checkpoint cannot be downloaded to {folder}, which is a file.\n"
             "Name a folder, or a path where there is nothing yet."
         )
+    root = os.path.realpath(folder)
     for name in (*names, *empty):
         path = folder / name
+        parent = os.path.realpath(path.parent)
+        if os.path.commonpath([root, parent]) != root:
+            raise InvalidCheckpointError(
+                f"the checkpoint's {name} cannot be put into {folder}: a link there leads out of "
+                f"it, to {parent}.\nDownload to another folder, or remove the link."
+            )
         blocking = [parent for parent in path.parents if parent.is_file()]
         if name in empty and path.is_file():
             blocking.append(path)

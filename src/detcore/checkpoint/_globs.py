@@ -86,7 +86,12 @@ def _parts(pattern: str) -> list[str]:
             f"the pattern {pattern!r} is refused: patterns are relative to the checkpoint and "
             "have no '..'.\nEverything is '**/*'."
         )
-    return parts
+    # Several "**" in a row mean what one does, and take time that grows with each.
+    return [
+        part
+        for part, before in zip(parts, ["", *parts], strict=False)
+        if (part, before) != ("**", "**")
+    ]
 
 
 def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:

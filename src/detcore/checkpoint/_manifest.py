@@ -9,12 +9,34 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.checkpoint._fields import (
+    ALGORITHMS,
+    MANIFEST_FILE,
+    MOST_MANIFEST_BYTES,
+    check_places,
+    get_algorithm,
+    get_created,
+    get_files,
+    get_folders,
+    get_metadata,
+    get_parent,
+    get_steps,
+    get_tensors,
+    get_versions,
+    parse_object,
+    shown,
+)
 from detcore.checkpoint._ids import check_id
-from detcore.errors import CheckpointCorruptError, CheckpointNotFoundError, UnsafePathError
-from detcore.types import TensorInfo
+from detcore.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    InvalidCheckpointError,
+    UnsafePathError,
+)
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, StorageBackend
+    from detcore.types import TensorInfo
 
 __all__ = [
     "MANIFEST_FILE",
@@ -27,11 +49,9 @@ __all__ = [
     "read_manifest",
 ]
 
-MANIFEST_FILE = "manifest.json"
 METADATA_FILE = "metadata.json"
 _FORMAT = "detcore-checkpoint"
 _VERSION = 1
-_ALGORITHMS = ("xxh3_128", "sha256")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +86,7 @@ class Manifest:
         algorithms = sorted({digest.algorithm for digest in self.files.values()})
         if len(algorithms) > 1:
             raise ValueError(f"checkpoint {self.uuid} mixes the digests {', '.join(algorithms)}")
-        return algorithms[0] if algorithms else _ALGORITHMS[0]
+        return algorithms[0] if algorithms else next(iter(ALGORITHMS))
 
     @property
     def size_bytes(self) -> int:
@@ -83,9 +103,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of ``manifest.json``.
 
     ``checksum`` is the SHA-256 of the other fields as compact JSON with sorted keys, so that a
-    change of the manifest itself is noticed too.
+    change of the manifest itself is noticed too. Tensors of files that it has no more are left
+    out.
+
+    Raises:
+        InvalidCheckpointError: If it would be too large to be read again.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "format": _FORMAT,
         "version": _VERSION,
         "uuid": manifest.uuid,
@@ -101,9 +125,20 @@ def encode_manifest(manifest: Manifest) -> bytes:
         },
         "directories": sorted(manifest.directories),
     }
-    if manifest.tensors:
-        fields["tensors"] = [dataclasses.asdict(tensor) for tensor in manifest.tensors]
-    return (json.dumps({**fields, "checksum": _checksum(fields)}, indent=1) + "\n").encode()
+    tensors = [
+        dataclasses.asdict(tensor) for tensor in manifest.tensors if tensor.file in manifest.files
+    ]
+    if tensors:
+        fields["tensors"] = tensors
+    data = (json.dumps({**fields, "checksum": _checksum(fields)}, indent=1) + "\n").encode()
+    if len(data) > MOST_MANIFEST_BYTES:
+        raise InvalidCheckpointError(
+            f"the checkpoint's {MANIFEST_FILE} would have {len(data)} bytes; "
+            f"{MOST_MANIFEST_BYTES} are read at most.\n"
+            f"It names {len(manifest.files)} files and {len(tensors)} tensors.\n"
+            "Put them into fewer files, or save less metadata."
+        )
+    return data
 
 
 def decode_manifest(data: bytes, uuid: str, url: str) -> Manifest:
@@ -118,39 +153,60 @@ def decode_manifest(data: bytes, uuid: str, url: str) -> Manifest:
         CheckpointCorruptError: If it is damaged, of another checkpoint, or of a later format.
     """
     try:
-        fields = json.loads(data)
-        if fields["format"] != _FORMAT:
-            raise ValueError(f"its format is {fields['format']!r}")
-        checksum = fields.pop("checksum")
-        if fields["version"] != _VERSION:
+        fields = parse_object(data)
+        if fields.get("format") != _FORMAT:
+            raise ValueError(f"its format is {shown(fields.get('format'))}")
+        checksum = fields.pop("checksum", None)
+        if checksum is None:
+            raise ValueError("its field 'checksum' is missing")
+        version = fields.get("version")
+        if type(version) is not int or version != _VERSION:
             raise _corrupt(
                 uuid,
                 url,
-                f"its version is {fields['version']!r}, and this release reads {_VERSION}",
+                f"its version is {shown(version)}, and this release reads {_VERSION}",
                 "It was written by another release of detcore; use that one to read it.",
             )
         if checksum != _checksum(fields):
             raise ValueError("its checksum does not match its content")
-        manifest = _from_fields(fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return _from_fields(fields, uuid)
+    except (ValueError, RecursionError) as error:
         raise _corrupt(uuid, url, _reason(error)) from error
-    if manifest.uuid != uuid:
-        raise _corrupt(uuid, url, f"it belongs to checkpoint {manifest.uuid}")
-    return manifest
 
 
-def read_manifest(storage: StorageBackend, uuid: str) -> Manifest:
+def read_manifest(
+    storage: StorageBackend, uuid: str, *, sizes: Mapping[str, int] | None = None
+) -> Manifest:
     """Return the manifest of a committed checkpoint.
+
+    Args:
+        storage: Where the checkpoint is.
+        uuid: Which.
+        sizes: Sizes of its stored files by name, where they are known already. The manifest's own
+            is looked at before it is read.
 
     Raises:
         CheckpointNotFoundError: If there is no committed checkpoint of that name.
-        CheckpointCorruptError: If the manifest is damaged.
+        CheckpointCorruptError: If the manifest is damaged, or no manifest at all.
     """
-    check_id(uuid)
+    key = f"{check_id(uuid)}/{MANIFEST_FILE}"
     try:
-        data = storage.read(f"{uuid}/{MANIFEST_FILE}")
+        size = _stored_size(storage, key) if sizes is None else sizes.get(MANIFEST_FILE)
+        if size is None:
+            raise CheckpointNotFoundError(_not_found(storage, uuid))
+        if size == 0:  # also what has no size: opening a pipe would wait for ever
+            raise _corrupt(uuid, storage.url, "it is empty")
+        if size > MOST_MANIFEST_BYTES:
+            raise _corrupt(
+                uuid,
+                storage.url,
+                f"it has {size} bytes, and {MOST_MANIFEST_BYTES} are read at most",
+            )
+        data = storage.read(key)
     except FileNotFoundError as error:
         raise CheckpointNotFoundError(_not_found(storage, uuid)) from error
+    except UnsafePathError as error:
+        raise _corrupt(uuid, storage.url, _reason(error)) from error
     return decode_manifest(data, uuid, storage.url)
 
 
@@ -160,10 +216,7 @@ def has_manifest(storage: StorageBackend, uuid: str) -> bool:
     An empty manifest does not count: on a file system without hard links, taking its name and
     filling it are two steps.
     """
-    try:
-        return bool(storage.read(f"{check_id(uuid)}/{MANIFEST_FILE}"))
-    except FileNotFoundError:
-        return False
+    return bool(_stored_size(storage, f"{check_id(uuid)}/{MANIFEST_FILE}"))
 
 
 def list_committed(storage: StorageBackend) -> list[str]:
@@ -176,33 +229,31 @@ def list_committed(storage: StorageBackend) -> list[str]:
     return found
 
 
-def _from_fields(fields: Mapping[str, Any]) -> Manifest:
-    from detcore.storage import FileDigest, check_key
+def _stored_size(storage: StorageBackend, key: str) -> int | None:
+    """Return a stored file's size, or None if there is no such file."""
+    sizes = {entry.key: entry.size for entry in storage.list(key)}
+    return sizes.get(key)
 
-    algorithm = fields["digest"]
-    if algorithm not in _ALGORITHMS:
-        raise ValueError(
-            f"its files are digested with {algorithm!r}; this release knows "
-            f"{' and '.join(_ALGORITHMS)}"
-        )
-    for name in (*fields["files"], *fields["directories"]):
-        check_key(name)
+
+def _from_fields(fields: Mapping[str, Any], uuid: str) -> Manifest:
+    from detcore.storage import FileDigest
+
+    if fields.get("uuid") != uuid:
+        raise ValueError(f"it belongs to checkpoint {shown(fields.get('uuid'))}")
+    algorithm = get_algorithm(fields)
+    files = get_files(fields, algorithm)
+    folders = get_folders(fields)
+    check_places(files, folders)
     return Manifest(
-        uuid=fields["uuid"],
-        steps_completed=fields["steps_completed"],
-        metadata=fields["metadata"],
-        created=datetime.datetime.fromisoformat(fields["created"]),
-        files={
-            name: FileDigest(entry["size"], entry[algorithm], algorithm)
-            for name, entry in fields["files"].items()
-        },
-        directories=tuple(fields["directories"]),
-        parent=fields["parent"],
-        versions=fields["versions"],
-        tensors=tuple(
-            TensorInfo(each["name"], tuple(each["shape"]), each["dtype"], each["file"])
-            for each in fields.get("tensors", ())
-        ),
+        uuid=uuid,
+        steps_completed=get_steps(fields),
+        metadata=get_metadata(fields),
+        created=get_created(fields),
+        files={name: FileDigest(*entry, algorithm) for name, entry in files.items()},
+        directories=folders,
+        parent=get_parent(fields),
+        versions=get_versions(fields),
+        tensors=get_tensors(fields, files),
     )
 
 
@@ -212,12 +263,12 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"its field {error.args[0]!r} is missing"
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return f"it is not JSON ({error})"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     if isinstance(error, UnsafePathError):
-        return str(error).partition("\n")[0]
+        return str(error).partition("\n")[0].rstrip(".")
     return str(error)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._commit import record_committed
 from detcore.checkpoint._manifest import read_manifest
 from detcore.checkpoint._verify import Fault, verify_checkpoint
+from detcore.checkpoint._watch import TransferObserver
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
@@ -24,13 +26,14 @@ class Repair:
         state: What it is recorded as now.
         faults: What is wrong with its files.
         strays: Files in its folder that are none of it.
-        removed: Whether the strays were removed.
+        removed: Those of the strays that were removed. What has a name that no checkpoint's file
+            can have (``../x``, which some object stores take) is left alone.
     """
 
     state: str
     faults: tuple[Fault, ...]
     strays: tuple[str, ...]
-    removed: bool
+    removed: tuple[str, ...]
 
 
 def repair_checkpoint(
@@ -39,6 +42,7 @@ def repair_checkpoint(
     record: CheckpointRecord,
     *,
     remove_strays: bool = False,
+    observer: TransferObserver | None = None,
 ) -> Repair:
     """Read a checkpoint, and record whether it can be used.
 
@@ -50,12 +54,12 @@ def repair_checkpoint(
         storage: Where it is.
         record: Which: COMPLETED, DAMAGED or PARTIALLY_DELETED.
         remove_strays: Whether to remove files that are none of the checkpoint.
+        observer: Told of the bytes that are read.
     """
-    found = verify_checkpoint(storage, record.uuid)
+    found = verify_checkpoint(storage, record.uuid, observer=observer)
     strays = tuple(fault.name for fault in found if fault.is_stray)
     faults = tuple(fault for fault in found if not fault.is_stray)
-    if strays and remove_strays:
-        storage.delete(f"{record.uuid}/{name}" for name in strays)
+    removed = _remove(storage, record.uuid, strays) if remove_strays else ()
     state = record.state
     if faults and state != "DAMAGED":
         database.checkpoint_damaged(record.uuid)
@@ -63,4 +67,12 @@ def repair_checkpoint(
     elif not faults and state == "DAMAGED":
         record_committed(database, read_manifest(storage, record.uuid))
         state = "COMPLETED"
-    return Repair(state, faults, strays, removed=bool(strays) and remove_strays)
+    return Repair(state, faults, strays, removed)
+
+
+def _remove(storage: StorageBackend, uuid: str, names: Iterable[str]) -> tuple[str, ...]:
+    from detcore.storage import is_safe_key
+
+    removed = tuple(name for name in names if is_safe_key(f"{uuid}/{name}"))
+    storage.delete(f"{uuid}/{name}" for name in removed)
+    return removed

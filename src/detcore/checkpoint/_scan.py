@@ -12,7 +12,7 @@ from typing import TypeAlias
 from detcore.checkpoint._manifest import MANIFEST_FILE
 from detcore.errors import InvalidCheckpointError, UnsafePathError
 
-__all__ = ["Scan", "Selector", "scan_folder"]
+__all__ = ["Scan", "Selector", "kind_of", "scan_folder"]
 
 Selector: TypeAlias = Callable[[str], bool]
 """Whether a name belongs to it: a relative POSIX path; those of empty folders end in ``/``."""
@@ -54,11 +54,13 @@ def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
     if selector is not None:
         files = {name: path for name, path in files.items() if selector(name)}
         directories = [name for name in directories if selector(f"{name}/")]
-    if MANIFEST_FILE in files:
+    is_folder = any(name.split("/", 1)[0] == MANIFEST_FILE for name in (*files, *directories))
+    if is_folder or MANIFEST_FILE in files:
+        what = "a file" if MANIFEST_FILE in files else "a folder"
         raise InvalidCheckpointError(
-            f"{folder} holds a file called {MANIFEST_FILE}.\n"
+            f"{folder} holds {what} called {MANIFEST_FILE}.\n"
             "detcore writes its own under that name, and a checkpoint counts by it.\n"
-            "Give your file another name, or put it into a folder of its own."
+            "Give yours another name, or put it into a folder of its own."
         )
     return Scan(files, tuple(directories))
 
@@ -81,7 +83,7 @@ def _walk(
                 files[name] = Path(entry.path)
             else:
                 raise InvalidCheckpointError(
-                    f"{entry.path} is {_kind(entry)}, which cannot be saved.\n"
+                    f"{entry.path} is {kind_of(_mode(entry))}, which cannot be saved.\n"
                     "A checkpoint holds files and folders."
                 )
     if is_empty and prefix:
@@ -103,10 +105,15 @@ def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
         )
 
 
-def _kind(entry: os.DirEntry[str]) -> str:
-    mode = entry.stat(follow_symlinks=False).st_mode
-    if stat.S_ISFIFO(mode):
-        return "a named pipe"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a device"
+def _mode(entry: os.DirEntry[str]) -> int:
+    return entry.stat(follow_symlinks=False).st_mode
+
+
+def kind_of(mode: int) -> str:
+    """Return what something that is no regular file is, by its mode."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")

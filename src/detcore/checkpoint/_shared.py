@@ -14,6 +14,7 @@ from detcore.checkpoint._download import download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._together import Exchange, together
 from detcore.checkpoint._verify import check_in_place
+from detcore.checkpoint._watch import TransferObserver
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Selector
@@ -30,6 +31,7 @@ def download_shared(
     distributed: DistributedContext,
     *,
     selector: Selector | None = None,
+    observer: TransferObserver | None = None,
 ) -> None:
     """Download a checkpoint; of the workers of a node that name one folder, the first does it.
 
@@ -39,12 +41,13 @@ def download_shared(
         folder: Where to.
         distributed: The workers; all of this node call this.
         selector: What this worker wants. The folder gets what any of those that share it wants.
+        observer: Told of the bytes.
 
     Raises:
         CheckpointError: If it fails, on all workers of the node.
     """
     if distributed.local_size == 1:
-        download_checkpoint(storage, uuid, folder, selector=selector)
+        download_checkpoint(storage, uuid, folder, selector=selector, observer=observer)
         return
     exchange = distributed.allgather_local
     place = os.path.realpath(folder)
@@ -54,7 +57,9 @@ def download_shared(
     def download() -> None:
         if sharing[0] == distributed.local_rank:
             wanted = frozenset[str]().union(*(wishes[index][1] for index in sharing))
-            download_checkpoint(storage, uuid, folder, selector=wanted.__contains__)
+            download_checkpoint(
+                storage, uuid, folder, selector=wanted.__contains__, observer=observer
+            )
 
     together(exchange, download)
 
@@ -66,6 +71,7 @@ def restored(
     distributed: DistributedContext | None,
     *,
     selector: Selector | None = None,
+    observer: TransferObserver | None = None,
 ) -> Iterator[Path]:
     """Yield a folder with a checkpoint's files: the checkpoint itself, or a copy of it.
 
@@ -74,6 +80,7 @@ def restored(
         uuid: Which.
         distributed: The workers that share it, each node for itself; None: this one alone.
         selector: Which files are wanted; default: all.
+        observer: Told of the bytes.
 
     Raises:
         CheckpointError: If it fails, on all workers that share it.
@@ -95,7 +102,7 @@ def restored(
 
         def check() -> None:
             if is_first and manifest is not None:
-                check_in_place(storage, manifest, manifest.files)
+                check_in_place(storage, manifest, manifest.files, observer=observer)
 
         together(exchange, check)
         yield direct
@@ -107,7 +114,9 @@ def restored(
             return Path()  # the first one's counts
         parent = Path(tempfile.mkdtemp(prefix="detcore-restore-"))
         try:
-            download_checkpoint(storage, uuid, parent / uuid, selector=wanted.__contains__)
+            download_checkpoint(
+                storage, uuid, parent / uuid, selector=wanted.__contains__, observer=observer
+            )
         except BaseException:
             shutil.rmtree(parent, ignore_errors=True)
             raise

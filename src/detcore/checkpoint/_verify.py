@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.checkpoint._fields import shown
+from detcore.checkpoint._ids import check_id
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
-from detcore.errors import CheckpointCorruptError, CheckpointNotFoundError
+from detcore.checkpoint._scan import kind_of
+from detcore.checkpoint._watch import TransferObserver, watched
+from detcore.errors import CheckpointCorruptError, CheckpointNotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, StorageBackend
 
-__all__ = ["Fault", "check_copies", "check_in_place", "corrupt", "verify_checkpoint"]
+__all__ = [
+    "Fault",
+    "check_copies",
+    "check_in_place",
+    "check_stored",
+    "corrupt",
+    "stored_sizes",
+    "verify_checkpoint",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,39 +45,75 @@ class Fault:
     is_stray: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+        return f"{self.shown_name}: {self.reason}"
+
+    @property
+    def shown_name(self) -> str:
+        """The name as it can be printed: a storage may hold names that terminals obey."""
+        return self.name if self.name.isprintable() else shown(self.name)
 
 
-def verify_checkpoint(storage: StorageBackend, uuid: str) -> list[Fault]:
+def verify_checkpoint(
+    storage: StorageBackend, uuid: str, *, observer: TransferObserver | None = None
+) -> list[Fault]:
     """Read a whole checkpoint where it is and compare it with its manifest.
 
     Args:
         storage: Where it is.
         uuid: Which.
+        observer: Told of the bytes that are read.
 
     Returns:
         What is wrong, by file; nothing if all is well. Files that the manifest does not name
         count as faults, too.
     """
     try:
-        manifest = read_manifest(storage, uuid)
+        there = stored_sizes(storage, uuid)
+        manifest = read_manifest(storage, uuid, sizes=there)
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         return [Fault(MANIFEST_FILE, " ".join(str(error).splitlines()[:2]))]
-    there = _sizes(storage, uuid)
-    faults = _compare(storage, manifest, there, manifest.files)
+    faults = _compare(storage, manifest, there, manifest.files, observer)
     for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
         faults.append(Fault(name, "is not in the manifest", is_stray=True))
     faults.extend(_missing_directories(storage, manifest))
     return sorted(faults, key=lambda fault: fault.name)
 
 
-def check_in_place(storage: StorageBackend, manifest: Manifest, names: Collection[str]) -> None:
+def check_in_place(
+    storage: StorageBackend,
+    manifest: Manifest,
+    names: Collection[str],
+    *,
+    observer: TransferObserver | None = None,
+) -> None:
     """Check files of a checkpoint where they are.
 
     Raises:
         CheckpointCorruptError: If one is missing or has changed; it is named.
     """
-    faults = _compare(storage, manifest, _sizes(storage, manifest.uuid), names)
+    there = stored_sizes(storage, manifest.uuid)
+    faults = _compare(storage, manifest, there, names, observer)
+    if faults:
+        raise corrupt(storage, manifest.uuid, faults)
+
+
+def check_stored(
+    storage: StorageBackend, manifest: Manifest, names: Collection[str], there: Mapping[str, int]
+) -> None:
+    """Check what can be told of files without reading one: that they are there, with their sizes.
+
+    So nothing is read that is larger, or is to be larger, than the other side says.
+
+    Args:
+        storage: Where the checkpoint is.
+        manifest: What it should be.
+        names: Which of its files.
+        there: Sizes of the stored files by name.
+
+    Raises:
+        CheckpointCorruptError: If one is missing, is no file, or has another size; it is named.
+    """
+    faults = _look(storage, manifest, there, names)
     if faults:
         raise corrupt(storage, manifest.uuid, faults)
 
@@ -100,33 +151,78 @@ def corrupt(storage: StorageBackend, uuid: str, faults: Sequence[Fault]) -> Chec
     )
 
 
-def _sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
-    start = len(uuid) + 1
-    return {entry.key[start:]: entry.size for entry in storage.list(uuid)}
+def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
+    """Return the sizes of what a storage holds of a checkpoint, by name.
+
+    Raises:
+        UnsafePathError: If that is no UUID.
+        CheckpointCorruptError: If the checkpoint's folder is a link that leads out of the storage.
+    """
+    start = len(check_id(uuid)) + 1
+    try:
+        return {entry.key[start:]: entry.size for entry in storage.list(uuid)}
+    except UnsafePathError as error:
+        raise corrupt(
+            storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))]
+        ) from error
 
 
 def _compare(
-    storage: StorageBackend, manifest: Manifest, there: Mapping[str, int], names: Collection[str]
+    storage: StorageBackend,
+    manifest: Manifest,
+    there: Mapping[str, int],
+    names: Collection[str],
+    observer: TransferObserver | None,
 ) -> list[Fault]:
     """Compare names and sizes, which costs nothing, then the content of what is left."""
-    faults = []
-    whole = []
-    for name in names:
-        expected = manifest.files[name].size
-        if name not in there:
-            faults.append(Fault(name, "is missing"))
-        elif there[name] != expected:
-            faults.append(Fault(name, f"has {there[name]} bytes instead of {expected}"))
-        else:
-            whole.append(name)
-    digests = storage.digest_tree(
-        [f"{manifest.uuid}/{name}" for name in whole], algorithm=manifest.algorithm
-    )
+    faults = _look(storage, manifest, there, names)
+    faulty = {fault.name for fault in faults}
+    whole = [name for name in names if name not in faulty]
+    total = sum(manifest.files[name].size for name in whole)
+    with watched(observer, f"checking {manifest.uuid[:8]}", total) as progress:
+        digests = storage.digest_tree(
+            [f"{manifest.uuid}/{name}" for name in whole],
+            algorithm=manifest.algorithm,
+            progress=progress,
+        )
     for name in whole:
         reason = _difference(digests[f"{manifest.uuid}/{name}"], manifest.files[name])
         if reason:
             faults.append(Fault(name, reason))
     return faults
+
+
+def _look(
+    storage: StorageBackend, manifest: Manifest, there: Mapping[str, int], names: Collection[str]
+) -> list[Fault]:
+    faults = []
+    root = storage.direct_path(manifest.uuid)
+    for name in names:
+        expected = manifest.files[name].size
+        reason = None
+        if name not in there:
+            reason = "is missing"
+        elif root is not None:
+            reason = _no_file(root, name)
+        if reason is None and there[name] != expected:
+            reason = f"has {there[name]} bytes instead of {expected}"
+        if reason is not None:
+            faults.append(Fault(name, reason))
+    return faults
+
+
+def _no_file(root: Path, name: str) -> str | None:
+    """Say why what is at a place is no file of the checkpoint; opening it might wait for ever."""
+    path = root / name
+    mode = os.lstat(path).st_mode
+    if stat.S_ISREG(mode):
+        return None
+    if not stat.S_ISLNK(mode):
+        return f"is {kind_of(mode)}, not a file"
+    target = os.path.realpath(path)
+    if os.path.commonpath([os.path.realpath(root), target]) != os.path.realpath(root):
+        return f"is a link that leads out of the checkpoint, to {shown(target)}"
+    return None if os.path.isfile(target) else "is a link that leads to no file"
 
 
 def _difference(found: FileDigest, expected: FileDigest) -> str | None:
@@ -139,9 +235,14 @@ def _difference(found: FileDigest, expected: FileDigest) -> str | None:
 
 def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
     """Return empty folders that are gone; only a file system has any to lose."""
+    root = storage.direct_path(manifest.uuid)
+    if root is None:
+        return []
     faults = []
     for name in manifest.directories:
-        path = storage.direct_path(f"{manifest.uuid}/{name}")
-        if path is not None and not path.is_dir():
+        path = root / name
+        if path.is_symlink():
+            faults.append(Fault(f"{name}/", "is a link, not a folder"))
+        elif not path.is_dir():
             faults.append(Fault(f"{name}/", "is missing"))
     return faults

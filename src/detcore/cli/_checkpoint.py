@@ -21,10 +21,11 @@ from detcore.cli._output import (
     print_line,
     print_table,
 )
+from detcore.cli._prune import prune
 from detcore.errors import CheckpointStateError, DetcoreError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import Manifest
+    from detcore.checkpoint import Fault, Manifest, RecordedPlace
     from detcore.cli._context import CliContext
     from detcore.database import CheckpointRecord, Database
     from detcore.hooks import PluginManager
@@ -34,6 +35,8 @@ __all__ = ["checkpoint_group"]
 
 _EXIT_FAULTY = 1
 _READABLE = ("COMPLETED", "PARTIALLY_DELETED")
+_TENSORS_SHOWN = 40
+_AXES_SHOWN = 8
 _SHOWN = ("ACTIVE", "DAMAGED", *_READABLE)
 
 _EXAMPLES = """
@@ -56,33 +59,32 @@ class _Store:
     """The records, and the storages that they name."""
 
     def __init__(self, obj: CliContext, database: Database, stack: contextlib.ExitStack) -> None:
+        from detcore.checkpoint import watch_transfers
+
         self._home = obj.environment.home
         self._plugins: PluginManager = obj.plugin_manager()
         self._stack = stack
+        self._places: dict[tuple[int, str], RecordedPlace] = {}
         self._opened: dict[str, StorageBackend] = {}
         self.database = database
+        self.observer = watch_transfers(sys.stderr, lines=True)
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Open the storage that a checkpoint is in."""
-        if record.storage_url not in self._opened:
-            storage = self._configured(record)
-            if storage is None or storage.url != record.storage_url:
-                storage = self._open(record.storage_url)
-            self._opened[record.storage_url] = storage
-        return self._opened[record.storage_url]
+        from detcore.checkpoint import find_place
 
-    def _configured(self, record: CheckpointRecord) -> StorageBackend | None:
-        """Open what the experiment file says, which may know more than the URL does."""
-        config = self.database.get_experiment(record.experiment_id).config
-        spec: Any = config.get("checkpoint_storage")
-        return self._open(spec) if isinstance(spec, dict) else None
-
-    def _open(self, spec: Any) -> StorageBackend:
-        from detcore.storage import open_storage
-
-        storage = open_storage(spec, home=self._home, plugins=self._plugins)
-        self._stack.callback(storage.close)
-        return storage
+        home, plugins = self._home, self._plugins
+        key = (record.experiment_id, record.storage_url)
+        if key not in self._places:
+            self._places[key] = find_place(
+                record, database=self.database, home=home, plugins=plugins
+            )
+        place = self._places[key]
+        spec = repr(place.spec)  # two experiments may mean different servers by one URL
+        if spec not in self._opened:
+            self._opened[spec] = place.open(home=home, plugins=plugins)
+            self._stack.callback(self._opened[spec].close)
+        return self._opened[spec]
 
 
 @contextlib.contextmanager
@@ -103,6 +105,9 @@ def checkpoint_group() -> None:
 
     A checkpoint is named by its UUID, or by a beginning of it that no other one has.
     """
+
+
+checkpoint_group.add_command(prune)
 
 
 @checkpoint_group.command("list")
@@ -187,7 +192,9 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
     with _open_store(obj) as store:
         record = _readable(store, uuid)
         folder = output or Path(record.uuid)
-        manifest = download_checkpoint(store.storage(record), record.uuid, folder)
+        manifest = download_checkpoint(
+            store.storage(record), record.uuid, folder, observer=store.observer
+        )
     click.echo(
         f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, checked: {folder}"
     )
@@ -210,7 +217,8 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
             records = [_readable(store, uuid)]
         for record in records:
             faults = _faults(store, record)
-            results.append({"uuid": record.uuid, "faults": faults})
+            told = [{"name": fault.name, "reason": fault.reason} for fault in faults]
+            results.append({"uuid": record.uuid, "faults": told})
             if not as_json:
                 _print_faults(record, faults)
     if as_json:
@@ -260,17 +268,24 @@ def _settle(store: _Store, records: list[CheckpointRecord]) -> None:
 
 def _repair(store: _Store, record: CheckpointRecord, *, remove_strays: bool) -> bool:
     """Repair one checkpoint and say what was found; return whether it is damaged."""
-    from detcore.checkpoint import repair_checkpoint
+    from detcore.checkpoint import Fault, repair_checkpoint
 
     done = repair_checkpoint(
-        store.database, store.storage(record), record, remove_strays=remove_strays
+        store.database,
+        store.storage(record),
+        record,
+        remove_strays=remove_strays,
+        observer=store.observer,
     )
     changed = f", recorded as {done.state}" if done.state != record.state else ""
     click.echo(f"{record.uuid}: {'damaged' if done.faults else 'whole'}{changed}")
     for fault in done.faults:
         click.echo(f"  {fault}")
     for name in done.strays:
-        click.echo(f"  {name}: none of it{', removed' if done.removed else ''}")
+        fate = ", removed" if name in done.removed else ""
+        if remove_strays and not fate:
+            fate = ", left alone: its name is none that a checkpoint's file can have"
+        click.echo(f"  {Fault(name, 'none of it')}{fate}")
     return bool(done.faults)
 
 
@@ -278,8 +293,9 @@ def _repair(store: _Store, record: CheckpointRecord, *, remove_strays: bool) -> 
 @click.argument("uuid")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--force", is_flag=True, help="Also one that is in the model registry.")
 @click.pass_obj
-def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool) -> None:
+def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
     """Delete a checkpoint's files. What was recorded of it stays."""
     from detcore.checkpoint import delete_checkpoint
 
@@ -301,7 +317,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool) -> None:
             return
         if not yes:
             _confirm(record)
-        delete_checkpoint(store.storage(record), record.uuid, database=store.database)
+        delete_checkpoint(store.storage(record), record.uuid, database=store.database, force=force)
     click.echo(f"deleted checkpoint {record.uuid}")
 
 
@@ -321,14 +337,14 @@ def _readable(store: _Store, uuid: str) -> CheckpointRecord:
     )
 
 
-def _faults(store: _Store, record: CheckpointRecord) -> list[dict[str, str]]:
-    from detcore.checkpoint import verify_checkpoint
+def _faults(store: _Store, record: CheckpointRecord) -> list[Fault]:
+    from detcore.checkpoint import Fault, verify_checkpoint
 
     try:
-        faults = verify_checkpoint(store.storage(record), record.uuid)
+        storage = store.storage(record)
+        return verify_checkpoint(storage, record.uuid, observer=store.observer)
     except DetcoreError as error:  # a storage that is away must not hide what others hold
-        return [{"name": record.storage_url, "reason": str(error).partition("\n")[0]}]
-    return [{"name": fault.name, "reason": fault.reason} for fault in faults]
+        return [Fault(record.storage_url, str(error).partition("\n")[0])]
 
 
 def _confirm(record: CheckpointRecord) -> None:
@@ -339,11 +355,11 @@ def _confirm(record: CheckpointRecord) -> None:
     click.confirm(f"Delete checkpoint {record.uuid}?", abort=True)
 
 
-def _print_faults(record: CheckpointRecord, faults: list[dict[str, str]]) -> None:
+def _print_faults(record: CheckpointRecord, faults: list[Fault]) -> None:
     if not faults:
         print_line(f"{record.uuid}: ok, {_num_files(record)} files", style="green")
     for fault in faults:
-        print_line(f"{record.uuid}: {fault['name']}: {fault['reason']}", style="red")
+        print_line(f"{record.uuid}: {fault}", style="red")
 
 
 def _print_files(record: CheckpointRecord) -> None:
@@ -380,6 +396,32 @@ def _print_description(
             for name, size in sorted(record.resources.items())
         ],
     )
+    if manifest is not None and manifest.tensors:
+        _print_tensors(manifest)
+
+
+def _print_tensors(manifest: Manifest) -> None:
+    print_heading("tensors")
+    print_table(
+        [Column("name", wrap=True), Column("shape"), Column("dtype"), Column("file", wrap=True)],
+        [
+            [_plain_text(tensor.name), _shape(tensor.shape), _plain_text(tensor.dtype), tensor.file]
+            for tensor in manifest.tensors[:_TENSORS_SHOWN]
+        ],
+    )
+    more = len(manifest.tensors) - _TENSORS_SHOWN
+    if more > 0:
+        click.echo(f"and {more} more: --json shows all")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, shape[:_AXES_SHOWN]))
+    return f"({text}, ...)" if len(shape) > _AXES_SHOWN else f"({text})"
+
+
+def _plain_text(text: str) -> str:
+    """Return a text of a checkpoint as it can be printed: terminals obey some characters."""
+    return text if text.isprintable() else repr(text)
 
 
 def _num_files(record: CheckpointRecord) -> int:
@@ -410,5 +452,10 @@ def _plain(record: CheckpointRecord) -> dict[str, Any]:
 
 def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:
-        return {"files": {}, "parent": None, "versions": {}}
-    return {"files": manifest.files, "parent": manifest.parent, "versions": manifest.versions}
+        return {"files": {}, "parent": None, "versions": {}, "tensors": []}
+    return {
+        "files": manifest.files,
+        "parent": manifest.parent,
+        "versions": manifest.versions,
+        "tensors": manifest.tensors,
+    }

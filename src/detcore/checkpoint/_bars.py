@@ -1,0 +1,179 @@
+"""Showing transfers that take long: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+    from detcore.checkpoint._watch import TransferObserver
+    from detcore.storage import Progress
+
+__all__ = ["TransferBars", "TransferLines", "watch_transfers"]
+
+_DELAY_S = 1.0
+_INTERVAL_S = 10.0
+
+
+def watch_transfers(stream: TextIO, *, lines: bool = False) -> TransferObserver | None:
+    """Return what shows transfers on a stream, or None if nothing is to be shown there.
+
+    Args:
+        stream: Standard error, as a rule.
+        lines: Whether a stream that is no terminal gets lines.
+    """
+    if stream.isatty():
+        console = _make_console(stream)
+        if console.is_interactive:  # not one of those that cannot go back in a line
+            return TransferBars(console)
+    return TransferLines(stream) if lines else None
+
+
+class TransferBars:
+    """A bar for each transfer that lasts longer than a second; it vanishes with its end.
+
+    Args:
+        console: Where to.
+        delay_s: How long a transfer goes on without a bar, in seconds.
+    """
+
+    def __init__(self, console: Console, *, delay_s: float = _DELAY_S) -> None:
+        self._console = console
+        self._delay_s = delay_s
+
+    @contextlib.contextmanager
+    def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
+        """Watch a transfer; see `TransferObserver.transfer`."""
+        bar = _Bar(self._console, name, size_bytes)
+        # Not on the first bytes: what waits for a server from the start is to be seen, too.
+        timer = threading.Timer(self._delay_s, bar.show)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield bar.advance
+        finally:
+            timer.cancel()
+            bar.close()
+
+
+class _Bar:
+    """One bar; its methods are called from any thread."""
+
+    def __init__(self, console: Console, name: str, size_bytes: int) -> None:
+        self._console = console
+        self._name = name
+        self._size = size_bytes
+        self._done = 0
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._shown: RichProgress | None = None
+
+    def show(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._shown = _make_bar(self._console)
+            self._shown.add_task(self._name, total=self._size, completed=self._done)
+            self._shown.start()
+
+    def advance(self, num_bytes: int) -> None:
+        with self._lock:
+            self._done += num_bytes
+            if self._shown is not None:
+                self._shown.update(self._shown.task_ids[0], completed=min(self._done, self._size))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            if self._shown is not None:
+                # A terminal that is gone by now is no reason to lose what was transferred.
+                with contextlib.suppress(OSError):
+                    self._shown.stop()
+
+
+class TransferLines:
+    """A line for each transfer now and then, for logs; none for those that are soon over.
+
+    Args:
+        stream: Where to.
+        interval_s: Between two lines, and before the first one, in seconds.
+        clock: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        interval_s: float = _INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._interval_s = interval_s
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
+        """Watch a transfer; see `TransferObserver.transfer`."""
+        lock = threading.Lock()
+        began = last = self._clock()
+        done = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done, last
+            with lock:
+                done += num_bytes
+                now = self._clock()
+                if now - last >= self._interval_s:
+                    last = now
+                    self._say(name, min(done, size_bytes), size_bytes, now - began)
+
+        yield advance
+
+    def _say(self, name: str, done: int, size: int, took_s: float) -> None:
+        from rich.filesize import decimal
+
+        speed = done / took_s if took_s > 0 else 0.0
+        left = f", {math.ceil((size - done) / speed)} s left" if speed else ""
+        print(
+            f"{name}: {decimal(done)} of {decimal(size)}, {decimal(int(speed))}/s{left}",
+            file=self._stream,
+            flush=True,
+        )
+
+
+def _make_console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+def _make_bar(console: Console) -> RichProgress:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        expand=True,
+        # sys.stdout and sys.stderr belong to the user's script.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

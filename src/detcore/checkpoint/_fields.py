@@ -1,0 +1,300 @@
+"""The fields of a manifest, each checked: whoever could write it may have meant harm.
+
+A manifest's checksum tells that it is what was written. It does not tell by whom, so nothing here
+is believed because the checksum fits.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from detcore.checkpoint._ids import check_id
+from detcore.types import TensorInfo
+
+__all__ = [
+    "ALGORITHMS",
+    "MANIFEST_FILE",
+    "MOST_MANIFEST_BYTES",
+    "check_places",
+    "get_algorithm",
+    "get_created",
+    "get_files",
+    "get_folders",
+    "get_metadata",
+    "get_parent",
+    "get_steps",
+    "get_tensors",
+    "get_versions",
+    "parse_object",
+    "shown",
+]
+
+MANIFEST_FILE = "manifest.json"
+ALGORITHMS = {"xxh3_128": 32, "sha256": 64}
+"""Digests that are known, and how many hexadecimal digits each has; the default one first."""
+MOST_MANIFEST_BYTES = 64 << 20
+"""A larger manifest is neither written nor read: some 400,000 files."""
+
+_MOST_NUMBER = 2**63 - 1  # what databases and file systems take
+_MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
+_MOST_DEPTH = 66  # what metadata may have when it is saved
+_MOST_AXES = 254  # what TensorFlow takes; NumPy takes fewer
+_MOST_TEXT = 1024
+_HEX = frozenset("0123456789abcdef")
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Read one JSON object, more strictly than `json` does.
+
+    Raises:
+        ValueError: If it is not UTF-8 or not JSON, has a key twice, or a number that is none
+            (``NaN``, ``1e400``) or has thousands of digits.
+        RecursionError: If it is nested too deeply.
+    """
+    value = json.loads(
+        data.decode("utf-8"),  # `json` would also take UTF-16 and UTF-32
+        object_pairs_hook=_object,
+        parse_constant=_no_number,
+        parse_float=_float,
+        parse_int=_int,
+    )
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds {_kind(value)} where an object is expected")
+    return value
+
+
+def get_algorithm(fields: Mapping[str, Any]) -> str:
+    """Return how the files are digested."""
+    algorithm = _text(fields, "digest")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(
+            f"its files are digested with {shown(algorithm)}; this release knows "
+            f"{' and '.join(ALGORITHMS)}"
+        )
+    return algorithm
+
+
+def get_files(fields: Mapping[str, Any], algorithm: str) -> dict[str, tuple[int, str]]:
+    """Return size and digest of each file by name."""
+    from detcore.storage import check_key
+
+    files = {}
+    for name, entry in _mapping(fields, "files").items():
+        check_key(name)
+        where = f"its entry of the file {shown(name)}"
+        if not isinstance(entry, dict):
+            raise ValueError(f"{where} is {_kind(entry)}, not an object")
+        for key in ("size", algorithm):
+            if key not in entry:
+                raise ValueError(f"{where} has no {key!r}")
+        files[name] = (
+            _whole(entry["size"], f"{where} says that its size is"),
+            _digest(entry[algorithm], algorithm, where),
+        )
+    return files
+
+
+def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of empty folders."""
+    from detcore.storage import check_key
+
+    names = _list(fields, "directories")
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"its field 'directories' holds {_kind(name)}, not a name")
+        check_key(name)
+    return tuple(names)
+
+
+def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
+    """Check that files and empty folders can lie side by side, and beside the manifest.
+
+    Raises:
+        ValueError: If not.
+    """
+    taken = {*files, MANIFEST_FILE}
+    if MANIFEST_FILE in files:
+        raise ValueError(f"it names itself, {MANIFEST_FILE}, as a file of the checkpoint")
+    for name in folders:
+        if name in taken:
+            raise ValueError(f"{shown(name)} is a file and a folder at once")
+    for name in (*files, *folders):
+        folder = name.rpartition("/")[0]
+        while folder:
+            if folder in taken:
+                raise ValueError(
+                    f"{shown(folder)} is a file and a folder at once: it also holds {shown(name)}"
+                )
+            folder = folder.rpartition("/")[0]
+
+
+def get_steps(fields: Mapping[str, Any]) -> int:
+    """Return the number of batches."""
+    return _whole(_field(fields, "steps_completed"), "its field 'steps_completed' is")
+
+
+def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
+    """Return when it was committed."""
+    text = _text(fields, "created")
+    try:
+        created = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        created = None
+    if created is None or created.tzinfo is None:
+        raise ValueError(f"its field 'created' is {shown(text)}, which is no time with a time zone")
+    return created
+
+
+def get_parent(fields: Mapping[str, Any]) -> str | None:
+    """Return the UUID of the checkpoint before."""
+    parent = _field(fields, "parent")
+    return None if parent is None else check_id(parent)
+
+
+def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was saved along."""
+    metadata = _mapping(fields, "metadata")
+    level: list[Any] = [metadata]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return metadata
+    raise ValueError(f"its metadata is nested more than {_MOST_DEPTH} times")
+
+
+def get_versions(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of what wrote it; they are shown to people."""
+    versions = _mapping(fields, "versions")
+    for name, version in versions.items():
+        for text in (name, version):
+            if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
+                raise ValueError(
+                    f"its field 'versions' holds {shown(text)}, which is no name and no version"
+                )
+    return versions
+
+
+def get_tensors(fields: Mapping[str, Any], files: Iterable[str]) -> tuple[TensorInfo, ...]:
+    """Return what the files hold."""
+    if "tensors" not in fields:
+        return ()
+    names = frozenset(files)
+    return tuple(
+        _tensor(each, f"its tensor {index}", names)
+        for index, each in enumerate(_list(fields, "tensors"))
+    )
+
+
+def _tensor(each: Any, where: str, files: frozenset[str]) -> TensorInfo:
+    if not isinstance(each, dict):
+        raise ValueError(f"{where} is {_kind(each)}, not an object")
+    texts = {}
+    for key in ("name", "dtype", "file"):
+        value = each.get(key)
+        if not isinstance(value, str) or len(value) > _MOST_TEXT:
+            raise ValueError(f"{where} has the {key} {shown(value)}, which is no short text")
+        texts[key] = value
+    if texts["file"] not in files:
+        raise ValueError(f"{where} is in {shown(texts['file'])}, which is none of its files")
+    shape = each.get("shape")
+    if not isinstance(shape, list):
+        raise ValueError(f"{where} has the shape {shown(shape)}, which is no list")
+    if len(shape) > _MOST_AXES:
+        raise ValueError(f"{where} has {len(shape)} axes; no framework takes so many")
+    axes = tuple(_whole(axis, f"{where} has an axis of length") for axis in shape)
+    return TensorInfo(texts["name"], axes, texts["dtype"], texts["file"])
+
+
+def _field(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise ValueError(f"its field {name!r} is missing")
+    return fields[name]
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = _field(fields, name)
+    if not isinstance(value, str):
+        raise ValueError(f"its field {name!r} is {_kind(value)}, not a text")
+    return value
+
+
+def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = _field(fields, name)
+    if not isinstance(value, dict):
+        raise ValueError(f"its field {name!r} is {_kind(value)}, not an object")
+    return value
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = _field(fields, name)
+    if not isinstance(value, list):
+        raise ValueError(f"its field {name!r} is {_kind(value)}, not a list")
+    return value
+
+
+def _whole(value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_NUMBER:
+        return value
+    raise ValueError(f"{where} {shown(value)}; expected a whole number from 0 to 2**63 - 1")
+
+
+def _digest(value: Any, algorithm: str, where: str) -> str:
+    expected = ALGORITHMS[algorithm]
+    if isinstance(value, str) and len(value) == expected and _HEX.issuperset(value):
+        return value
+    raise ValueError(
+        f"{where} has the digest {shown(value)}; {algorithm} has {expected} digits of 0-9 and a-f"
+    )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"it has the key {shown(key)} twice")
+            seen.add(key)
+    return value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"it holds {text}, which JSON has not")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds the number {shown(text)}, which is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"it holds a number of {len(text)} digits")
+    return int(text)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {
+        bool: "a truth value", int: "a number", float: "a number", str: "a text", list: "a list",
+        dict: "an object",
+    }  # fmt: skip
+    return kinds[type(value)]
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message can hold it: short, and with no character that does anything."""
+    text = _kind(value) if isinstance(value, list | dict) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,248 @@
+"""Long transfers are shown on a terminal, and nowhere else unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_proxy import FaultProxy, fault_proxy
+from rich.console import Console
+from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, moto
+from terminal import on_a_terminal, without_colour
+
+from detcore.checkpoint import (
+    CheckpointContext,
+    TransferBars,
+    TransferLines,
+    repair_checkpoint,
+    verify_checkpoint,
+    watch_transfers,
+)
+from detcore.distributed import DistributedContext
+
+META = {"steps_completed": 1}
+SIZE = 12_000_000
+SCRIPT = """
+import sys
+from pathlib import Path
+from detcore import core
+
+folder = Path("model")
+folder.mkdir()
+with open(folder / "weights", "wb") as file:
+    file.truncate(SIZE)
+with core.init(checkpoint_storage=sys.argv[1]) as context:
+    uuid = context.checkpoint.upload(folder, {"steps_completed": 1})
+    print("uploaded")
+    with context.checkpoint.store_path({"steps_completed": 2}) as (path, _):
+        (folder / "weights").rename(path / "weights")
+    print("stored")
+    context.checkpoint.download(uuid, "back")
+    print("downloaded")
+    with context.checkpoint.restore_path(uuid) as path:
+        pass
+    print("restored", uuid)
+""".replace("SIZE", str(SIZE))
+
+
+class Recorder:
+    """Remembers what it was told of transfers."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.totals: list[int] = []
+        self.told: list[int] = []
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def transfer(self, name: str, size_bytes: int) -> Iterator[Any]:
+        self.names.append(name)
+        self.totals.append(size_bytes)
+        self.told.append(0)
+
+        def advance(num_bytes: int) -> None:
+            with self._lock:
+                self.told[-1] += num_bytes
+
+        yield advance
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_every_byte_is_told_with_the_total_known_before(
+    desk: Any, folder: Path, tmp_path: Path
+) -> None:
+    recorder = Recorder()
+    context = CheckpointContext(
+        storage=desk.storage, distributed=DistributedContext(), observer=recorder
+    )
+    uuid = context.upload(folder, META)
+    with context.store_path(META) as (path, stored):
+        (path / "weights").write_bytes(bytes(5000))
+    context.download(uuid, tmp_path / "back")
+    context.download(uuid, tmp_path / "part", selector=lambda name: name == "weights.bin")
+    with context.restore_path(uuid):
+        pass
+    assert verify_checkpoint(desk.storage, uuid, observer=recorder) == []
+    whole = size_of(tmp_path / "back")
+    assert recorder.totals == [
+        size_of(folder), 5000, whole, size_of(tmp_path / "part"), whole, whole,
+    ]  # fmt: skip
+    assert recorder.told == recorder.totals
+    start = uuid[:8]
+    in_place = desk.storage.direct_path(uuid) is not None
+    assert recorder.names == [
+        f"saving {start}", f"saving {stored[:8]}", f"downloading {start}", f"downloading {start}",
+        f"checking {start}" if in_place else f"downloading {start}", f"checking {start}",
+    ]  # fmt: skip
+
+
+def test_a_repair_tells_too(desk: Any, folder: Path) -> None:
+    recorder = Recorder()
+    uuid = desk.context.upload(folder, META)
+    record = desk.database.get_checkpoint(uuid)
+    repair_checkpoint(desk.database, desk.storage, record, observer=recorder)
+    assert recorder.told == recorder.totals == [record.size_bytes]
+
+
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_short_transfer_has_no_bar() -> None:
+    console = terminal()
+    with TransferBars(console, delay_s=3600.0).transfer("saving", 100) as advance:
+        advance(100)
+    assert text_of(console) == ""
+
+
+def test_a_transfer_that_stands_still_from_the_start_has_a_bar() -> None:
+    console = terminal()
+    with TransferBars(console, delay_s=0.0).transfer("saving", 100):
+        deadline = threading.Event()
+        for _ in range(2000):
+            if "saving" in text_of(console):
+                break
+            deadline.wait(0.01)
+        assert "0/100 bytes" in text_of(console)
+
+
+def test_a_bar_does_not_pass_its_end_and_goes_with_a_failure() -> None:
+    console = terminal()
+
+    def transfer() -> None:
+        with TransferBars(console, delay_s=0.0).transfer("saving", 100) as advance:
+            while "saving" not in text_of(console):
+                threading.Event().wait(0.01)
+            advance(150)  # a part was sent twice
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        transfer()
+    assert "100/100 bytes" in text_of(console)
+    assert "150/100" not in text_of(console)
+    assert text_of(console).endswith("\x1b[1A\x1b[2K")  # the line is empty again
+
+
+def test_a_log_gets_a_line_now_and_then() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    lines = TransferLines(stream, interval_s=10.0, clock=lambda: now[0])
+    with lines.transfer("checking 6d1c0a3b", 4_000_000) as advance:
+        for _ in range(4):
+            now[0] += 6.0
+            advance(1_000_000)
+    assert stream.getvalue().splitlines() == [
+        "checking 6d1c0a3b: 2.0 MB of 4.0 MB, 166.7 kB/s, 12 s left",
+        "checking 6d1c0a3b: 4.0 MB of 4.0 MB, 166.7 kB/s, 0 s left",
+    ]
+
+
+def test_what_is_no_terminal_gets_nothing_unasked() -> None:
+    assert watch_transfers(io.StringIO()) is None
+    assert isinstance(watch_transfers(io.StringIO(), lines=True), TransferLines)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[FaultProxy]:
+    """An S3 server where each part of a large file takes longer than what has no bar."""
+
+    def wait(method: str, target: str) -> None:
+        if "/weights" in target and method in ("GET", "PUT"):
+            threading.Event().wait(1.3)
+
+    with moto() as url, fault_proxy(url) as proxy:
+        proxy.choose = wait
+        yield proxy
+
+
+@pytest.fixture
+def variables(slow: FaultProxy, tmp_path: Path) -> dict[str, str]:
+    return {
+        "DETCORE_HOME": str(tmp_path / "home"),
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_ENDPOINT_URL": slow.url,
+    }
+
+
+def run_script(folder: Path, variables: dict[str, str], **options: Any) -> tuple[str, str]:
+    (folder / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py", f"s3://{BUCKET}/{folder.name}"]
+    code, shown, piped = on_a_terminal(command, variables=variables, folder=folder, **options)
+    assert code == 0, shown
+    return without_colour(shown), piped
+
+
+def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str, str]) -> None:
+    shown, _ = run_script(tmp_path, variables)
+    uuid = shown.split()[-1]
+    before, _, rest = shown.partition("uploaded")
+    assert f"saving {uuid[:8]}" in before
+    assert "/12.0 MB" in before
+    stored, _, rest = rest.partition("stored")
+    assert "saving" in stored
+    downloaded, _, restored = rest.partition("downloaded")
+    assert f"downloading {uuid[:8]}" in downloaded
+    assert f"downloading {uuid[:8]}" in restored.partition("restored")[0]
+
+    for arguments, verb in (
+        (["download", uuid, "-o", "got"], "downloading"),
+        (["verify", uuid], "checking"),
+        (["repair", uuid], "checking"),
+    ):
+        code, shown, piped = on_a_terminal(
+            [sys.executable, "-m", "detcore", "checkpoint", *arguments],
+            variables=variables,
+            folder=tmp_path,
+            width=70,
+            stdout_too=False,
+        )
+        assert code == 0, shown
+        lines = without_colour(shown).replace("\r", "\n").splitlines()
+        bars = [line for line in lines if f"{verb} {uuid[:8]}" in line]
+        assert bars, shown
+        assert all(len(line) <= 70 for line in lines), lines
+        assert verb not in piped
+    assert (tmp_path / "got" / "weights").stat().st_size == SIZE
+
+
+def test_a_terminal_that_cannot_go_back_gets_nothing(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    shown, piped = run_script(tmp_path, {**variables, "TERM": "dumb"}, stdout_too=False)
+    assert shown == ""
+    assert piped.split()[:4] == ["uploaded", "stored", "downloaded", "restored"]
