@@ -18,6 +18,11 @@ DETCORE_EVENTS_FD, DETCORE_LEASH_FD
 DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
 DETCORE_CROSS_SIZE
     Set by the launcher for each of several workers: its place among them.
+DETCORE_GRACE_S
+    Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
+SLURM_JOB_ID, SLURM_JOB_END_TIME, KUBERNETES_SERVICE_HOST
+    Set by Slurm and Kubernetes: what ends this process, and (in seconds since 1970) when. See
+    `detcore.core.PreemptContext`.
 DETCORE_JOB_KEY
     Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
     every connection between machines. See `detcore.distributed`. The launcher makes a new one.
@@ -28,9 +33,12 @@ The variables that launchers set for ranks are listed in `detcore.distributed`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from detcore.errors import ConfigError
 
 __all__ = ["Environment", "child_environment", "read_environment", "read_variables"]
 
@@ -49,6 +57,10 @@ class Environment:
     num_workers: int
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    grace_s: float | None = None
+    is_slurm: bool = False
+    slurm_end_time: float | None = None
+    is_kubernetes: bool = False
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -56,6 +68,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
 
     Args:
         environ: The variables; default: those of this process, read now.
+
+    Raises:
+        ConfigError: If ``DETCORE_GRACE_S`` is no number of seconds.
     """
     env = os.environ if environ is None else environ
     home = _home(env)
@@ -71,6 +86,10 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         leash_fd=_number(env.get("DETCORE_LEASH_FD")),
         num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
+        grace_s=_seconds("DETCORE_GRACE_S", env),
+        is_slurm=bool(env.get("SLURM_JOB_ID")),
+        slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
+        is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
         config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
 
@@ -119,6 +138,24 @@ def _database_url(url: str | None, home: Path) -> str:
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seconds(name: str, env: Mapping[str, str]) -> float | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds) and seconds >= 0:
+        return seconds
+    if name.startswith("DETCORE_"):
+        raise ConfigError(
+            f"the variable {name} is {text!r}; expected a number of seconds, 0 or more.\n"
+            "Correct it, or unset it."
+        )
+    return None  # another system's own business
 
 
 def _number(text: str | None) -> int | None:

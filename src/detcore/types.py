@@ -174,7 +174,8 @@ class TrialInfo:
         test_mode: One batch, one validation, one checkpoint.
         source_checkpoint: What a fresh trial starts from: UUID of another trial's checkpoint or
             absolute path of a folder, or None. Of no meaning where `latest_checkpoint` is set.
-        source_storage: URL of the storage that `source_checkpoint` is in; None for the trial's.
+        source_storage: What opens the storage that `source_checkpoint` is in, as
+            ``checkpoint_storage`` of an experiment file; None for the trial's.
     """
 
     experiment_id: int
@@ -190,4 +191,4 @@ class TrialInfo:
     steps_completed: int = 0
     test_mode: bool = False
     source_checkpoint: str | None = None
-    source_storage: str | None = None
+    source_storage: str | Mapping[str, Any] | None = None

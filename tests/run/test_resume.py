@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from processes import catches
 from toy_command import MODEL_DIR, Detcore
 
 SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
@@ -75,10 +76,11 @@ def test_a_signal_is_seen_before_the_scheduling_unit_ends(detcore: Detcore) -> N
         min_checkpoint_period={"batches": 0},
     )
     process = detcore.start("run", config, MODEL_DIR)
-    worker_pid(detcore)
-    time.sleep(4.0)
+    pid = worker_pid(detcore)
+    detcore.wait_for(lambda: catches(pid, signal.SIGTERM))
+    time.sleep(2.0)  # into the unit
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)  # the unit itself would take five minutes
+    process.communicate(timeout=60)  # the unit itself would take five minutes
     assert process.returncode == 75
 
 

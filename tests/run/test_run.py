@@ -148,7 +148,7 @@ def test_settings_that_this_release_does_not_honour_are_named(detcore: Detcore) 
     finished = detcore("run", path, MODEL_DIR, "--test")
     assert finished.code == 0, finished.stderr
     assert "max_restarts is accepted, but this release restarts nothing" in finished.stdout
-    assert "save_trial_latest is accepted, but this release keeps every" in finished.stdout
+    assert "save_trial_latest is accepted, but this release applies it when you" in finished.stdout
     assert "save_trial_best" not in finished.stdout
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["all_command_lines", "is_running", "wait_until_gone"]
+__all__ = ["all_command_lines", "catches", "is_running", "wait_until_gone"]
 
 
 def is_running(pid: int) -> bool:
@@ -16,6 +16,14 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal by now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    raise AssertionError("Linux tells of every process which signals it catches")
 
 
 def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:

@@ -4,6 +4,7 @@ A checkpoint exists once its ``manifest.json`` does. Files are written first, th
 and atomically; what has no manifest is invisible, and is removed when its trial starts again.
 """
 
+from detcore.checkpoint._bars import TransferBars, TransferLines, watch_transfers
 from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._download import DownloadMode, download_checkpoint
@@ -15,10 +16,22 @@ from detcore.checkpoint._manifest import (
     list_committed,
     read_manifest,
 )
+from detcore.checkpoint._outstanding import SaveProgress
+from detcore.checkpoint._place import RecordedPlace, find_place, open_recorded
 from detcore.checkpoint._recover import recover_checkpoints
 from detcore.checkpoint._repair import Repair, repair_checkpoint
+from detcore.checkpoint._retention import (
+    RetentionPlan,
+    RetentionPolicy,
+    SavedCheckpoint,
+    apply_retention,
+    choose_checkpoints,
+    plan_retention,
+)
+from detcore.checkpoint._save import SaveTimes
 from detcore.checkpoint._source import CheckpointSource, find_source, pin_source
 from detcore.checkpoint._verify import Fault, verify_checkpoint
+from detcore.checkpoint._watch import TransferObserver
 
 __all__ = [
     "MANIFEST_FILE",
@@ -29,15 +42,30 @@ __all__ = [
     "DownloadMode",
     "Fault",
     "Manifest",
+    "RecordedPlace",
     "Repair",
+    "RetentionPlan",
+    "RetentionPolicy",
+    "SaveProgress",
+    "SaveTimes",
+    "SavedCheckpoint",
+    "TransferBars",
+    "TransferLines",
+    "TransferObserver",
+    "apply_retention",
+    "choose_checkpoints",
     "delete_checkpoint",
     "download_checkpoint",
+    "find_place",
     "find_source",
     "has_manifest",
     "list_committed",
+    "open_recorded",
     "pin_source",
+    "plan_retention",
     "read_manifest",
     "recover_checkpoints",
     "repair_checkpoint",
     "verify_checkpoint",
+    "watch_transfers",
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import datetime
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from detcore.checkpoint._async import AsyncSave, Behind, Threads
 from detcore.checkpoint._commit import (
     add_metadata,
     commit,
@@ -21,19 +24,59 @@ from detcore.checkpoint._full import explain_full
 from detcore.checkpoint._ids import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest, read_manifest
 from detcore.checkpoint._scan import Scan, scan_folder
+from detcore.checkpoint._staging import staging_folder
 from detcore.errors import DetcoreError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._context import CheckpointOwner
+    from detcore.checkpoint._watch import TransferObserver
     from detcore.database import Database
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
+    from detcore.types import TensorInfo
 
-__all__ = ["Saver"]
+__all__ = ["Description", "SaveTimes", "Saver", "Snapshot", "Tensors"]
+
+_SAVES_REMEMBERED = 16
+
+Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
+"""Takes what is to be saved, given the folder to write to; returns what writes the rest."""
+
+Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
+"""What a checkpoint's files hold, or what tells it once the snapshot is taken."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SaveTimes:
+    """How long a save took.
+
+    Attributes:
+        size_bytes: Sum of the sizes of its files.
+        stalled_s: How long training stood still for it, the wait for the save before included.
+        total_s: From its beginning to its record, after that wait.
+    """
+
+    size_bytes: int
+    stalled_s: float
+    total_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What is noted of a checkpoint besides its files."""
+
+    metadata: Mapping[str, Any]
+    versions: Mapping[str, str]
+    tensors: tuple[TensorInfo, ...] = ()
 
 
 class Saver:
-    """Saves one trial's checkpoints, one after the other."""
+    """Saves one trial's checkpoints, one after the other.
+
+    Attributes:
+        seen: How long the last saves took, oldest first.
+        observer: Told of the bytes of saves that the caller waits for.
+    """
 
     def __init__(
         self,
@@ -43,56 +86,151 @@ class Saver:
         owner: CheckpointOwner | None,
         parent: str | None,
         on_saved: Callable[[CheckpointSaved], None] | None,
+        behind: Behind | None = None,
+        observer: TransferObserver | None = None,
     ) -> None:
         self._storage = storage
+        self.observer = observer
         self._database = database
         self._owner = owner
         self._parent = parent
         self._on_saved = on_saved
+        self._behind = behind or Threads()
         self._last: Manifest | None = None
+        self._last_times: SaveTimes | None = None
+        self._began = 0.0
+        self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
 
     def save_copies(
         self, scan: Scan, metadata: Mapping[str, Any], versions: Mapping[str, str]
     ) -> Manifest:
         """Copy files to a new checkpoint and commit it."""
         with self.begun(metadata) as uuid:
-            digests = put_files(self._storage, uuid, scan)
+            digests = put_files(self._storage, uuid, scan, observer=self.observer)
             manifest = self.commit(uuid, digests, scan.directories, metadata, versions)
         self.committed(manifest)
         return manifest
 
     @contextlib.contextmanager
     def saving(
-        self, metadata: Mapping[str, Any], versions: Mapping[str, str]
+        self, metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors = ()
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and commit what is in it, or leave nothing."""
         with self.begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
             yield folder, uuid
-            scan = scan_folder(folder)
-            write = seal_files if is_direct else put_files
-            digests = write(self._storage, uuid, scan)
-            manifest = self.commit(uuid, digests, scan.directories, metadata, dict(versions))
+            what = _describe(metadata, versions, tensors)
+            manifest = self._seal(self._storage, uuid, folder, is_direct, what, self.observer)
         self.committed(manifest)
+
+    def begin(
+        self,
+        snapshot: Snapshot,
+        metadata: Mapping[str, Any],
+        versions: Mapping[str, str],
+        tensors: Tensors,
+        *,
+        began: float,
+    ) -> AsyncSave:
+        """Begin a save that ends on another thread; hand it to `collect` then.
+
+        Args:
+            snapshot: Called here and now; what it raises is raised, and nothing is left.
+            metadata: Checked already.
+            versions: By distribution.
+            tensors: What the files hold; asked for after the snapshot.
+            began: When the caller was asked for it, by this saver's clock.
+        """
+        with contextlib.ExitStack() as stack:
+            uuid = stack.enter_context(self.begun(metadata))
+            folder, is_direct = stack.enter_context(self._folder(uuid))
+            writes = [snapshot(folder)]
+            what = _describe(metadata, versions, tensors)
+            save = AsyncSave(uuid, metadata["steps_completed"], began=began, behind=self._behind)
+            work = functools.partial(self._finish, save, writes, folder, is_direct, what)
+            save.temporary = None if is_direct else folder
+            save.stalled_s = self._behind.now() - began
+            save.start(work, stack)
+        return save
+
+    def _finish(
+        self,
+        save: AsyncSave,
+        writes: list[Callable[[], None] | None],
+        folder: Path,
+        is_direct: bool,
+        what: Description,
+    ) -> Manifest:
+        """Do the rest of a save; on its own thread."""
+        # Taken out, so that the copies of the state are released before the upload.
+        write = writes.pop()
+        if write is not None:
+            write()
+        del write
+        transfer = save.transfer
+        transfer.check()
+        transfer.begin(_size_of(folder), self._behind.now())
+        storage = transfer.watched(self._storage)
+        manifest = self._seal(storage, save.uuid, folder, is_direct, what)
+        self._record(manifest)
+        return manifest
+
+    def collect(self, save: AsyncSave) -> None:
+        """Tell of a save that is over.
+
+        Raises:
+            BaseException: What it failed with.
+        """
+        if save.failure is not None:
+            raise save.failure
+        manifest, ended = save.manifest, save.ended
+        assert manifest is not None  # it is over, and did not fail
+        assert ended is not None
+        self._tell(
+            manifest,
+            SaveTimes(
+                size_bytes=manifest.size_bytes,
+                stalled_s=save.stalled_s,
+                total_s=ended - self._began,
+            ),
+        )
+
+    def _seal(
+        self,
+        storage: StorageBackend,
+        uuid: str,
+        folder: Path,
+        is_direct: bool,
+        what: Description,
+        observer: TransferObserver | None = None,
+    ) -> Manifest:
+        """Bring the files of a folder to the storage and commit them."""
+        scan = scan_folder(folder)
+        write = seal_files if is_direct else put_files
+        digests = write(storage, uuid, scan, observer=observer)
+        return self._commit(storage, uuid, digests, scan.directories, what)
 
     def describe(self, uuid: str) -> CheckpointSaved:
         """Return what observers are told of a checkpoint."""
         from detcore.hooks import CheckpointSaved
 
-        manifest = self._last
+        manifest, times = self._last, self._last_times
         if manifest is None or manifest.uuid != uuid:
-            manifest = read_manifest(self._storage, uuid)
+            manifest, times = read_manifest(self._storage, uuid), None
         return CheckpointSaved(
             uuid=uuid,
             steps_completed=manifest.steps_completed,
             url=f"{self._storage.url}/{uuid}",
             size_bytes=manifest.size_bytes,
             path=self._storage.direct_path(uuid),
+            stalled_s=times.stalled_s if times else None,
+            total_s=times.total_s if times else None,
         )
 
     @contextlib.contextmanager
     def begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
         """Record a new checkpoint; if the block fails before the commit, remove all traces."""
         uuid = new_id()
+        self._began = self._behind.now()
         if self._database is not None and self._owner is not None:
             self._database.checkpoint_started(
                 uuid=uuid,
@@ -131,21 +269,9 @@ class Saver:
         if self._database is not None and self._owner is not None:
             self._database.checkpoint_deleted(uuid)
 
-    @contextlib.contextmanager
-    def _folder(self, uuid: str) -> Iterator[tuple[Path, bool]]:
-        """Yield a folder to write a checkpoint to, and whether that is its place in the storage."""
-        direct = self._storage.direct_path(uuid)
-        if direct is not None:
-            direct.mkdir(parents=True)
-            yield direct, True
-            return
-        import tempfile
-
-        temporary = Path(tempfile.mkdtemp(prefix="detcore-save-"))
-        try:
-            yield temporary, False
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    def _folder(self, uuid: str) -> contextlib.AbstractContextManager[tuple[Path, bool]]:
+        """Give a folder to write a checkpoint to, and whether that is its place in the storage."""
+        return staging_folder(self._storage, uuid)
 
     def commit(
         self,
@@ -156,29 +282,62 @@ class Saver:
         versions: Mapping[str, str],
     ) -> Manifest:
         """Make a checkpoint exist whose files are all in the storage."""
+        what = Description(metadata=metadata, versions=versions)
+        return self._commit(self._storage, uuid, digests, directories, what)
+
+    def _commit(
+        self,
+        storage: StorageBackend,
+        uuid: str,
+        digests: Mapping[str, FileDigest],
+        directories: tuple[str, ...],
+        what: Description,
+    ) -> Manifest:
         import detcore
 
         files = dict(digests)
         if METADATA_FILE not in files:
-            files |= add_metadata(self._storage, uuid, metadata)
+            files |= add_metadata(storage, uuid, what.metadata)
         manifest = Manifest(
             uuid=uuid,
-            steps_completed=metadata["steps_completed"],
-            metadata=metadata,
+            steps_completed=what.metadata["steps_completed"],
+            metadata=what.metadata,
             created=datetime.datetime.now(datetime.timezone.utc),
             files=files,
             directories=directories,
             parent=self._parent,
-            versions={"detcore": detcore.__version__, **versions},
+            versions={"detcore": detcore.__version__, **what.versions},
+            tensors=what.tensors,
         )
-        commit(self._storage, manifest)
+        commit(storage, manifest)
         return manifest
 
     def committed(self, manifest: Manifest) -> None:
         """Record a checkpoint that exists, and tell of it."""
-        self._last = manifest
-        self._parent = manifest.uuid
+        self._record(manifest)
+        took_s = self._behind.now() - self._began
+        size = manifest.size_bytes
+        self._tell(manifest, SaveTimes(size_bytes=size, stalled_s=took_s, total_s=took_s))
+
+    def _record(self, manifest: Manifest) -> None:
         if self._database is not None and self._owner is not None:
             record_committed(self._database, manifest)
+
+    def _tell(self, manifest: Manifest, times: SaveTimes) -> None:
+        """Take note of the newest checkpoint and tell observers, which are others' code."""
+        self._last, self._last_times = manifest, times
+        self._parent = manifest.uuid
+        self.seen.append(times)
         if self._on_saved is not None:
             self._on_saved(self.describe(manifest.uuid))
+
+
+def _describe(
+    metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors
+) -> Description:
+    named = tensors() if callable(tensors) else tensors
+    return Description(metadata=metadata, versions=dict(versions), tensors=tuple(named))
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from detcore.checkpoint._commit import make_folders, put_files, seal_files
 from detcore.checkpoint._metadata import check_metadata, plain_metadata
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.checkpoint._shards import Part, Shares, merge_metadata, resolve, share_out
+from detcore.checkpoint._staging import staging_folder
 from detcore.checkpoint._together import together
 from detcore.errors import InvalidCheckpointError
 
@@ -150,16 +150,15 @@ class ShardedSaver:
 
         There it lies within the checkpoint, which has no manifest yet, and goes with it on failure.
         """
-        direct = self._storage.direct_path(f"{uuid}/.worker-{self._distributed.rank}")
-        if direct is not None:
-            self._together(lambda: direct.mkdir(parents=True))
-            yield direct, True
-            return
-        temporary = Path(tempfile.mkdtemp(prefix="detcore-save-"))
-        try:
-            yield temporary, False
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.ExitStack() as stack:
+            made: list[tuple[Path, bool]] = []
+
+            def make() -> None:
+                key = f"{uuid}/.worker-{self._distributed.rank}"
+                made.append(stack.enter_context(staging_folder(self._storage, key)))
+
+            self._together(make)
+            yield made[0]
 
     def _move_in(self, uuid: str, mine: Scan, staging: Path) -> None:
         """Move this worker's files from its own folder to their places."""
@@ -186,7 +185,8 @@ class ShardedSaver:
     ) -> None:
         """Write this worker's files; once all have written theirs, the chief commits."""
         write = seal_files if is_in_place else put_files
-        written = self._together(lambda: write(self._storage, uuid, mine))
+        observer = self._saver.observer
+        written = self._together(lambda: write(self._storage, uuid, mine, observer=observer))
 
         def commit() -> None:
             if self._distributed.rank:

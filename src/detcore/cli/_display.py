@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_duration, format_number
+from detcore.cli._output import format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
@@ -46,14 +46,15 @@ class _Progress:
         fields = event.fields
         if event.type == "started":
             self.length, self.status = int(fields["length"]), "training"
-        if "steps_completed" in fields:
+        # A checkpoint may be told of when training is far beyond it.
+        if "steps_completed" in fields and event.type != "checkpoint":
             self._moved(int(fields["steps_completed"]))
         if event.type == "training":
             self.training = format_metrics(fields["metrics"])
         elif event.type == "validation":
             self.validation = f"{format_metrics(fields['metrics'])}  (batch {self.steps})"
         elif event.type == "checkpoint":
-            self.checkpoint = f"{fields['uuid']}  (batch {fields['steps_completed']})"
+            self.checkpoint = format_checkpoint(fields)
         elif event.type == "finished":
             self.status = str(fields["state"]).lower()
 
@@ -105,7 +106,7 @@ class PlainDisplay:
         elif event.type == "validation":
             self._say(f"{at}: validation: {format_metrics(event.fields['metrics'])}")
         elif event.type == "checkpoint":
-            self._say(f"{at}: checkpoint saved: {event.fields['uuid']}")
+            self._say(f"{at}: checkpoint saved: {format_checkpoint(event.fields)}")
 
     def output(self, stream: str, line: str) -> None:
         self._say(line)
@@ -195,6 +196,16 @@ def _left(progress: _Progress) -> str:
         return progress.status
     left = progress.seconds_left
     return "" if left is None else f"{format_duration(left)} left"
+
+
+def format_checkpoint(fields: Mapping[str, Any]) -> str:
+    """Return which checkpoint was saved, and what that took."""
+    parts = [format_bytes(fields["size_bytes"])]
+    if fields.get("stalled_s") is not None:
+        parts.append(f"training stood still {fields['stalled_s']:.2f} s")
+    if fields.get("total_s") is not None:
+        parts.append(f"saved in {fields['total_s']:.2f} s")
+    return f"{fields['uuid']} at batch {fields['steps_completed']}: {', '.join(parts)}"
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:

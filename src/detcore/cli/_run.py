@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _EXIT_INTERRUPTED = 130
-_KEPT = "this release keeps every checkpoint until you delete it: detcore checkpoint delete"
+_KEPT = "this release applies it when you say so: detcore checkpoint prune EXPERIMENT_ID"
 _NOT_YET = {
     "max_restarts": "this release restarts nothing by itself: detcore run --resume ID",
     "checkpoint_storage.save_experiment_best": _KEPT,

@@ -15,7 +15,7 @@ from detcore.config._loader import (
 from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
 from detcore.config._render import Role, render
 from detcore.config._schema import json_schema
-from detcore.config._secrets import MASK, mask_config
+from detcore.config._secrets import MASK, hide_lines, mask_config
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Origin",
     "Role",
     "Span",
+    "hide_lines",
     "json_schema",
     "load_config",
     "load_mapping",

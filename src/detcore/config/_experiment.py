@@ -104,6 +104,21 @@ class ExperimentConfig(Section):
     checkpoint_storage: StorageField | None = Field(
         default=None, description="Where checkpoints go: a URL, or a type with its settings."
     )
+    checkpoint_async: bool = Field(
+        default=True,
+        description="Train on while a checkpoint is written and uploaded.",
+    )
+    checkpoint_exit_timeout_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds that the end of a trial waits for its last checkpoint.",
+    )
+    preemption_grace_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
+        "or Kubernetes tell.",
+    )
     max_restarts: int = Field(
         default=5,
         ge=0,

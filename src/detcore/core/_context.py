@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from detcore.core._grace import Grace, find_grace
 from detcore.core._modes import EarlyExitReason, PreemptMode, TensorboardMode
 from detcore.core._opening import Ending, Parts, Settings, open_parts
-from detcore.core._outcome import outcome_of
+from detcore.core._outcome import is_failure, outcome_of
 from detcore.core._preempt import PreemptContext
 from detcore.core._script import ScriptExperiment
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
-from detcore.errors import ConfigError, ContextStateError, DistributedError
+from detcore.errors import CheckpointTimeoutError, ConfigError, ContextStateError, DistributedError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "init"]
 
+_EXIT_TIMEOUT_S = 600.0
+
 
 def init(
     *,
@@ -35,6 +40,8 @@ def init(
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     script: ScriptExperiment | None = None,
+    checkpoint_exit_timeout_s: float | None = None,
+    grace_s: float | None = None,
 ) -> Context:
     """Make the context of this process's trial; enter it with ``with``.
 
@@ -54,6 +61,11 @@ def init(
         tensorboard_mode: Whether reported metrics are written to event files.
         script: What is recorded of a script by itself: configuration, hyperparameters, seed. Of no
             meaning in a process that ``detcore run`` started.
+        checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
+            being saved behind the training, in seconds; >= 0. Default: what the experiment file
+            says, else 600.
+        grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
+            `PreemptContext.grace`.
 
     Raises:
         ConfigError: If an argument is of the wrong kind.
@@ -75,6 +87,8 @@ def init(
         )
     _check_choice("preempt_mode", preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)
+    _check_seconds("checkpoint_exit_timeout_s", checkpoint_exit_timeout_s, is_zero_fine=True)
+    _check_seconds("grace_s", grace_s, is_zero_fine=False)
     return Context(
         environment=environment,
         distributed=distributed or DistributedContext(),
@@ -82,6 +96,8 @@ def init(
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
         script=script or ScriptExperiment(),
+        exit_timeout_s=checkpoint_exit_timeout_s,
+        grace_s=grace_s,
     )
 
 
@@ -106,10 +122,14 @@ class Context:
         preempt_mode: PreemptMode,
         tensorboard_mode: TensorboardMode,
         script: ScriptExperiment,
+        exit_timeout_s: float | None,
+        grace_s: float | None,
     ) -> None:
         self.environment = environment
         self.distributed = distributed
-        self.preempt = PreemptContext(distributed, preempt_mode)
+        self.preempt = PreemptContext(distributed, preempt_mode, find_grace=self._grace_of)
+        self._exit_timeout_s = exit_timeout_s
+        self._grace_s = grace_s
         self._settings = Settings(
             environment=environment,
             distributed=distributed,
@@ -122,6 +142,33 @@ class Context:
         self._stack = contextlib.ExitStack()
         self._ending = Ending()
         self._is_closed = False
+
+    def _grace_of(self, number: int) -> Grace | None:
+        """Return how long there is after a signal; called when it comes."""
+        configured = self._grace_s
+        if configured is None and self.info is not None:
+            configured = self.info.config.get("preemption_grace_s")
+        return find_grace(number, self.environment, configured_s=configured, now=time.time())
+
+    def _exit_deadline(self) -> Callable[[], float]:
+        """Return what tells how long the end still waits for a checkpoint under way, in seconds.
+
+        Less than what is configured where the process is about to be killed, which may become
+        known meanwhile: a margin is left for the records.
+        """
+        wanted = self._exit_timeout_s
+        if wanted is None and self.info is not None:
+            wanted = self.info.config.get("checkpoint_exit_timeout_s")
+        wanted = _EXIT_TIMEOUT_S if wanted is None else float(wanted)
+        end = time.monotonic() + wanted
+
+        def left_s() -> float:
+            left_s, grace = end - time.monotonic(), self.preempt.grace
+            if self.preempt.seconds_left is not None and grace is not None:
+                left_s = min(left_s, self.preempt.seconds_left - grace.margin_s)
+            return max(0.0, left_s)
+
+        return left_s
 
     @property
     def info(self) -> TrialInfo | None:
@@ -191,30 +238,87 @@ class Context:
     def close(self, error: BaseException | None = None) -> None:
         """Record how the trial ended and release everything; what ``with`` does on leaving.
 
-        Closing twice is fine.
+        A checkpoint that is being saved behind the training is waited for. Closing twice is fine.
 
         Args:
             error: The exception that ended the trial, or None.
+
+        Raises:
+            CheckpointTimeoutError: If a checkpoint was not saved in time; not where the process
+                is about to be killed, or another error ends it.
+            StorageError: If a checkpoint could not be saved, and no other error ends the trial.
         """
         if self._parts is None or self._is_closed:
             return
         self._is_closed = True
         parts = self._parts
+        failure: BaseException | None = None
+        try:
+            self.finish_saving(error)
+        except BaseException as raised:  # noqa: BLE001  (raised below, once it is recorded)
+            error = failure = raised
+            self.distributed.__exit__(type(error), error, error.__traceback__)
         outcome = outcome_of(
             error,
             is_preempted=self.preempt.is_acknowledged,
             early_exit=parts.train.early_exit_reason,
         )
         self._ending.outcome = outcome
-        if error is not None:
-            # The others hear of it now, not after what is left to record.
-            self.distributed.__exit__(type(error), error, error.__traceback__)
         with self._stack:
-            if parts.observers is None:
-                return
-            self._stack.callback(parts.observers.ending, outcome)
-            if outcome.is_invalid_hp:
-                parts.train.report_early_exit(EarlyExitReason.INVALID_HP)
+            if parts.observers is not None:
+                self._stack.callback(parts.observers.ending, outcome)
+                if outcome.is_invalid_hp:
+                    parts.train.report_early_exit(EarlyExitReason.INVALID_HP)
+        if failure is not None:
+            raise failure
+
+    def settle_checkpoint(self) -> bool:
+        """Wait for the checkpoint under way, before the trial says that it ends; on the chief.
+
+        Returns:
+            Whether all that was saved counts. False only where the process is about to be killed:
+            the save is given up then, and the trial goes on later from the one before.
+
+        Raises:
+            CheckpointTimeoutError: If it was not saved in time, and no kill is near.
+            StorageError: If it could not be saved.
+        """
+        try:
+            self.checkpoint.wait(self._exit_deadline())
+        except CheckpointTimeoutError as late:
+            if self.preempt.seconds_left is None:
+                raise
+            _warn(late)
+            self.checkpoint.give_up(0.0)
+            return False
+        return True
+
+    def finish_saving(self, error: BaseException | None) -> None:
+        """Wait for the checkpoint under way at the end of the trial; what `close` does first.
+
+        Called earlier where something is closed before the context that writing it needs. Calling
+        it again is fine.
+
+        Args:
+            error: The exception that ended the trial, or None. The other workers are told of it.
+
+        Raises:
+            CheckpointTimeoutError: As `close`.
+            StorageError: As `close`.
+        """
+        if error is not None:
+            # The others hear of it now, not after what is left to save and to record.
+            self.distributed.__exit__(type(error), error, error.__traceback__)
+        # Who interrupts twice does not want to wait.
+        timeout_s = 0.0 if isinstance(error, KeyboardInterrupt) else self._exit_deadline()
+        try:
+            # A script that ends with sys.exit(0) has not failed, unless its last checkpoint has.
+            self.checkpoint.close(timeout_s, error if is_failure(error) else None)
+        except CheckpointTimeoutError as late:
+            if self.preempt.seconds_left is None:
+                raise
+            # The kill would come first: the trial goes on later from its last checkpoint.
+            _warn(late)
 
     def __enter__(self) -> Context:
         return self.start()
@@ -233,6 +337,23 @@ class Context:
                 "this context is not open.\nUse it inside the block: with core.init() as context:"
             )
         return self._parts
+
+
+def _warn(error: Exception) -> None:
+    import logging
+
+    logging.getLogger("detcore").warning("%s", error)
+
+
+def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]  # it is one
+    if math.isfinite(seconds) and (seconds > 0 or (is_zero_fine and seconds == 0)):
+        return
+    least = "0 or more" if is_zero_fine else "more than 0"
+    raise ConfigError(f"{name} is {value!r}; expected a number of seconds, {least}")
 
 
 def _check_choice(name: str, value: object, choices: type) -> None:

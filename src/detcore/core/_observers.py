@@ -50,6 +50,8 @@ class Observers:
             steps_completed=saved.steps_completed,
             url=saved.url,
             size_bytes=saved.size_bytes,
+            stalled_s=saved.stalled_s,
+            total_s=saved.total_s,
         )
         self._plugins.notify_checkpoint_saved(self._info, saved)
 

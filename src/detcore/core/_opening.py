@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import CheckpointContext
+    from detcore.checkpoint import CheckpointContext, TransferObserver
     from detcore.core._modes import TensorboardMode
     from detcore.core._preempt import PreemptContext
     from detcore.core._script import ScriptExperiment
@@ -101,7 +102,7 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
     if managed is not None:
         info = _settle(managed, database, storage)
     else:
-        info = _record_script(database, environment, plugins, storage, settings.script)
+        info = _record_script(database, environment, plugins, storage, settings)
     events = EventPipe(environment.events_fd)
     observers = Observers(info, events, plugins)
     stack.callback(_record_end, ending, observers, database, None if managed else info)
@@ -196,12 +197,14 @@ def _record_script(
     environment: Environment,
     plugins: PluginManager,
     storage: StorageBackend,
-    script: ScriptExperiment,
+    settings: Settings,
 ) -> TrialInfo:
     from detcore.core import _standalone
 
     _standalone.settle_dead_scripts(database, environment, plugins)
-    return _standalone.create_records(database, environment, plugins, storage, script)
+    return _standalone.create_records(
+        database, environment, plugins, storage, settings.script, spec=settings.checkpoint_storage
+    )
 
 
 def _open_spool(info: TrialInfo, database: Database, stack: contextlib.ExitStack) -> Spool:
@@ -249,7 +252,21 @@ def _make_checkpoint(
         owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
         on_saved=observers.checkpoint_saved if observers else None,
+        observer=_make_observer(settings),
     )
+
+
+def _make_observer(settings: Settings) -> TransferObserver | None:
+    """Return what shows long transfers on the terminal of a script.
+
+    The terminal of a runner's worker belongs to the runner, which shows the trial.
+    """
+    from detcore.checkpoint import watch_transfers
+
+    is_managed = settings.environment.trial_info is not None
+    if is_managed or settings.distributed.rank or sys.stderr is None:
+        return None
+    return watch_transfers(sys.stderr)
 
 
 def _record_end(

@@ -8,7 +8,7 @@ from detcore.core._modes import EarlyExitReason
 from detcore.errors import DetcoreError, InvalidHP
 from detcore.types import ExperimentState
 
-__all__ = ["Outcome", "outcome_of"]
+__all__ = ["Outcome", "is_failure", "outcome_of"]
 
 _EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
@@ -43,6 +43,13 @@ class Outcome:
     def failed_to_start(cls) -> Outcome:
         """Return the outcome of a script whose context could not be opened."""
         return cls(ExperimentState.ERROR, "the context could not be opened")
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Whether what ended a with-block says that something went wrong."""
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0, _EXIT_COME_BACK)
+    return error is not None and not isinstance(error, GeneratorExit)
 
 
 def outcome_of(

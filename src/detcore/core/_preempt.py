@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from detcore.core._grace import Grace
 from detcore.core._modes import PreemptMode
 from detcore.errors import ContextStateError
 
@@ -28,13 +31,28 @@ class PreemptContext:
         is_requested: Whether a stop was requested in this process; a plain attribute, cheap enough
             to read at every batch. `should_preempt` is what all workers agree on.
         is_acknowledged: Whether the training code was told, and so is about to save and end.
+        grace: How long there was when the first SIGTERM or SIGUSR1 came, and who says so; None
+            where neither came, or nobody tells. In this order: ``preemption_grace_s`` of the
+            experiment file (or ``grace_s`` of `init`), ``DETCORE_GRACE_S``, Slurm (30 s after
+            SIGTERM; after SIGUSR1 the time to ``SLURM_JOB_END_TIME``), Kubernetes (30 s).
     """
 
     def __init__(
         self,
         distributed: DistributedContext,
         preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+        *,
+        find_grace: Callable[[int], Grace | None] | None = None,
     ) -> None:
+        """Take what it needs.
+
+        Args:
+            distributed: This worker's place.
+            preempt_mode: Who asks whether to stop early.
+            find_grace: Called with a signal's number when it comes; returns how long there is.
+        """
+        self._find_grace = find_grace
+        self._kill_at: float | None = None
         self._distributed = distributed
         self._mode = preempt_mode
         self._is_started = False
@@ -42,6 +60,15 @@ class PreemptContext:
         self._before: dict[int, Any] = {}
         self.is_requested = False
         self.is_acknowledged = False
+        self.grace: Grace | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until this process is killed, 0 when they are over; None where not known.
+
+        Counted from the moment when the signal came.
+        """
+        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
 
     def start(self) -> PreemptContext:
         """Begin to listen. Signals are handled if this is the main thread.
@@ -107,4 +134,21 @@ class PreemptContext:
             if self._sigint_seen:
                 raise KeyboardInterrupt
             self._sigint_seen = True
+        self._note_time(number)
         self.is_requested = True
+
+    def _note_time(self, number: int) -> None:
+        grace = self._find_grace(number) if self._find_grace is not None else None
+        if grace is not None:
+            self.note_kill(grace, grace.seconds)
+
+    def note_kill(self, grace: Grace, left_s: float) -> None:
+        """Remember when the kill comes; what is noted later can only bring it closer.
+
+        Args:
+            grace: How long there was at the signal, here or at another worker.
+            left_s: How much of it is left, in seconds.
+        """
+        kill_at = time.monotonic() + left_s
+        if self._kill_at is None or kill_at < self._kill_at:
+            self.grace, self._kill_at = grace, kill_at

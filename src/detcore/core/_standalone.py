@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ def create_records(
     plugins: PluginManager,
     storage: StorageBackend,
     script: ScriptExperiment,
+    *,
+    spec: str | Mapping[str, object] | None = None,
 ) -> TrialInfo:
     """Record an experiment with one trial.
 
@@ -37,11 +40,13 @@ def create_records(
         plugins: What opens the storage of a checkpoint to start from.
         storage: Where the checkpoints will be.
         script: What is recorded of it.
+        spec: What opened the storage; default: its URL.
 
     Raises:
         RunError: If the configuration names a checkpoint to start from that is not there.
     """
     from detcore.checkpoint import find_source, pin_source
+    from detcore.database import keep_secrets
 
     source = find_source(
         script.config.get("searcher") or {},
@@ -57,12 +62,13 @@ def create_records(
         **copy.deepcopy(dict(script.config)),
         "name": name,
         "is_standalone": True,
-        "checkpoint_storage": storage.url,
+        "checkpoint_storage": storage.url if spec is None else _plain(spec),
     }
     pin_source(config, source)
     experiment_id = database.create_experiment(
         config=config, config_text=None, model_dir=str(model_dir), name=name
     )
+    keep_secrets(environment.home, experiment_id, config)
     trial_id = database.create_trial(
         experiment_id=experiment_id, hparams=script.hparams, seed=script.seed
     )
@@ -82,7 +88,7 @@ def create_records(
         database_url=environment.database_url,
         test_mode=script.test_mode,
         source_checkpoint=source.checkpoint if source else None,
-        source_storage=source.storage_url if source else None,
+        source_storage=source.storage if source else None,
     )
 
 
@@ -95,14 +101,27 @@ def settle_dead_scripts(
             continue
         # None: it runs on another machine, whose next script looks after it.
         if database.experiment_is_alive(experiment.id) is False:
-            _try_settle(database, environment, plugins, experiment)
+            error = "the script ended without saying how (killed, or the machine went down)"
+            _try_settle(database, environment, plugins, experiment, error)
+    # A script that ended while a checkpoint was on its way told how it ended itself.
+    active = {record.experiment_id for record in database.list_checkpoints(states=["ACTIVE"])}
+    for experiment_id in sorted(active):
+        experiment = database.get_experiment(experiment_id)
+        is_over = experiment.state is not ExperimentState.RUNNING
+        is_script = experiment.config.get("is_standalone")
+        if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
+            _try_settle(database, environment, plugins, experiment, None)
 
 
 def _try_settle(
-    database: Database, environment: Environment, plugins: PluginManager, experiment: Any
+    database: Database,
+    environment: Environment,
+    plugins: PluginManager,
+    experiment: Any,
+    error: str | None,
 ) -> None:
     try:
-        _settle(database, environment, plugins, experiment)
+        _settle(database, environment, plugins, experiment, error)
     except (DetcoreError, OSError) as error:
         # A storage that is away today must not keep an unrelated script from starting; the
         # records stay as they are, and the next start looks again.
@@ -112,18 +131,35 @@ def _try_settle(
 
 
 def _settle(
-    database: Database, environment: Environment, plugins: PluginManager, experiment: Any
+    database: Database,
+    environment: Environment,
+    plugins: PluginManager,
+    experiment: Any,
+    error: str | None,
 ) -> None:
     from detcore.checkpoint import recover_checkpoints
+    from detcore.database import restore_secrets
     from detcore.storage import open_storage
 
-    spec = experiment.config.get("checkpoint_storage")
-    error = "the script ended without saying how (killed, or the machine went down)"
+    restored = restore_secrets(environment.home, experiment.id, experiment.config)
+    spec = restored.config.get("checkpoint_storage")
     with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
         for trial in database.list_trials(experiment.id):
             recover_checkpoints(database, storage, trial.id)
-            database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
-    database.set_experiment_state(experiment.id, ExperimentState.ERROR, error=error)
+            if error is not None:
+                database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
+    if error is not None:
+        database.set_experiment_state(experiment.id, ExperimentState.ERROR, error=error)
+
+
+def _plain(spec: str | Mapping[str, object]) -> str | dict[str, object]:
+    """Return a specification as JSON values; pydantic's secrets hide theirs."""
+    if isinstance(spec, str):
+        return spec
+    return {
+        key: value.get_secret_value() if hasattr(value, "get_secret_value") else value
+        for key, value in spec.items()
+    }
 
 
 def _folder(environment: Environment, experiment_id: int) -> Path:

@@ -63,6 +63,10 @@ class CheckpointSaved:
         url: Where its files are.
         size_bytes: Sum of the sizes of its files.
         path: The folder of its files, where the storage is a folder of this machine.
+        stalled_s: How long training stood still for it, in seconds; a wait for the save before is
+            part of that. None where it is not known.
+        total_s: How long saving took, in seconds, from its beginning to its record. None where it
+            is not known.
     """
 
     uuid: str
@@ -70,3 +74,5 @@ class CheckpointSaved:
     url: str
     size_bytes: int
     path: Path | None = None
+    stalled_s: float | None = None
+    total_s: float | None = None

@@ -48,11 +48,28 @@ def main() -> int:
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
     _show_messages()
+    opened: list[Context] = []
     try:
         with core.init(distributed=_place(environment)) as context:
-            return _run_trial_class(context, info, entrypoint)
+            opened.append(context)
+            code = _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
-        return _tell_error(error, model_dir)
+        code = _tell_error(error, model_dir)
+    if opened and opened[0].checkpoint.abandon():
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> None:
+    """End now: threads of a save that was given up may wait for the storage for long.
+
+    Python waits for threads of a pool when it ends, and the process may be killed soon.
+    """
+    for handler in logging.getLogger("detcore").handlers:
+        handler.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _place(environment: Environment) -> DistributedContext:

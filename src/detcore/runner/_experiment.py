@@ -17,7 +17,7 @@ from detcore.config import (
     smoke_config,
     trial_seed,
 )
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_spools, keep_secrets, restore_secrets
 from detcore.errors import RunError
 from detcore.launch import LocalLauncher, describe_exit, num_cores
 from detcore.launch.worker import EXIT_COME_BACK, EXIT_INVALID_HP
@@ -111,6 +111,7 @@ def start_experiment(
             model_dir=str(model_dir),
             name=config.name,
         )
+        keep_secrets(settings.environment.home, experiment_id, plain)
         trial_id = database.create_trial(
             experiment_id=experiment_id, hparams=hparams, seed=trial_seed(seed)
         )
@@ -168,9 +169,15 @@ class _Run:
         self._experiment_id = experiment_id
         self._lock_fd = lock_fd
         record = database.get_experiment(experiment_id)
-        self._plain: Mapping[str, Any] = record.config
+        restored = restore_secrets(settings.environment.home, experiment_id, record.config)
+        if restored.missing:
+            settings.listener.notice(
+                f"{' and '.join(restored.missing)} of the experiment file are not in "
+                f"{restored.path}: the environment's credentials are used"
+            )
+        self._plain: Mapping[str, Any] = restored.config
         if slots is not None:
-            self._plain = _with_slots(record.config, slots)
+            self._plain = _with_slots(restored.config, slots)
         self._model_dir = record.model_dir
         self._test_mode = test_mode
         self._error: str | None = None
@@ -295,7 +302,7 @@ class _Run:
             steps_completed=latest.steps_completed if latest else 0,
             test_mode=self._test_mode,
             source_checkpoint=source.checkpoint if source else None,
-            source_storage=source.storage_url if source else None,
+            source_storage=source.storage if source else None,
         )
 
     def _recover_checkpoints(self, trial_id: int) -> Any:
@@ -337,7 +344,7 @@ class _Run:
 
 
 class _Interrupts:
-    """SIGINT, SIGTERM and SIGUSR1 set a flag; the runner's loop passes one signal on.
+    """SIGINT, SIGTERM and SIGUSR1 are noted; the runner's loop passes them on.
 
     A second SIGINT ends the worker without waiting for its checkpoint.
     """
@@ -345,9 +352,9 @@ class _Interrupts:
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self) -> None:
-        self._received = 0
+        self._received: list[int] = []
         self.is_urgent = False
-        self._forwarded = False
+        self._num_forwarded = 0
         self._before: dict[int, Any] = {}
 
     @property
@@ -365,20 +372,25 @@ class _Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: object) -> None:
-        self.is_urgent = self.is_urgent or (number == signal.SIGINT and self._received > 0)
-        self._received = number
+        self.is_urgent = self.is_urgent or (number == signal.SIGINT and bool(self._received))
+        if number not in self._received:
+            self._received.append(number)
 
     def forward(self, worker: Any, listener: RunListener) -> None:
-        """Pass an interrupt on to the worker, once."""
+        """Pass each kind of interrupt on to the worker, once.
+
+        As it is: what ends the machine gives less time than a person does.
+        """
         if self.is_urgent:
             worker.kill()
-        elif self._received and not self._forwarded:
-            self._forwarded = True
+        elif len(self._received) > self._num_forwarded:
+            number = self._received[self._num_forwarded]
+            self._num_forwarded += 1
+            worker.signal(number)
             listener.notice(
-                f"{signal.Signals(self._received).name}: the trial checkpoints at the next batch "
+                f"{signal.Signals(number).name}: the trial checkpoints at the next batch "
                 "boundary and ends (Ctrl-C again: end now, without a checkpoint)"
             )
-            worker.signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.errors import MetricError
 from detcore.metrics import weighted_mean
@@ -19,6 +19,7 @@ __all__ = ["Agreement", "Interrupts", "UnitMetrics"]
 _EXCHANGE_EVERY_S = 0.25
 _FASTEST_GROWTH = 4
 
+T = TypeVar("T")
 _Batches = Sequence[Mapping[str, float]] | None
 
 
@@ -101,6 +102,17 @@ class Agreement:
         merged = _mean_of(units) if self._average else units[0]
         merged = dataclasses.replace(merged, n_records=_total(units))
         return merged, self._merged([flags for _, flags in answers])
+
+    def soonest(self, mine: tuple[float, T] | None) -> tuple[float, T] | None:
+        """Return the least of what workers know, with what goes with it; None: nobody knows.
+
+        Args:
+            mine: A time in seconds and anything else, or None.
+        """
+        if self._is_alone:
+            return mine
+        known = [each for each in self._distributed.allgather(mine) if each is not None]
+        return min(known, key=lambda each: each[0]) if known else None
 
     def from_chief(self, value: Any) -> Any:
         """Return the chief's value."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import MetricError
+from detcore.errors import CheckpointTimeoutError, MetricError
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._controller import ValidationResult
 from detcore.trial._saving import TrialSaver
 from detcore.trial._schedule import Schedule, Step
+from detcore.trial._stopping import LastSave
 
 if TYPE_CHECKING:
     from detcore.core import Context, SearcherOperation
@@ -117,8 +120,8 @@ class Clock:
     ) -> bool:
         """Report, then validate, checkpoint or stop as the schedule says.
 
-        Calls back the controller's `validate` and `save`. With several workers all of them call it
-        at the same batch.
+        Calls back the controller's `validate` and `save` (or `snapshot`), and raises what a save
+        behind the training failed with. With several workers all of them call it at the same batch.
 
         Args:
             steps_completed: Batches completed, over all starts of the trial.
@@ -140,6 +143,7 @@ class Clock:
         return Interrupts(self._core.preempt.is_requested, self._context.get_stop_requested())
 
     def _act(self, known: Interrupts | None = None) -> bool:
+        self._core.checkpoint.poll()
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
             known = None  # what is done below may take long
@@ -150,19 +154,21 @@ class Clock:
                 self.next_boundary = decision.until
                 return True
             if decision.step is Step.STOP:
-                self.stopped = decision.reason
-                if decision.reason == "preempted":
-                    self._core.preempt.acknowledge_preemption_signal()
-                return False
+                return self._stop(decision.reason if self._settle_checkpoint() else "preempted")
             if decision.step is Step.REPORT:
                 self._report()
             elif decision.step is Step.VALIDATE:
                 self._validate()
             elif decision.step is Step.CHECKPOINT:
-                self._checkpoint()
-            elif decision.step is Step.COMPLETE and not self._complete():
-                self.stopped = "completed"
-                return False
+                if interrupts.preempt and not self._is_in_time():
+                    return self._stop("preempted")
+                if self._is_previous_settled():
+                    self._checkpoint()
+            elif decision.step is Step.COMPLETE:
+                if not self._settle_checkpoint():
+                    return self._stop("preempted")
+                if not self._complete():
+                    return self._stop("completed")
 
     def _report(self) -> None:
         steps = self.steps_completed
@@ -240,8 +246,60 @@ class Clock:
                 "schedule": self._schedule.state_dict(),
                 "searcher_metric": self._searcher_metric,
             },
+            has_deadline=self._core.preempt.seconds_left is not None,
         )
         self._schedule.checkpointed()
+
+    def _stop(self, reason: str) -> bool:
+        """End training; return False."""
+        self.stopped = reason
+        if reason == "preempted":
+            self._core.preempt.acknowledge_preemption_signal()
+        return False
+
+    def _settle_checkpoint(self) -> bool:
+        """Wait for the checkpoint under way; return whether it counts before the kill comes."""
+        is_settled = self._core.settle_checkpoint() if self._is_chief else None
+        return bool(self._agreement.from_chief(is_settled))
+
+    def _is_previous_settled(self) -> bool:
+        """Wait for the checkpoint before; return False where a kill comes closer meanwhile."""
+        is_settled = None
+        if self._is_chief:
+            preempt = self._core.preempt
+            has_told = preempt.seconds_left is not None
+
+            def left_s() -> float:
+                has_news = not has_told and preempt.seconds_left is not None
+                return 0.0 if has_news else math.inf
+
+            try:
+                self._core.checkpoint.wait(left_s)
+                is_settled = True
+            except CheckpointTimeoutError:
+                is_settled = False
+        return bool(self._agreement.from_chief(is_settled))
+
+    def _is_in_time(self) -> bool:
+        """Whether a checkpoint can be hoped for before the kill, where it is known when that is."""
+        preempt = self._core.preempt
+        mine = None
+        if preempt.seconds_left is not None and preempt.grace is not None:
+            mine = (preempt.seconds_left, preempt.grace)
+        known = self._agreement.soonest(mine)
+        if known is None:
+            return True
+        left_s, grace = known
+        preempt.note_kill(grace, left_s)
+        is_in_time = None
+        if self._is_chief:
+            is_in_time = LastSave(
+                self._core.checkpoint,
+                left_s=lambda: preempt.seconds_left or 0.0,
+                margin_s=grace.margin_s,
+                say=functools.partial(logging.getLogger("detcore.trial").info, "%s: %s", grace),
+            ).is_worth_it()
+        return bool(self._agreement.from_chief(is_in_time))
 
     def _complete(self) -> bool:
         """Complete the searcher's operation; return whether there is another one."""

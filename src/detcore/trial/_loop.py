@@ -122,6 +122,10 @@ class OpenTrial:
                 record=_trial_record(info, self._framework, type(trial)),
                 code_files=list_code(Path(info.model_dir)) if code_files is None else code_files,
             )
+        except BaseException as error:
+            # What writes the controller's copies of its state may need the controller.
+            self._core.finish_saving(error)
+            raise
         finally:
             controller.close()
 
@@ -290,7 +294,13 @@ def _drive(
             average_training_metrics=config.optimizations.average_training_metrics,
             to_batches=to_batches,
         ),
-        saver=TrialSaver(core, record=record, code_dir=Path(info.model_dir), code_files=code_files),
+        saver=TrialSaver(
+            core,
+            record=record,
+            code_dir=Path(info.model_dir),
+            code_files=code_files,
+            is_async=config.checkpoint_async,
+        ),
         searcher_metric=state.get("searcher_metric"),
     )
     core.events.send(

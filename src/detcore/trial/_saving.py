@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidCheckpointError
 from detcore.trial._code import copy_code
+from detcore.trial._controller import SupportsSnapshot, SupportsTensors
 
 if TYPE_CHECKING:
     from detcore.core import Context
     from detcore.distributed import DistributedContext
     from detcore.trial._controller import LoopingController, SteppingController
+    from detcore.types import TensorInfo
 
 __all__ = ["CLOCK_FILE", "TRIAL_FILE", "TrialSaver", "own_folder", "read_clock"]
 
@@ -30,11 +32,15 @@ class TrialSaver:
     it over the `DistributedContext` and is put into ``workers/<rank>/``, so that it makes no
     difference whether the workers share a disk.
 
+    With asynchronous saves training goes on once the controller has copied its state (or written
+    it, where it has no `snapshot`); all that is small is written at once.
+
     Args:
         core: The trial's context.
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
         code_files: Files in it that each checkpoint gets a copy of, relative to it.
+        is_async: Whether training goes on while a checkpoint is written and uploaded.
     """
 
     def __init__(
@@ -44,8 +50,10 @@ class TrialSaver:
         record: Mapping[str, Any],
         code_dir: Path,
         code_files: Sequence[str],
+        is_async: bool = True,
     ) -> None:
         self._core = core
+        self._is_async = is_async
         self._record = record
         self._code_dir = code_dir
         self._code_files = code_files
@@ -56,6 +64,7 @@ class TrialSaver:
         *,
         steps_completed: int,
         clock: Mapping[str, Any],
+        has_deadline: bool = False,
     ) -> None:
         """Save a checkpoint; all workers call it at the same batch.
 
@@ -63,21 +72,44 @@ class TrialSaver:
             controller: This worker's.
             steps_completed: Batches completed.
             clock: What the clock has to remember.
+            has_deadline: Whether the process is killed soon, so that waiting for the upload must
+                be possible to end; it goes on behind then in any case.
         """
         distributed = self._core.distributed
         if distributed.rank:
-            distributed.gather(_save_to_memory(controller))
+            distributed.gather(_save_to_memory(self._writer(controller)))
             return
+        write = self._writer(controller)
         record = dict(self._record, steps_completed=steps_completed)
         metadata = {"steps_completed": steps_completed, "framework": record.get("framework")}
-        with self._core.checkpoint.store_path(metadata) as (path, _uuid):
-            controller.save(path)
+
+        def snapshot(path: Path) -> Callable[[], None] | None:
+            rest = write(path)
             _write_json(path / CLOCK_FILE, {"version": 1, "workers": distributed.size, **clock})
             _write_json(path / TRIAL_FILE, record)
             copy_code(self._code_dir, self._code_files, path / "code")
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
                 _write_files(path / _WORKERS / str(rank), contents)
+            return rest
+
+        def tensors() -> Sequence[TensorInfo]:
+            return controller.tensors() if isinstance(controller, SupportsTensors) else ()
+
+        checkpoint = self._core.checkpoint
+        if self._is_async or has_deadline:
+            checkpoint.save_async(snapshot, metadata, tensors=tensors)
+            return
+        with checkpoint.store_path(metadata, tensors=tensors) as (path, _uuid):
+            snapshot(path)
+
+    def _writer(
+        self, controller: LoopingController | SteppingController
+    ) -> Callable[[Path], Callable[[], None] | None]:
+        """Return what takes the controller's state; all workers use the same of its methods."""
+        if self._is_async and isinstance(controller, SupportsSnapshot):
+            return controller.snapshot
+        return controller.save
 
 
 def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
@@ -115,10 +147,14 @@ def own_folder(directory: Path, distributed: DistributedContext) -> Path | None:
     return directory / _WORKERS / str(distributed.rank) if distributed.rank else directory
 
 
-def _save_to_memory(controller: LoopingController | SteppingController) -> dict[str, bytes]:
+def _save_to_memory(
+    write: Callable[[Path], Callable[[], None] | None],
+) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="detcore-worker-") as name:
         folder = Path(name)
-        controller.save(folder)
+        rest = write(folder)
+        if rest is not None:
+            rest()
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from detcore import Trial, TrialContext
 from detcore.data import IdKind, IndexSampler
 from detcore.trial import ValidationResult
+from detcore.types import TensorInfo
 
 __all__ = ["ToyController", "ToyTrial"]
 
@@ -39,6 +41,8 @@ class ToyController:
         self._distributed = context.distributed
         self._x, self._y = trial.build_data()
         self._rate = float(context.get_hparam("learning_rate"))
+        self._write_s = float(context.get_hparams().get("write_s", 0.0))
+        self._is_closed = False
         self._pause_s = float(context.get_hparams().get("pause_s", 0.0))
         self._sampler = IndexSampler(
             len(self._x),
@@ -89,6 +93,22 @@ class ToyController:
             state |= {"weights": self._weights.tolist(), "step": self._step}
         (directory / "toy.json").write_text(json.dumps(state))
 
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        with tempfile.TemporaryDirectory() as copy:
+            self.save(Path(copy))
+            state = (Path(copy) / "toy.json").read_bytes()
+
+        def write() -> None:
+            time.sleep(self._write_s)
+            if self._is_closed:
+                raise ValueError("the controller was closed while its copy was being written")
+            (directory / "toy.json").write_bytes(state)
+
+        return write
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        return [TensorInfo("weights", self._weights.shape, "float64", "toy.json")]
+
     def restore(self, directory: Path) -> None:
         state = json.loads((directory / "toy.json").read_text())
         self._weights = np.asarray(state["weights"])
@@ -104,4 +124,5 @@ class ToyController:
         self._weights = np.asarray(state["weights"])
 
     def close(self) -> None:
+        self._is_closed = True
         self._trial.on_batch(-1)

@@ -1,0 +1,440 @@
+"""Saves that go on behind the training: what is told, when, and what is left where they fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
+
+from detcore.checkpoint import (
+    CheckpointContext,
+    list_committed,
+    recover_checkpoints,
+    verify_checkpoint,
+)
+from detcore.distributed import DistributedContext
+from detcore.errors import (
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    ContextStateError,
+    InvalidCheckpointError,
+    StorageError,
+    StorageFullError,
+)
+from detcore.storage import LocalStorage, StorageBackend
+from detcore.types import TensorInfo
+from detcore_storage import GcsStorage, S3Storage
+
+META = {"steps_completed": 1}
+TIMEOUT_S = 60.0
+
+
+class Gate:
+    """A snapshot whose writing waits until it is let go."""
+
+    def __init__(self, content: bytes = b"weights", error: Exception | None = None) -> None:
+        self.opened = threading.Event()
+        self.thread: threading.Thread | None = None
+        self._content = content
+        self._error = error
+
+    def __call__(self, path: Path) -> Callable[[], None]:
+        (path / "small").write_bytes(b"at once")
+
+        def write() -> None:
+            self.thread = threading.current_thread()
+            assert self.opened.wait(TIMEOUT_S)
+            if self._error is not None:
+                raise self._error
+            (path / "weights").write_bytes(self._content)
+
+        return write
+
+
+def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Gate:
+    gate = Gate(content, error)
+    gate.opened.set()
+    return gate
+
+
+def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
+    told: list[tuple[str, threading.Thread]] = []
+    context = CheckpointContext(
+        storage=desk.storage,
+        distributed=DistributedContext(),
+        database=desk.database,
+        owner=desk.owner,
+        on_saved=lambda saved: told.append((saved.uuid, threading.current_thread())),
+    )
+    gate = Gate()
+    name = context.save_async(gate, {"steps_completed": 7, "note": "x"})
+    assert desk.states() == {name: "ACTIVE"}
+    with pytest.raises(CheckpointNotFoundError):
+        desk.context.get_manifest(name)  # another process sees nothing of it
+    context.poll()
+    assert told == []
+    gate.opened.set()
+    context.wait()
+    assert told == [(name, threading.current_thread())]
+    assert gate.thread is not threading.current_thread()
+    assert desk.states() == {name: "COMPLETED"}
+    assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
+    assert verify_checkpoint(desk.storage, name) == []
+    saved = context.describe_saved(name)
+    assert saved.stalled_s is not None
+    assert saved.total_s is not None
+    assert 0 < saved.stalled_s <= saved.total_s
+    context.poll()
+    assert len(told) == 1
+
+
+def test_one_at_a_time_in_their_order(desk: Any) -> None:
+    first, order = Gate(b"1"), list[str]()
+
+    def second(path: Path) -> None:
+        order.append("snapshot 2 while 1 is " + desk.states()[one])
+        (path / "weights").write_bytes(b"2")
+
+    one = desk.context.save_async(first, META)
+    timer = threading.Timer(0.2, first.opened.set)
+    timer.start()
+    two = desk.context.save_async(second, {"steps_completed": 2})
+    desk.context.wait()
+    timer.join()
+    assert order == ["snapshot 2 while 1 is COMPLETED"]
+    assert [saved.uuid for saved in desk.saved] == [one, two]
+    assert desk.context.get_manifest(two).parent == one
+    # That training waited for the first is part of what the second cost.
+    assert desk.saved[1].stalled_s > 0.1
+
+
+@pytest.mark.parametrize("how", ["upload", "store_path", "delete", "save_async", "restore", "own"])
+def test_what_comes_after_waits_for_it(desk: Any, folder: Path, how: str) -> None:
+    gate = Gate()
+    name = desk.context.save_async(gate, META)
+    timer = threading.Timer(0.1, gate.opened.set)
+    timer.start()
+    if how == "upload":
+        desk.context.upload(folder, META)
+    elif how == "store_path":
+        with desk.context.store_path(META) as (path, _):
+            (path / "x").write_bytes(b"")
+    elif how == "delete":
+        desk.context.delete(name)
+    elif how == "save_async":
+        desk.context.save_async(open_gate(), META)
+        desk.context.wait()
+    elif how == "restore":
+        with desk.context.restore_path(name) as path:
+            assert (path / "weights").read_bytes() == b"weights"
+    else:
+        assert desk.context.get_metadata(name) == META
+    timer.join()
+    assert desk.saved[0].uuid == name
+    assert set(desk.states().values()) <= {"COMPLETED", "DELETED"}
+
+
+@pytest.mark.parametrize("collect", ["poll", "wait", "save_async", "upload", "close"])
+def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, collect: str) -> None:
+    error = OSError(5, "the disk says no")
+    name = desk.context.save_async(open_gate(error=error), META)
+    wait_for_the_thread(desk.context)
+    calls: dict[str, Callable[[], object]] = {
+        "poll": desk.context.poll,
+        "wait": desk.context.wait,
+        "save_async": lambda: desk.context.save_async(open_gate(), META),
+        "upload": lambda: desk.context.upload(folder, META),
+        "close": lambda: desk.context.close(TIMEOUT_S),
+    }
+    with pytest.raises(OSError, match="the disk says no") as caught:
+        calls[collect]()
+    assert caught.value is error
+    assert desk.states() == {name: "DELETED"}
+    assert desk.names(name) == []
+    assert desk.saved == []
+    calls[collect]()
+    desk.context.wait()
+
+
+def wait_for_the_thread(context: CheckpointContext) -> None:
+    """Wait for the end of the save under way without taking note of it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while context.progress() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_snapshot_that_fails_leaves_nothing(desk: Any) -> None:
+    def snapshot(path: Path) -> None:
+        (path / "half").write_bytes(b"x")
+        raise ValueError("the model has no weights")
+
+    with pytest.raises(ValueError, match="no weights"):
+        desk.context.save_async(snapshot, META)
+    assert list(desk.states().values()) == ["DELETED"]
+    assert desk.storage.list() == []
+    desk.context.wait()
+
+
+def test_nothing_is_begun_with_bad_metadata_or_elsewhere(desk: Any) -> None:
+    with pytest.raises(InvalidCheckpointError, match="steps_completed"):
+        desk.context.save_async(open_gate(), {})
+    assert desk.states() == {}
+    other = CheckpointContext(
+        storage=desk.storage,
+        distributed=DistributedContext(),
+    )
+    other._distributed = type("Rank1", (), {"rank": 1})()
+    with pytest.raises(ContextStateError, match=r"save_async\(\) was called on rank 1"):
+        other.save_async(open_gate(), META)
+
+
+def test_tensors_are_known_after_the_snapshot(desk: Any) -> None:
+    seen: list[str] = []
+
+    def snapshot(path: Path) -> None:
+        seen.append("snapshot")
+        (path / "w.npy").write_bytes(b"x")
+
+    def tensors() -> list[TensorInfo]:
+        seen.append("tensors")
+        return [TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")]
+
+    name = desk.context.save_async(snapshot, META, tensors=tensors)
+    (tensor,) = desk.context.get_manifest(name).tensors
+    assert seen == ["snapshot", "tensors"]
+    assert tensor == TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")
+
+
+def test_the_copies_are_released_before_the_upload(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Copy:
+        """A gigabyte, say."""
+
+    kept: list[weakref.ref[Copy]] = []
+    seen: list[Copy | None] = []
+
+    def snapshot(path: Path) -> Callable[[], None]:
+        copy = Copy()
+        kept.append(weakref.ref(copy))
+
+        def write() -> None:
+            (path / "weights").write_text(str(copy))
+
+        return write
+
+    commit = desk.storage.create
+
+    def create(key: str, data: bytes) -> None:
+        seen.append(kept[0]())
+        commit(key, data)
+
+    monkeypatch.setattr(desk.storage, "create", create)
+    desk.context.save_async(snapshot, META)
+    desk.context.wait()
+    assert seen == [None]
+
+
+def test_a_wait_that_is_too_short_can_be_repeated(desk: Any) -> None:
+    gate = Gate()
+    name = desk.context.save_async(gate, META)
+    with pytest.raises(CheckpointTimeoutError, match=r"of batch 1 was not saved within") as caught:
+        desk.context.wait(0.05)
+    assert caught.value.uuid == name
+    assert "its files were still being written" in str(caught.value)
+    assert "next start keeps it if it was committed after all" in str(caught.value)
+    gate.opened.set()
+    desk.context.wait(TIMEOUT_S)
+    assert desk.states() == {name: "COMPLETED"}
+
+
+def test_a_time_that_gets_shorter_while_waiting(desk: Any) -> None:
+    gate = Gate()
+    desk.context.save_async(gate, META)
+    left = iter([600.0, 600.0])
+    with pytest.raises(CheckpointTimeoutError):
+        desk.context.wait(lambda: next(left, 0.0))
+    gate.opened.set()
+    desk.context.wait()
+
+
+def test_one_that_is_given_up_leaves_nothing(desk: Any) -> None:
+    kept = desk.context.save_async(open_gate(), META)
+    desk.context.wait()
+    gate = Gate()
+    name = desk.context.save_async(gate, {"steps_completed": 2})
+    timer = threading.Timer(0.1, gate.opened.set)
+    timer.start()
+    desk.context.give_up(TIMEOUT_S)
+    timer.join()
+    assert desk.states() == {kept: "COMPLETED", name: "DELETED"}
+    assert list_committed(desk.storage) == [kept]
+    assert desk.names(name) == []
+    assert desk.context.progress() is None
+    desk.context.wait()
+    assert not desk.context.abandon()
+
+
+def test_at_the_end_one_that_is_late_is_given_up_and_settled_by_the_next_start(desk: Any) -> None:
+    gate = Gate()
+    name = desk.context.save_async(gate, META)
+    with pytest.raises(CheckpointTimeoutError):
+        desk.context.close(0.05)
+    assert desk.context.abandon()
+    assert desk.states() == {name: "ACTIVE"}
+    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    assert desk.states() == {name: "DELETED"}
+    gate.opened.set()
+    deadline = time.monotonic() + TIMEOUT_S
+    while desk.context.abandon():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert list_committed(desk.storage) == []
+
+
+def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends between the manifest and the record."""
+    reached, may_go_on = threading.Event(), threading.Event()
+    record = desk.database.checkpoint_committed
+
+    def late(*arguments: Any, **options: Any) -> None:
+        reached.set()
+        assert may_go_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(desk.database, "checkpoint_committed", late)
+    name = desk.context.save_async(open_gate(), META)
+    assert reached.wait(TIMEOUT_S)
+    with pytest.raises(CheckpointTimeoutError):
+        desk.context.close(0.0)
+    monkeypatch.setattr(desk.database, "checkpoint_committed", record)
+    assert desk.states() == {name: "ACTIVE"}
+    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == [name]
+    assert desk.states() == {name: "COMPLETED"}
+    may_go_on.set()
+    assert verify_checkpoint(desk.storage, name) == []
+
+
+def test_a_failure_at_the_end_does_not_hide_what_ended_it(
+    desk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.context.save_async(open_gate(error=StorageError("the bucket is gone")), META)
+    error = ZeroDivisionError("the user's own")
+    desk.context.close(TIMEOUT_S, error)
+    assert "the bucket is gone" in caplog.text
+    if hasattr(error, "__notes__"):
+        assert "the bucket is gone" in error.__notes__[0]
+
+
+def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={1 << 20}", "tmpfs", str(disk)]
+    subprocess.run(command, check=True)
+    try:
+        desk = make_desk(database, LocalStorage(disk / "checkpoints"))
+        first = desk.context.save_async(open_gate(bytes(600_000)), META)
+        desk.context.wait()
+        desk.context.save_async(open_gate(bytes(600_000)), META)
+        with pytest.raises(StorageFullError, match="bytes are missing") as caught:
+            desk.context.wait()
+        assert isinstance(caught.value.__cause__, OSError)
+        assert list_committed(desk.storage) == [first]
+        assert [path.name for path in desk.storage.root.iterdir()] == [first]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:
+    gate = Gate()
+    name = desk.context.save_async(gate, META)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        desk.context.poll()
+        desk.context.wait()
+        desk.context.close(TIMEOUT_S)
+        os._exit(0 if desk.context.progress() is None else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    gate.opened.set()
+    desk.context.wait()
+    assert desk.states() == {name: "COMPLETED"}
+
+
+def test_the_records_may_be_used_meanwhile(desk: Any) -> None:
+    """The saving thread writes to them too."""
+    names = []
+    for step in range(1, 21):
+        names.append(desk.context.save_async(open_gate(), {"steps_completed": step}))
+        for _ in range(5):
+            desk.states()
+    desk.context.wait()
+    assert desk.states() == dict.fromkeys(names, "COMPLETED")
+
+
+# -- object stores --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["s3", "gcs"])
+def store(request: pytest.FixtureRequest) -> Iterator[StorageBackend]:
+    serve = {"s3": seaweedfs, "gcs": gcs_server}[request.param]
+    with serve() as url:
+        prefix = uuid.uuid4().hex
+        opened: StorageBackend = (
+            S3Storage(s3_settings(url, prefix))
+            if request.param == "s3"
+            else GcsStorage(gcs_settings(url, prefix))
+        )
+        with contextlib.closing(opened):
+            yield opened
+
+
+def test_on_an_object_store(store: StorageBackend, database: Any, make_desk: Any) -> None:
+    desk = make_desk(database, store)
+    content = os.urandom(20 << 20)
+    name = desk.context.save_async(open_gate(content), META)
+    desk.context.wait()
+    assert verify_checkpoint(store, name) == []
+    with desk.context.restore_path(name) as path:
+        assert (path / "weights").read_bytes() == content
+
+
+def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_desk: Any) -> None:
+    desk = make_desk(database, store)
+    reached = threading.Event()
+    put_tree = store.put_tree
+
+    class Watched:
+        """Gives the save up when its first bytes have arrived."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def put_tree(self, pairs: Any, *, progress: Any) -> Any:
+            def count(size: int) -> None:
+                desk.context._outstanding._save.stop()
+                reached.set()
+                progress(size)
+
+            return put_tree(pairs, progress=count)
+
+    desk.context._saver._storage = Watched()
+    name = desk.context.save_async(open_gate(os.urandom(40 << 20)), META)
+    assert reached.wait(TIMEOUT_S)
+    desk.context.give_up(TIMEOUT_S)
+    assert desk.states() == {name: "DELETED"}
+    assert desk.names(name) == []

@@ -1,0 +1,119 @@
+"""Scripts whose checkpoints are saved behind the training."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from detcore import core
+
+def snapshot(path):
+    weights = b"x" * 1000
+    def write():
+        {before}
+        (path / "weights").write_bytes(weights)
+    return write
+
+with core.init({arguments}) as context:
+    uuid = context.checkpoint.save_async(snapshot, {{"steps_completed": 5}})
+    print(uuid, flush=True)
+    {after}
+"""
+
+
+def run(home: Any, before: str = "pass", after: str = "pass", arguments: str = "") -> Any:
+    code = SCRIPT.format(before=before, after=after, arguments=arguments)
+    return home.run(code)
+
+
+def records(home: Any) -> tuple[str, list[str]]:
+    """State of the newest experiment, and states of all checkpoints."""
+    with home.database() as database:
+        newest = max(database.list_experiments(), key=lambda each: each.id)
+        return newest.state.value, [each.state for each in database.list_checkpoints()]
+
+
+def test_the_end_waits(home: Any) -> None:
+    code, stdout, stderr = run(home, before="time.sleep(0.5)")
+    assert code == 0, stderr
+    assert records(home) == ("COMPLETED", ["COMPLETED"])
+    assert (home.path / "checkpoints" / stdout.strip() / "manifest.json").exists()
+
+
+def test_a_failure_at_the_end_is_the_scripts(home: Any) -> None:
+    code, _, stderr = run(home, before="time.sleep(0.3); raise OSError(28, 'disk quota')")
+    assert code == 1
+    assert "disk quota" in stderr
+    assert records(home) == ("ERROR", ["DELETED"])
+
+
+@pytest.mark.parametrize("code", [0, 75])
+def test_a_good_exit_code_does_not_hide_a_failure(home: Any, code: int) -> None:
+    returned, _, stderr = run(
+        home, before="raise OSError(5, 'bad disk')", after=f"sys.exit({code})"
+    )
+    assert returned == 1
+    assert "bad disk" in stderr
+    assert records(home) == ("ERROR", ["DELETED"])
+
+
+def test_the_scripts_own_error_is_told_with_it(home: Any) -> None:
+    code, _, stderr = run(
+        home, before="raise OSError(5, 'bad disk')", after="raise ZeroDivisionError('mine')"
+    )
+    assert code == 1
+    assert "ZeroDivisionError: mine" in stderr
+    assert "beside that, a checkpoint could not be saved: [Errno 5] bad disk" in stderr
+    with home.database() as database:
+        assert database.list_experiments()[0].error == "ZeroDivisionError: mine"
+
+
+def test_a_save_outlives_the_scripts_error(home: Any) -> None:
+    code, _, stderr = run(home, before="time.sleep(0.5)", after="sys.exit(3)")
+    assert code == 3, stderr
+    assert records(home) == ("ERROR", ["COMPLETED"])
+
+
+def test_the_end_does_not_wait_for_ever_and_the_next_start_settles_it(home: Any) -> None:
+    code, _, stderr = run(home, before="time.sleep(600)", arguments="checkpoint_exit_timeout_s=0.3")
+    assert code == 1
+    assert "CheckpointTimeoutError" in stderr
+    assert "of batch 5 was not saved within 0.3 s" in stderr
+    assert records(home) == ("ERROR", ["ACTIVE"])
+    code, _, stderr = run(home)
+    assert code == 0, stderr
+    assert records(home) == ("COMPLETED", ["DELETED", "COMPLETED"])
+
+
+def test_a_script_that_is_about_to_be_killed_ends_in_time(home: Any) -> None:
+    code = SCRIPT.format(
+        before="time.sleep(600)",
+        arguments="grace_s=4",
+        after="while not context.preempt.should_preempt(): time.sleep(0.01)",
+    )
+    process = home.start(code)
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "was not saved within" in stderr
+    assert records(home) == ("PAUSED", ["ACTIVE"])
+
+
+def test_killed_while_one_is_on_its_way(home: Any) -> None:
+    process = home.start(
+        SCRIPT.format(before="time.sleep(600)", arguments="", after="time.sleep(600)")
+    )
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.kill()
+    process.communicate(timeout=30)
+    code, _, stderr = run(home)
+    assert code == 0, stderr
+    assert records(home) == ("COMPLETED", ["DELETED", "COMPLETED"])

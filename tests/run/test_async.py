@@ -1,0 +1,158 @@
+"""Checkpoints that are saved while training goes on, with real processes and a slow storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from processes import is_running
+from toy_bucket import BATCH, Bucket
+from toy_command import MODEL_DIR, Detcore, worker_pids
+
+from detcore.checkpoint import read_manifest
+
+
+@pytest.fixture
+def bucket(detcore: Detcore) -> Bucket:
+    return Bucket(detcore)
+
+
+@pytest.fixture
+def expected(bucket: Bucket) -> dict[str, Any]:
+    """The final state of experiment 1, which nothing interrupts."""
+    return bucket.straight_run()
+
+
+def test_training_goes_on_and_the_end_waits_for_the_last_one(bucket: Bucket) -> None:
+    bucket.order(save_s=1.0)
+    finished = bucket.detcore("run", bucket.config(), MODEL_DIR)
+    assert finished.code == 0, finished.stdout
+    lines = [line for line in finished.stdout.splitlines() if "checkpoint saved: " in line]
+    # At batches 10, 20, 30, 40; some are told of when training is beyond them.
+    assert len(lines) == 4
+    assert " at batch 40: " in lines[-1]
+    assert all("training stood still " in line and ", saved in " in line for line in lines)
+    bucket.assert_all_whole()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_with_or_without_the_result_is_the_same(
+    bucket: Bucket, expected: dict[str, Any], is_async: bool
+) -> None:
+    bucket.order(save_s=0.2)
+    config = bucket.config(checkpoint_async=is_async)
+    finished = bucket.detcore("run", config, MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stdout
+    latest = finished.summary["trials"][0]["latest_checkpoint"]
+    assert bucket.state(latest) == expected
+    (tensor,) = read_manifest(bucket.storage(), latest).tensors
+    assert (tensor.name, tensor.shape, tensor.file) == ("weights", (3,), "toy.json")
+    bucket.assert_all_whole()
+
+
+@pytest.mark.parametrize("victim", ["worker", "runner"])
+def test_killed_while_one_is_on_its_way(
+    bucket: Bucket, expected: dict[str, Any], victim: str
+) -> None:
+    process = bucket.detcore.start("run", bucket.config(), MODEL_DIR)
+    pid = bucket.first_pid()
+    before = len(bucket.committed())
+    bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
+    bucket.order(save_s=60.0)
+    bucket.detcore.wait_for(bucket.begun)
+    time.sleep(0.2)
+    os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    bucket.detcore.wait_for(lambda: not is_running(pid))
+    assert len(bucket.begun()) == 1
+    assert bucket.resumed_state(2) == expected
+
+
+def test_a_failure_is_raised_at_the_next_boundary(bucket: Bucket) -> None:
+    bucket.order(fail=True)
+    config = bucket.config(
+        searcher__max_length={"batches": 100_000}, min_validation_period={"batches": 0}
+    )
+    finished = bucket.detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert f"the bucket {bucket.root.as_uri()} is gone" in finished.stdout
+    bucket.assert_all_whole()
+    assert bucket.committed() == []
+
+
+def test_a_failure_of_the_last_one_is_no_completed_trial(bucket: Bucket) -> None:
+    bucket.order(fail=True)
+    config = bucket.config(min_checkpoint_period={"batches": 0}, checkpoint_policy="none")
+    finished = bucket.detcore("run", config, MODEL_DIR, "--json")
+    assert finished.code == 1
+    assert "is gone" in finished.summary["error"]
+
+
+def test_the_end_does_not_wait_forever(bucket: Bucket) -> None:
+    bucket.order(save_s=600.0)
+    config = bucket.config(
+        hyperparameters=BATCH,
+        checkpoint_exit_timeout_s=1,
+        min_checkpoint_period={"batches": 0},
+        checkpoint_policy="none",
+    )
+    finished = bucket.detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert "at batch" not in finished.stdout.rpartition("was not saved within 1.0 s")[0][-80:]
+    assert "of batch 40 was not saved within 1.0 s" in finished.stdout
+    assert "checkpoint_exit_timeout_s" in finished.stdout
+
+
+def test_an_error_in_the_users_code_waits_for_the_one_on_its_way(bucket: Bucket) -> None:
+    bucket.order(save_s=1.0)
+    config = bucket.config(
+        entrypoint="model_def:Raises",
+        min_checkpoint_period={"batches": 5},
+        hyperparameters={**BATCH, "write_s": 1.0},
+    )
+    finished = bucket.detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert "the user's own mistake at batch 7" in finished.stdout
+    assert "could not be saved" not in finished.stdout
+    assert len(bucket.committed()) == 1
+    bucket.assert_all_whole()
+
+
+def test_a_signal_while_one_is_on_its_way(bucket: Bucket, expected: dict[str, Any]) -> None:
+    bucket.order(save_s=1.0)
+    process = bucket.detcore.start("run", bucket.config(), MODEL_DIR)
+    bucket.first_pid()
+    bucket.detcore.wait_for(bucket.begun)
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    bucket.assert_all_whole()
+    assert bucket.resumed_state(2) == expected
+
+
+def test_two_workers(bucket: Bucket) -> None:
+    slots = {"slots_per_trial": 2}
+    straight = bucket.config(hyperparameters=BATCH, resources=slots)
+    finished = bucket.detcore("run", straight, MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stdout
+    expected = bucket.state(finished.summary["trials"][0]["latest_checkpoint"])
+    process = bucket.detcore.start("run", bucket.config(resources=slots), MODEL_DIR)
+    pids = worker_pids(process)
+    before = len(bucket.committed())
+    bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
+    bucket.order(save_s=60.0)
+    bucket.detcore.wait_for(bucket.begun)
+    os.kill(pids[0], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert bucket.resumed_state(2) == expected
+
+
+def test_two_workers_end_when_the_chiefs_save_fails(bucket: Bucket) -> None:
+    bucket.order(fail=True)
+    config = bucket.config(resources={"slots_per_trial": 2})
+    finished = bucket.detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert "is gone" in finished.stdout

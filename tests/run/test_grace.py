@@ -1,0 +1,184 @@
+"""A machine that is about to go away: signals with a known time until the kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from processes import is_running
+from toy_bucket import SLOW, Bucket
+from toy_command import MODEL_DIR, Detcore, worker_pids
+
+VARIABLES = (
+    "DETCORE_GRACE_S",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_END_TIME",
+    "KUBERNETES_SERVICE_HOST",
+)
+# Only the checkpoints that signals cause, and the last one.
+SELDOM = {"min_checkpoint_period": {"batches": 0}, "checkpoint_policy": "none"}
+
+
+@pytest.fixture
+def bucket(detcore: Detcore, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return Bucket(detcore)
+
+
+def start(bucket: Bucket, **changes: Any) -> tuple[subprocess.Popen[str], int]:
+    """Start a trial that trains for a minute; return it and its worker, which trains by then."""
+    config = bucket.config(
+        **{
+            "searcher__max_length": {"batches": 600},
+            "hyperparameters": {**SLOW, "pause_s": 0.1},
+            **changes,
+        }
+    )
+    process = bucket.detcore.start("run", config, MODEL_DIR)
+    pid = bucket.first_pid()
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "batch 10: validation" in line:
+            return process, pid
+    raise AssertionError("the run ended before its first validation")
+
+
+def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "4")
+    process, _ = start(bucket, min_checkpoint_period={"batches": 10})
+    bucket.detcore.wait_for(bucket.committed)
+    bucket.order(save_s=600.0)
+    bucket.detcore.wait_for(bucket.begun)
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)  # nothing else would end it for ten minutes
+    assert process.returncode == 75, stdout
+    assert "grace of 4 s (DETCORE_GRACE_S): " in stdout
+    assert "s are left until the kill (1.5 s kept for ending)" in stdout
+    assert "is still being saved" in stdout
+    before = len(bucket.committed())
+    assert before
+    bucket.order()
+    process = bucket.detcore.start("run", "--resume", 1)
+    bucket.first_pid()
+    bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    bucket.assert_all_whole()
+
+
+def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
+    bucket.order(save_s=0.5)
+    process, _ = start(bucket, preemption_grace_s=30, **SELDOM)
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    assert "grace of 30 s (preemption_grace_s): " in stdout
+    assert "no save was seen yet: the present state is saved" in stdout
+    assert len(bucket.committed()) == 1
+    bucket.assert_all_whole()
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "grace of 30 s (Slurm's default KillWait)"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "grace of 30 s (Kubernetes' default)"),
+        ({"SLURM_JOB_ID": "7", "DETCORE_GRACE_S": "20"}, "grace of 20 s (DETCORE_GRACE_S)"),
+    ],
+)
+def test_what_the_machine_tells(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    process, _ = start(bucket, **SELDOM)
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    assert told in stdout
+    assert len(bucket.committed()) == 1
+
+
+def test_slurms_warning_tells_the_time_to_the_end_of_the_job(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = int(time.time()) + 40
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(end))
+    process, _ = start(bucket, **SELDOM)
+    bucket.order(save_s=600.0)
+    process.send_signal(signal.SIGUSR1)
+    stdout, _ = process.communicate(timeout=100)
+    assert process.returncode == 75, stdout
+    assert "(SLURM_JOB_END_TIME): " in stdout
+    assert "was not saved within" in stdout
+    assert bucket.committed() == []
+
+
+def test_a_person_waits(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "1")
+    bucket.order(save_s=3.0)
+    process, _ = start(bucket, **SELDOM)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    assert "until the kill" not in stdout
+    assert len(bucket.committed()) == 1
+
+
+@pytest.mark.parametrize("save_s", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_killed_when_the_time_is_over(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, save_s: float, is_async: bool
+) -> None:
+    expected = bucket.straight_run()
+    monkeypatch.setenv("DETCORE_GRACE_S", "3")
+    process = bucket.detcore.start("run", bucket.config(checkpoint_async=is_async), MODEL_DIR)
+    pid = bucket.first_pid()
+    before = len(bucket.committed())
+    bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
+    bucket.order(save_s=save_s)
+    process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline and is_running(pid):
+        time.sleep(0.01)
+    for each in (pid, process.pid):
+        if is_running(each):
+            os.kill(each, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert bucket.resumed_state(2) == expected
+
+
+def test_two_workers_decide_alike(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them alone is told, and all end before it is killed."""
+    monkeypatch.setenv("DETCORE_GRACE_S", "5")
+    config = bucket.config(
+        searcher__max_length={"batches": 600},
+        hyperparameters={**SLOW, "pause_s": 0.1},
+        resources={"slots_per_trial": 2},
+    )
+    process = bucket.detcore.start("run", config, MODEL_DIR)
+    pids = worker_pids(process)
+    bucket.detcore.wait_for(bucket.committed)
+    bucket.order(save_s=600.0)
+    os.kill(pids[1], signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=90)
+    assert process.returncode == 75, stdout
+    assert "grace of 5 s (DETCORE_GRACE_S): " in stdout
+
+
+def test_a_grace_that_is_no_number_is_a_mistake(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "soon")
+    finished = bucket.detcore("run", bucket.config(), MODEL_DIR)
+    assert finished.code != 0
+    assert "DETCORE_GRACE_S is 'soon'; expected a number of seconds" in finished.stderr

@@ -1,0 +1,90 @@
+"""The slow storage of the toy plugin, and experiments that keep their checkpoints there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.checkpoint import list_committed, verify_checkpoint
+from detcore.database import Database
+from detcore.storage import FsspecStorage
+
+__all__ = ["BATCH", "SLOW", "Bucket"]
+
+BATCH = {"global_batch_size": 8, "learning_rate": 0.05}
+SLOW = {**BATCH, "pause_s": 0.05}
+
+
+class Bucket:
+    """A folder that takes its time; `order` says how much, also while a trial runs."""
+
+    def __init__(self, detcore: Detcore) -> None:
+        self.detcore = detcore
+        self.root = detcore.tmp_path / "bucket"
+        self.orders = detcore.tmp_path / "orders.json"
+        self.setting = {"type": "slow", "root": str(self.root), "orders": str(self.orders)}
+
+    def order(self, **orders: object) -> None:
+        beside = self.orders.with_suffix(".new")
+        beside.write_text(json.dumps(orders))
+        os.replace(beside, self.orders)
+
+    def config(self, **changes: Any) -> Path:
+        return self.detcore.config(
+            **{"checkpoint_storage": self.setting, "hyperparameters": SLOW, **changes}
+        )
+
+    def storage(self) -> FsspecStorage:
+        return FsspecStorage(self.root.as_uri())
+
+    def committed(self) -> list[str]:
+        return list_committed(self.storage())
+
+    def begun(self) -> list[str]:
+        """Checkpoints that are recorded as on their way."""
+        return [record.uuid for record in self.records() if record.state == "ACTIVE"]
+
+    def records(self) -> list[Any]:
+        with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
+            return database.list_checkpoints()
+
+    def state(self, uuid: str) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((self.root / uuid / "toy.json").read_text())
+        return state
+
+    def assert_all_whole(self) -> None:
+        """Nothing is on its way any more, what is recorded is there, and nothing else is."""
+        states = {record.uuid: record.state for record in self.records()}
+        assert set(states.values()) <= {"COMPLETED", "DELETED"}, states
+        completed = {uuid for uuid, state in states.items() if state == "COMPLETED"}
+        there = {path.name for path in self.root.iterdir() if path.is_dir()}
+        assert set(self.committed()) == completed == there
+        for uuid in completed:
+            assert verify_checkpoint(self.storage(), uuid) == []
+
+    def straight_run(self) -> dict[str, Any]:
+        """Train without interruption and return the final state."""
+        finished = self.detcore("run", self.config(hyperparameters=BATCH), MODEL_DIR, "--json")
+        assert finished.code == 0, finished.stderr
+        return self.state(finished.summary["trials"][0]["latest_checkpoint"])
+
+    def resumed_state(self, experiment: int) -> dict[str, Any]:
+        """Go on with an experiment to its end, on a fast storage; return the final state."""
+        self.order()
+        finished = self.detcore("run", "--resume", experiment, "--json")
+        assert finished.code == 0, finished.stdout + finished.stderr
+        self.assert_all_whole()
+        return self.state(finished.summary["trials"][0]["latest_checkpoint"])
+
+    def first_pid(self) -> int:
+        """Read the worker's process id off the opening line of the command started last."""
+        process = self.detcore.started[-1]
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "; process " in line:
+                return int(line.rsplit(" ", 1)[1])
+        raise AssertionError("the run ended before it told its worker's process")

@@ -1,0 +1,49 @@
+"""A folder that takes its time, as far away object stores do; it can also refuse."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from detcore.errors import StorageError
+from detcore.storage import FileDigest, FsspecStorage
+
+__all__ = ["SlowSettings", "SlowStorage", "open_slow"]
+
+
+class SlowSettings(pydantic.BaseModel):
+    """Where the files go, and the file that says how slowly: it is read again each time.
+
+    Its JSON object may have ``save_s`` (seconds that each checkpoint takes) and ``fail``.
+    """
+
+    root: str
+    orders: str
+
+
+class SlowStorage(FsspecStorage):
+    """Not a folder of this machine as far as detcore can tell."""
+
+    def __init__(self, settings: SlowSettings) -> None:
+        super().__init__(Path(settings.root).as_uri())
+        self._orders = Path(settings.orders)
+
+    def put_tree(self, pairs: Sequence[Any], *, progress: Any = None) -> dict[str, FileDigest]:
+        orders = json.loads(self._orders.read_text()) if self._orders.exists() else {}
+        if orders.get("fail"):
+            raise StorageError(f"the bucket {self.url} is gone")
+        end = time.monotonic() + float(orders.get("save_s", 0.0))
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            if progress is not None:
+                progress(0)
+        return super().put_tree(pairs, progress=progress)
+
+
+def open_slow(settings: SlowSettings) -> SlowStorage:
+    return SlowStorage(settings)
