@@ -57,6 +57,18 @@ def test_an_empty_manifest_does_not_count(desk: Any) -> None:
     assert desk.names("half") == []
 
 
+def test_a_damaged_manifest_does_not_stop_the_next_start(
+    desk: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = desk.context.upload(folder, META)
+    begin(desk, "broken")
+    desk.storage.replace("broken/manifest.json", b"{ cut off")
+    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+    assert desk.states() == {whole: "COMPLETED", "broken": "DAMAGED"}
+    assert "checkpoint broken" in caplog.text
+    assert desk.names("broken") == ["manifest.json"]
+
+
 def test_an_interrupted_deletion_is_finished(desk: Any, folder: Path) -> None:
     uuid = desk.context.upload(folder, META)
     desk.database.checkpoint_deleting(uuid)

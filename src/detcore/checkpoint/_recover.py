@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from detcore.checkpoint._commit import record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
-from detcore.errors import StorageError
+from detcore.errors import CheckpointCorruptError, StorageError
 
 if TYPE_CHECKING:
     from detcore.database import Database
@@ -24,7 +24,7 @@ def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: i
 
     One that was being written is looked at: with a manifest it is whole and becomes COMPLETED,
     without one its files are removed. Of one that was being deleted, wholly or in part, the rest
-    of what was to go is removed.
+    of what was to go is removed. One whose manifest cannot be read becomes DAMAGED, and is left.
 
     Call it only while no process works on the trial. Doing it again is fine.
 
@@ -46,15 +46,24 @@ def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: i
     _check_present(storage)
     completed = []
     for record in records:
-        if record.state == "ACTIVE" and has_manifest(storage, record.uuid):
-            record_committed(database, read_manifest(storage, record.uuid))
+        if record.state == "DELETING" or not has_manifest(storage, record.uuid):
+            remove_files(storage, record.uuid)
+            database.checkpoint_deleted(record.uuid)
+            continue
+        try:
+            manifest = read_manifest(storage, record.uuid)
+        except CheckpointCorruptError as error:
+            # The trial has others to go on from; and this one may be mended.
+            import logging
+
+            logging.getLogger("detcore").warning("%s", error)
+            database.checkpoint_damaged(record.uuid)
+            continue
+        if record.state == "ACTIVE":
+            record_committed(database, manifest)
             completed.append(record.uuid)
-            continue
-        if record.state == "PARTIALLY_DELETED" and has_manifest(storage, record.uuid):
-            finish_part(storage, read_manifest(storage, record.uuid), record.resources)
-            continue
-        remove_files(storage, record.uuid)
-        database.checkpoint_deleted(record.uuid)
+        else:
+            finish_part(storage, manifest, record.resources)
     return completed
 
 

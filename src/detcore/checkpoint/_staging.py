@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bo
         direct.mkdir(parents=True)
         yield direct, True
         return
+    import tempfile
+
     temporary = Path(tempfile.mkdtemp(prefix="detcore-save-"))
     try:
         yield temporary, False

@@ -109,7 +109,7 @@ class ExperimentConfig(Section):
         description="Train on while a checkpoint is written and uploaded.",
     )
     checkpoint_exit_timeout_s: float = Field(
-        default=600.0,
+        default=3600.0,
         ge=0,
         description="Seconds that the end of a trial waits for its last checkpoint.",
     )

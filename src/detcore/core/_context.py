@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "init"]
 
-_EXIT_TIMEOUT_S = 600.0
+_EXIT_TIMEOUT_S = 3600.0
 
 
 def init(
@@ -63,7 +63,7 @@ def init(
             meaning in a process that ``detcore run`` started.
         checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
             being saved behind the training, in seconds; >= 0. Default: what the experiment file
-            says, else 600.
+            says, else 3600.
         grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
             `PreemptContext.grace`.
 
@@ -288,7 +288,7 @@ class Context:
         except CheckpointTimeoutError as late:
             if self.preempt.seconds_left is None:
                 raise
-            _warn(late)
+            _warn(f"{self.preempt.grace}: {late}")
             self.checkpoint.give_up(0.0)
             return False
         return True
@@ -318,7 +318,7 @@ class Context:
             if self.preempt.seconds_left is None:
                 raise
             # The kill would come first: the trial goes on later from its last checkpoint.
-            _warn(late)
+            _warn(f"{self.preempt.grace}: {late}")
 
     def __enter__(self) -> Context:
         return self.start()
@@ -339,10 +339,10 @@ class Context:
         return self._parts
 
 
-def _warn(error: Exception) -> None:
+def _warn(text: str) -> None:
     import logging
 
-    logging.getLogger("detcore").warning("%s", error)
+    logging.getLogger("detcore").warning("%s", text)
 
 
 def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:

@@ -22,6 +22,8 @@ _PERMANENT = (
     NotADirectoryError,
 )
 _PERMANENT_NUMBERS = frozenset({errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS})
+# aiohttp's, with a cause that has the status 400, which no server sent.
+_CUT_OFF = frozenset({"ClientPayloadError"})
 _PERMANENT_NAMES = frozenset(
     {
         "AlreadyExistsError",
@@ -55,6 +57,8 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, (DetcoreError, *_PERMANENT)) or is_full(error):
         return False
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
+        return True
+    if type(error).__name__ in _CUT_OFF:
         return True
     status = _status(error)
     if status is not None:
