@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -68,10 +69,13 @@ def test_what_passes_is_tried_again(
     storage, proxy = open_engine(engine, request, 60.0)
     expected = {key: digest_file(path) for path, key in files}
     proxy.sometimes(*FAULTS, share=0.3)
+    drawn = random.getstate()
     assert storage.put_tree(files) == expected
     targets = [(tmp_path / "back" / key, key) for _, key in files]
     assert storage.get_tree(targets) == expected
     assert len(set(proxy.seen)) >= 5
+    # Training draws from it while a save goes on behind: pauses must not.
+    assert random.getstate() == drawn
     for path, key in targets:
         assert digest_file(path) == expected[key]
     assert {entry.key: entry.size for entry in storage.list("run")} == {
