@@ -140,6 +140,8 @@ class Framework:
         several_workers: Whether its controllers train one model on several workers together. A
             trial of several workers is refused where they do not.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
+        related: Further modules whose versions matter, such as ``("keras",)``. The versions of those
+            that are imported are noted in checkpoints, as are those of `requires`.
         install_hint: The command that brings what `requires` names.
     """
 
@@ -152,6 +154,7 @@ class Framework:
     native_init: str | None = None
     several_workers: bool = False
     requires: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
     install_hint: str = ""
 
 

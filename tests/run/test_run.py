@@ -35,6 +35,8 @@ def test_one_checkpoint_holds_what_is_needed_to_rebuild_the_trial(detcore: Detco
     assert record["framework"] == "toy"
     assert record["steps_completed"] == 40
     assert record["hparams"] == {"global_batch_size": 8, "learning_rate": 0.05}
+    versions = json.loads((folder / "manifest.json").read_text())["versions"]
+    assert {"detcore", "detcore-toy"} <= set(versions)
     assert (folder / "code" / "model_def.py").read_text() == (
         MODEL_DIR / "model_def.py"
     ).read_text()

@@ -182,6 +182,8 @@ def test_going_batch_by_batch_is_said_once_with_the_reason(detcore: Detcore) -> 
 def test_files_that_a_callback_adds_travel_with_the_checkpoint(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Arrays"), MODEL_DIR, "--test", "--json")
     (manifest,) = detcore.committed()
+    versions = json.loads(manifest.read_text())["versions"]
+    assert {"detcore", "detcore-keras", "tensorflow", "keras"} <= set(versions)
     assert (manifest.parent / "note.txt").read_text() == "from a callback"
     uuid = finished.summary["trials"][0]["latest_checkpoint"]
     assert detcore("checkpoint", "verify", uuid).code == 0

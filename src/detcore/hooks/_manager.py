@@ -120,6 +120,10 @@ class PluginManager:
         """Return the registered frameworks by name."""
         return self._runtime.items("framework")
 
+    def provider_of_framework(self, name: str) -> PluginEntry:
+        """Return the plugin that brings a framework; `frameworks` has its name."""
+        return self._runtime.provider("framework", name)
+
     def storage_types(self) -> dict[str, StorageType]:
         """Return the registered storage types by name."""
         return self._runtime.items("storage type")

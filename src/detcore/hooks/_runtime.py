@@ -100,6 +100,10 @@ class Runtime:
         registrations = self._collect(_kind(noun))
         return {name: registration.item for name, registration in registrations.items()}
 
+    def provider(self, noun: str, name: str) -> PluginEntry:
+        """Return the plugin that registered something; `items` has it."""
+        return self._collect(_kind(noun))[name].entry
+
     def items_of(self, entry: PluginEntry, noun: str) -> dict[str, Any]:
         """Return what one plugin registers of one kind, by name; asks no other plugin."""
         from detcore.hooks._registry import settle

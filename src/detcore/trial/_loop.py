@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,7 @@ class OpenTrial:
         info = self._core.info
         assert info is not None  # checked by open_trial
         controller: Controller = import_object(self._framework.controller)(trial, self.context)
+        self._core.checkpoint.versions.update(_versions(self._core, self._framework))
         try:
             return _drive(
                 self._core,
@@ -350,6 +352,17 @@ def _epoch_length(
     if config.records_per_epoch and isinstance(global_batch_size, int):
         return max(1, config.records_per_epoch // global_batch_size)
     return batches_per_epoch or 0
+
+
+def _versions(core: Context, framework: Framework) -> dict[str, str]:
+    """Return the versions of a framework and its plugin, as far as they can be told."""
+    plugin = core.plugins.provider_of_framework(framework.name)
+    versions = {plugin.distribution: plugin.version}
+    for name in (*framework.requires, *framework.related):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            versions[name] = str(version)
+    return versions
 
 
 def _trial_record(

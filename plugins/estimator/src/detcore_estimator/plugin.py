@@ -21,5 +21,6 @@ def detcore_register_framework() -> Framework:
         native_init="detcore_estimator._native:init",
         several_workers=True,
         requires=("tensorflow",),
+        related=("tensorflow_estimator", "keras", "numpy", "horovod"),
         install_hint='pip install "tensorflow>=2.15"',
     )

@@ -20,5 +20,6 @@ def detcore_register_framework() -> Framework:
         load_checkpoint="detcore_keras._load:load_model_from_checkpoint_path",
         several_workers=True,
         requires=("tensorflow",),
+        related=("keras", "numpy", "horovod"),
         install_hint='pip install "tensorflow>=2.15"',
     )
