@@ -140,8 +140,8 @@ class Framework:
         several_workers: Whether its controllers train one model on several workers together. A
             trial of several workers is refused where they do not.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
-        related: Further modules whose versions matter, such as ``("keras",)``. The versions of those
-            that are imported are noted in checkpoints, as are those of `requires`.
+        related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
+            versions of those that are imported, and of `requires`.
         install_hint: The command that brings what `requires` names.
     """
 
