@@ -74,7 +74,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("kind", "is_async"),
-    [*((kind, True) for kind in KINDS), ("Dataset", False), ("Adapter", False)],
+    [*((kind, True) for kind in KINDS), ("Dataset", False)],
 )
 def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str, is_async: bool) -> None:
     settings = config(detcore, kind, checkpoint_async=is_async)
