@@ -275,7 +275,9 @@ def _length_in(body: bytes, headers: dict[str, str]) -> int:
     """Return the size of the last part of a multipart body."""
     boundary = headers["content-type"].rpartition("boundary=")[2].strip("\"'").encode()
     last = body.split(b"--" + boundary)[2]
-    return len(last.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n"))
+    # Lines end as MIME has it, or, from gcsfs, with a bare line feed.
+    end = b"\r\n" if b"\r\n\r\n" in last[:1024] else b"\n"
+    return len(last.partition(end * 2)[2].removesuffix(end))
 
 
 def main() -> None:
