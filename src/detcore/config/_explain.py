@@ -257,6 +257,9 @@ def _wrong_value(
         return fallback, "", None
     repair = _REPAIRS.get(kind)
     label, suggestion = repair(value) if repair is not None else ("", None)
+    least = context.get("min_length", 1)
+    if kind == "string_too_short" and least > 1:
+        return f"expected at least {least} characters, got {describe_value(value)}", "", None
     if kind in ("string_too_short", "too_short"):
         return f"expected {_EXPECTED[kind]}", "this is empty", None
     return f"expected {_EXPECTED[kind]}, got {describe_value(value)}", label, suggestion
