@@ -11,16 +11,16 @@ from typing import Any
 from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search._messages import ExitReason
-from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
+from detcore.search._method import Answer, SearchSetup, TrainTo
 from detcore.search._sampling import place_values
-from detcore.search._simple import TooManyInvalid
+from detcore.search._simple import ReplacingQueue
 
 __all__ = ["OptunaSearch"]
 
 _PRIMITIVE = (str, int, float, bool, type(None))
 
 
-class OptunaSearch:
+class OptunaSearch(ReplacingQueue):
     """Trials whose hyperparameters an Optuna sampler suggests, and which a pruner may stop.
 
     The study lives in memory and its sampler is seeded with the experiment's seed: made anew and
@@ -35,14 +35,10 @@ class OptunaSearch:
         self._optuna = optuna
         self._setup = setup
         settings = setup.settings
-        self._total = int(settings["max_trials"])
-        self._limit = int(settings.get("max_concurrent_trials", 0)) or self._total
-        self._left = self._total
-        self._ended = 0
         self._period = int(settings.get("pruning_period") or 0) or setup.max_length
         self._space = _Space(optuna, setup.hyperparameters)
         self._trials: list[Any] = []
-        self._invalid = TooManyInvalid()
+        super().__init__(setup, self._ask, first_length=min(self._period, setup.max_length))
         with _quiet(optuna):
             sampler = _make(
                 optuna.samplers, "sampler", settings.get("sampler", "TPESampler"), setup.seed
@@ -56,48 +52,30 @@ class OptunaSearch:
                 direction="minimize" if setup.smaller_is_better else "maximize",
             )
 
-    def start(self) -> Sequence[Answer]:
-        """Return as many trials as may run at one time."""
-        return [answer for _ in range(min(self._limit, self._total)) for answer in self._next()]
-
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
         """Tell the study; close the trial if it is done or pruned, else train it on."""
-        self._invalid.accepted()
         asked = self._trials[trial]
         asked.report(metric, length)
         is_done = length >= self._setup.max_length
         if not is_done and not asked.should_prune():
+            self._invalid.accepted()
             return [TrainTo(trial, min(length + self._period, self._setup.max_length))]
         state = self._optuna.trial.TrialState
         if is_done:
             self._study.tell(asked, metric)
         else:
             self._study.tell(asked, state=state.PRUNED)
-        self._ended += 1
-        return [TrainTo(trial, None), *self._next()]
+        return super().validated(trial, length, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         """Tell the study that the trial failed; replace it if it rejected its hyperparameters."""
         self._study.tell(self._trials[trial], state=self._optuna.trial.TrialState.FAIL)
-        if reason is ExitReason.INVALID_HP:
-            self._invalid.rejected()
-            self._left += 1
-        else:
-            self._ended += 1
-        return self._next()
+        return super().exited(trial, reason)
 
-    def progress(self) -> float:
-        """Return the part of the trials that ended."""
-        return self._ended / self._total
-
-    def _next(self) -> list[Answer]:
-        if not self._left:
-            return []
-        self._left -= 1
+    def _ask(self) -> dict[str, Any]:
         asked = self._study.ask(self._space.distributions)
         self._trials.append(asked)
-        hparams = self._space.hparams(asked.params)
-        return [NewTrial(hparams, min(self._period, self._setup.max_length))]
+        return self._space.hparams(asked.params)
 
 
 class _Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
 from detcore.search._sampling import grid_points, sample
 
-__all__ = ["GridSearch", "RandomSearch", "SingleSearch", "TooManyInvalid"]
+__all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]
 
 # Somebody's code that rejects whatever is drawn would be asked for ever.
 _MAX_INVALID_IN_A_ROW = 100
@@ -48,13 +49,19 @@ class _Queue:
         setup: The search.
         total: Number of trials, those that are replaced not counted.
         draw: Returns the hyperparameters of the next trial, or None where there is none.
+        first_length: How far each trial trains at first; 0 = to the end.
     """
 
     def __init__(
-        self, setup: SearchSetup, total: int, draw: Callable[[], dict[str, Any] | None]
+        self,
+        setup: SearchSetup,
+        total: int,
+        draw: Callable[[], dict[str, Any] | None],
+        *,
+        first_length: int = 0,
     ) -> None:
         self._draw = draw
-        self._length = setup.max_length
+        self._length = first_length or setup.max_length
         self._limit = int(setup.settings.get("max_concurrent_trials", 0)) or total
         self._total = total
         self._ended = 0
@@ -82,15 +89,22 @@ class _Queue:
         return [] if hparams is None else [NewTrial(hparams, self._length)]
 
 
-class RandomSearch(_Queue):
-    """Trials with hyperparameters drawn at random; one that rejects its own is replaced."""
+class ReplacingQueue(_Queue):
+    """``max_trials`` trials, of which each that rejects its hyperparameters is replaced.
 
-    def __init__(self, setup: SearchSetup) -> None:
-        self._setup = setup
+    Args:
+        setup: The search.
+        draw: Returns the hyperparameters of the next trial.
+        first_length: As for every queue.
+    """
+
+    def __init__(
+        self, setup: SearchSetup, draw: Callable[[], dict[str, Any]], *, first_length: int = 0
+    ) -> None:
         self._left = int(setup.settings["max_trials"])
-        self._drawn = 0
         self._invalid = TooManyInvalid()
-        super().__init__(setup, self._left, self._sample)
+        self._draw_one = draw
+        super().__init__(setup, self._left, self._draw_if_left, first_length=first_length)
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
         """Close the trial, and start the next one."""
@@ -105,12 +119,21 @@ class RandomSearch(_Queue):
             self._ended -= 1
         return super().exited(trial, reason)
 
-    def _sample(self) -> dict[str, Any] | None:
+    def _draw_if_left(self) -> dict[str, Any] | None:
         if self._left == 0:
             return None
         self._left -= 1
-        self._drawn += 1
-        return sample(self._setup.hyperparameters, seed=self._setup.seed, index=self._drawn - 1)
+        return self._draw_one()
+
+
+class RandomSearch(ReplacingQueue):
+    """Trials with hyperparameters drawn at random."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        indices = itertools.count()
+        super().__init__(
+            setup, lambda: sample(setup.hyperparameters, seed=setup.seed, index=next(indices))
+        )
 
 
 class SingleSearch(_Queue):
