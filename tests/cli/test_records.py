@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import io
 import json
 import math
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from terminal import on_a_terminal
 
 from detcore.cli import CliContext
 from detcore.cli._experiment import experiment_group
@@ -325,46 +321,33 @@ def test_unknown_names_list_the_known_ones(
         raise error
 
 
-def on_a_terminal(records: Records, *arguments: str, width: int = 100, **variables: str) -> str:
+def shown_on_a_terminal(
+    records: Records, *arguments: str, width: int = 100, **variables: str
+) -> str:
     """Run the command on a real pseudo-terminal and return what it wrote."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    environment = {**os.environ, "DETCORE_HOME": str(records.home), "TERM": "xterm", **variables}
-    environment.pop("COLUMNS", None)
-    process = subprocess.Popen(
+    code, written, _ = on_a_terminal(
         [sys.executable, "-m", "detcore", *arguments],
-        stdout=follower,
-        stderr=follower,
-        env=environment,
+        variables={"DETCORE_HOME": str(records.home), **variables},
+        folder=Path.cwd(),
+        width=width,
     )
-    os.close(follower)
-    written = b""
-    while True:
-        try:
-            some = os.read(leader, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not some:
-            break
-        written += some
-    os.close(leader)
-    assert process.wait() == 0, written.decode()
-    return written.decode()
+    assert code == 0, written
+    return written
 
 
 def test_on_a_terminal_there_is_colour_unless_it_is_unwanted(records: Records) -> None:
     trial = records.trained()
-    coloured = on_a_terminal(records, "trial", "describe", str(trial))
+    coloured = shown_on_a_terminal(records, "trial", "describe", str(trial))
     assert "\x1b[36m" in coloured
     assert "┤" in coloured
-    plain = on_a_terminal(records, "trial", "describe", str(trial), NO_COLOR="1")
+    plain = shown_on_a_terminal(records, "trial", "describe", str(trial), NO_COLOR="1")
     assert "\x1b[36m" not in plain
 
 
 def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
     trial = records.trained()
     for arguments in (("trial", "describe", str(trial)), ("experiment", "list")):
-        text = on_a_terminal(records, *arguments, width=60)
+        text = shown_on_a_terminal(records, *arguments, width=60)
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
             assert len(line) <= 60, line
 
@@ -373,7 +356,7 @@ def test_the_plot_is_ascii_where_nothing_else_can_be_shown(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = records.trained()
-    text = on_a_terminal(records, "trial", "describe", str(trial), PYTHONIOENCODING="ascii")
+    text = shown_on_a_terminal(records, "trial", "describe", str(trial), PYTHONIOENCODING="ascii")
     assert text.isascii()
     assert "*" in text
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
