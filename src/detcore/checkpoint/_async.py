@@ -115,7 +115,6 @@ class _WatchedStorage:
     ) -> dict[str, FileDigest]:
         """Copy files, until told otherwise between two pieces."""
         self._transfer.check()
-
         return self._storage.put_tree(pairs, progress=self._counted(progress))
 
     def digest_tree(

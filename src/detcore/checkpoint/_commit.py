@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from detcore.checkpoint._manifest import (
     decode_manifest,
     encode_manifest,
 )
+from detcore.checkpoint._verify import stored_sizes
 from detcore.checkpoint._watch import TransferObserver, watched
 from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Scan
     from detcore.database import Database
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.storage import FileDigest, Progress, StorageBackend
 
 __all__ = [
     "add_metadata",
@@ -43,7 +45,9 @@ def put_files(
     pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
     digests = {}
     if pairs:
-        with watched(observer, f"saving {uuid[:8]}", _size_of(scan, observer)) as progress:
+        with watched(
+            observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0
+        ) as progress:
             digests = storage.put_tree(pairs, progress=progress)
     make_folders(storage, uuid, scan.directories)
     return _named(uuid, digests)
@@ -64,13 +68,15 @@ def seal_files(
     keys = [f"{uuid}/{name}" for name in scan.files]
     if not keys:
         return {}
-    with watched(observer, f"saving {uuid[:8]}", _size_of(scan, observer)) as progress:
+    with _watched(observer, uuid, scan) as progress:
         return _named(uuid, storage.digest_tree(keys, make_durable=True, progress=progress))
 
 
-def _size_of(scan: Scan, observer: TransferObserver | None) -> int:
-    """Return the size of files in bytes; only somebody who watches wants to know."""
-    return sum(path.stat().st_size for path in scan.files.values()) if observer else 0
+def _watched(
+    observer: TransferObserver | None, uuid: str, scan: Scan
+) -> contextlib.AbstractContextManager[Progress | None]:
+    # Sizes are looked at only for somebody who watches.
+    return watched(observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0)
 
 
 def add_metadata(
@@ -115,8 +121,7 @@ def record_committed(database: Database, manifest: Manifest) -> None:
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
     """Compare what the storage lists with what was written, before it counts."""
-    start = len(manifest.uuid) + 1
-    there = {entry.key[start:]: entry.size for entry in storage.list(manifest.uuid)}
+    there = stored_sizes(storage, manifest.uuid)
     for name, digest in manifest.files.items():
         if there.get(name) != digest.size:
             found = "is not there" if name not in there else f"has {there[name]} bytes"

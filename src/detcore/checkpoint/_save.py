@@ -119,7 +119,8 @@ class Saver:
         with self.begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
             yield folder, uuid
             what = _describe(metadata, versions, tensors)
-            manifest = self._seal(self._storage, uuid, folder, is_direct, what, self.observer)
+            scan = scan_folder(folder)
+            manifest = self._seal(self._storage, uuid, scan, is_direct, what, self.observer)
         self.committed(manifest)
 
     def begin(
@@ -168,9 +169,10 @@ class Saver:
         del write
         transfer = save.transfer
         transfer.check()
-        transfer.begin(_size_of(folder), self._behind.now())
+        scan = scan_folder(folder)
+        transfer.begin(scan.size_bytes(), self._behind.now())
         storage = transfer.watched(self._storage)
-        manifest = self._seal(storage, save.uuid, folder, is_direct, what)
+        manifest = self._seal(storage, save.uuid, scan, is_direct, what)
         self._record(manifest)
         return manifest
 
@@ -198,13 +200,12 @@ class Saver:
         self,
         storage: StorageBackend,
         uuid: str,
-        folder: Path,
+        scan: Scan,
         is_direct: bool,
         what: Description,
         observer: TransferObserver | None = None,
     ) -> Manifest:
-        """Bring the files of a folder to the storage and commit them."""
-        scan = scan_folder(folder)
+        """Bring files to the storage, or to the disk where they are in place, and commit them."""
         write = seal_files if is_direct else put_files
         digests = write(storage, uuid, scan, observer=observer)
         return self._commit(storage, uuid, digests, scan.directories, what)
@@ -337,7 +338,3 @@ def _describe(
 ) -> Description:
     named = tensors() if callable(tensors) else tensors
     return Description(metadata=metadata, versions=dict(versions), tensors=tuple(named))
-
-
-def _size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -30,6 +30,10 @@ class Scan:
     files: dict[str, Path]
     directories: tuple[str, ...]
 
+    def size_bytes(self) -> int:
+        """Return the sum of the files' sizes now; looks at each of them."""
+        return sum(path.stat().st_size for path in self.files.values())
+
 
 def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
     """List the files below a folder, and refuse what cannot be saved safely.
