@@ -27,6 +27,7 @@ __all__ = ["CONTENT", "DAMAGES", "MANIFEST", "SAME_SIZE", "Damage", "Saved", "ch
 SIZES = {"a/weights": 70_000, "a/optimizer": 70_000, "state": 33, "empty": 0}
 LARGE_BYTES = 9_000_000  # read in several parts from object stores
 MANIFEST_NAME = "manifest.json"
+OTHER_UUID = "11111111-2222-4333-8444-555555555555"
 PAGE = 4096
 
 
@@ -242,7 +243,7 @@ def _manifest_gone(saved: Saved) -> None:
 
 def _manifest_of_another(saved: Saved) -> None:
     fields = json.loads(saved.contents[MANIFEST_NAME])
-    saved.put(MANIFEST_NAME, _with_checksum({**fields, "uuid": f"0{saved.uuid[1:]}"}))
+    saved.put(MANIFEST_NAME, _with_checksum({**fields, "uuid": OTHER_UUID}))
 
 
 def _manifest_of_before(saved: Saved) -> None:
@@ -324,7 +325,7 @@ DAMAGES: tuple[Damage, ...] = (
     Damage("several", _several, {"a/weights": CHANGED, "state": MISSING, "empty": SIZE}),
     Damage("manifest gone", _manifest_gone, {MANIFEST_NAME: "no committed checkpoint"}),
     Damage("manifest of another", _manifest_of_another,
-           {MANIFEST_NAME: "it belongs to checkpoint '0"}),
+           {MANIFEST_NAME: f"it belongs to checkpoint '{OTHER_UUID}'"}),
     Damage("manifest of before", _manifest_of_before, {"state": CHANGED}),
     *[_manifest(kind) for kind in MANIFEST],
     _in_folder("link to nothing", "state", lambda path: path.symlink_to("absent"),

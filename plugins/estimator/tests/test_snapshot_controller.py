@@ -108,9 +108,14 @@ def run(
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """All files by name; the content of those that do not name the functions of a process."""
+    """All files by name, with the content of those that are the same in every run.
+
+    Graphs name the functions of a process; the position in the data holds what was read ahead,
+    which is more or less as threads happen to run (that it resumes exactly is tested elsewhere).
+    """
+    differs = ("graph.pbtxt", f"{STEM}-{folder.name}.meta", "data-iterator.")
     return {
-        path.name: b"" if path.name in ("graph.pbtxt", f"{STEM}-{folder.name}.meta") else content
+        path.name: b"" if path.name.startswith(differs) else content
         for path in sorted(folder.iterdir())
         if (content := path.read_bytes())
     }
