@@ -2,7 +2,7 @@
 
 DETCORE_HOME
     Where records and default checkpoints live; default: the platform's user data directory.
-DETCORE_DATABASE
+DETCORE_DB
     SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME``.
 DETCORE_PLUGINS
     Allow-list of plugin names, separated by commas; unset = all.
@@ -12,9 +12,9 @@ DETCORE_CONFIG__SECTION__FIELD
     Sets a field of the experiment file, such as ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``.
 DETCORE_TRIAL_INFO
     Set by the runner for its workers: path of a JSON file that says which trial this is.
-DETCORE_EVENTS_FD, DETCORE_LEASH_FD
-    Set by the runner for its workers: pipe ends for progress events, and for noticing that the
-    runner is gone.
+DETCORE_EVENTS_FD, DETCORE_REPLIES_FD, DETCORE_LEASH_FD
+    Set by the runner for its workers: pipe ends for telling it of progress, for its answers, and
+    for noticing that it is gone.
 DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
 DETCORE_CROSS_SIZE
     Set by the launcher for each of several workers: its place among them.
@@ -54,6 +54,7 @@ class Environment:
     trial_info: Path | None
     events_fd: int | None
     leash_fd: int | None
+    replies_fd: int | None
     num_workers: int
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -78,12 +79,13 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     info = env.get("DETCORE_TRIAL_INFO")
     return Environment(
         home=home,
-        database_url=_database_url(env.get("DETCORE_DATABASE"), home),
+        database_url=_database_url(env.get("DETCORE_DB"), home),
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
         events_fd=_number(env.get("DETCORE_EVENTS_FD")),
         leash_fd=_number(env.get("DETCORE_LEASH_FD")),
+        replies_fd=_number(env.get("DETCORE_REPLIES_FD")),
         num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, Union
 from detcore.errors import ScheduleError
 
 __all__ = [
+    "Control",
     "ExperimentState",
     "Framework",
     "JSONValue",
@@ -119,6 +120,14 @@ class ExperimentState(str, enum.Enum):
 TrialState = ExperimentState
 
 
+class Control(str, enum.Enum):
+    """What another process may ask the runner of an experiment to do."""
+
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    KILL = "kill"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """What a plugin registers to teach detcore a training framework.
@@ -179,6 +188,8 @@ class TrialInfo:
             absolute path of a folder, or None. Of no meaning where `latest_checkpoint` is set.
         source_storage: What opens the storage that `source_checkpoint` is in, as
             ``checkpoint_storage`` of an experiment file; None for the trial's.
+        searcher_length: How far the search method wants the trial trained first, since its
+            beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
     """
 
     experiment_id: int
@@ -195,3 +206,4 @@ class TrialInfo:
     test_mode: bool = False
     source_checkpoint: str | None = None
     source_storage: str | Mapping[str, Any] | None = None
+    searcher_length: int | None = None

@@ -83,7 +83,7 @@ def test_help_documents_exit_codes_and_variables() -> None:
     text = run_detcore("-h").stdout
     for code in ("0", "1", "2", "75", "130"):
         assert re.search(rf"^ +{code} +\w", text, re.MULTILINE)
-    for variable in ("DETCORE_HOME", "DETCORE_DATABASE", "DETCORE_PLUGINS"):
+    for variable in ("DETCORE_HOME", "DETCORE_DB", "DETCORE_PLUGINS"):
         assert variable in text
 
 

@@ -65,7 +65,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[..., core.Context]:
     """Make contexts as a script does that nobody started."""
     monkeypatch.setenv("DETCORE_HOME", str(home.path))
-    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DATABASE"):
+    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DB"):
         monkeypatch.delenv(name, raising=False)
     return core.init
 

@@ -47,7 +47,7 @@ def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.Monkey
         "PYTHON_API_TOKEN": "k",
         "HOROVOD_PASSWORD": "k",
         "TF_URL": "https://user:k@host",
-        "DETCORE_DATABASE": "postgresql://me:k@host/db",
+        "DETCORE_DB": "postgresql://me:k@host/db",
         "SOMETHING": "else",
         "RANK": "3",
     }
@@ -56,7 +56,7 @@ def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.Monkey
     found = exported_environment({"PATH": "/x"}, ["SOMETHING"], {"RANK"})
     assert found.items() >= {**kept, "PATH": "/x", "SOMETHING": "else"}.items()
     assert not found.keys() & (secret.keys() - {"SOMETHING"})
-    for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DATABASE"):
+    for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DB"):
         with pytest.raises(ConfigError, match=f"--env {name}: horovodrun would put its value on"):
             exported_environment({}, [name], ())
     with pytest.raises(ConfigError, match="--env NOT_THERE: this variable is not set"):

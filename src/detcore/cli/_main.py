@@ -36,7 +36,7 @@ Exit codes:
 \b
 Environment variables:
   DETCORE_HOME             where records and default checkpoints live
-  DETCORE_DATABASE         SQLAlchemy URL of the record store
+  DETCORE_DB         SQLAlchemy URL of the record store
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
 """

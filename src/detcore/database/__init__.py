@@ -15,14 +15,17 @@ from detcore.database._records import (
     RunRecord,
     TrialRecord,
 )
+from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import RestoredConfig, keep_secrets, restore_secrets
 from detcore.database._spool import Spool
+from detcore.database._trial_log import LogLine, TrialLog, read_trial_log
 
 __all__ = [
     "CheckpointRecord",
     "Database",
     "EventRecord",
     "ExperimentRecord",
+    "LogLine",
     "MetricRecord",
     "ModelOrderBy",
     "ModelRecord",
@@ -33,8 +36,12 @@ __all__ = [
     "RunRecord",
     "Spool",
     "SpoolDrainer",
+    "TrialDraft",
+    "TrialLog",
     "TrialRecord",
+    "TrialTarget",
     "ingest_spools",
     "keep_secrets",
+    "read_trial_log",
     "restore_secrets",
 ]

@@ -10,12 +10,20 @@ from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._migrate import bring_up_to_date
 from detcore.database._models import ModelQueries
+from detcore.database._searches import SearchQueries
 from detcore.database._trials import TrialQueries
 
 __all__ = ["Database"]
 
 
-class Database(ExperimentQueries, TrialQueries, MetricQueries, CheckpointQueries, ModelQueries):
+class Database(
+    ExperimentQueries,
+    TrialQueries,
+    SearchQueries,
+    MetricQueries,
+    CheckpointQueries,
+    ModelQueries,
+):
     """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 
     Methods may be called from any thread. Each is one transaction; what it wrote is there for

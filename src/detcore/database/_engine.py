@@ -29,7 +29,7 @@ def make_engine(url: str) -> Engine:
         reason = error if isinstance(error, NoSuchModuleError) else "it is not a URL"
         raise DatabaseError(
             f"the database URL {_hidden(url)!r} cannot be used: {reason}.\n"
-            "Set DETCORE_DATABASE to something like sqlite:////home/me/detcore.db, or unset it."
+            "Set DETCORE_DB to something like sqlite:////home/me/detcore.db, or unset it."
         ) from error
     except ModuleNotFoundError as error:
         raise DatabaseError(
@@ -93,12 +93,12 @@ def translate(error: DBAPIError, url: URL) -> Exception:
     if "readonly" in low or "read-only" in low or "unable to open" in low:
         return DatabaseError(
             f"the database {where} cannot be opened or written: {reason}.\n"
-            "Change its permissions, or set DETCORE_HOME (or DETCORE_DATABASE) to another place."
+            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
         )
     if "connection" in low:
         return DatabaseError(
             f"the database server of {where} cannot be reached: {reason}\n"
-            "Records are kept there because DETCORE_DATABASE says so.\n"
+            "Records are kept there because DETCORE_DB says so.\n"
             "Start the server or correct the URL; what was reported meanwhile is taken in later."
         )
     return DatabaseError(f"the database {where} refused a statement: {reason}")

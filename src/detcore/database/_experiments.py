@@ -46,6 +46,7 @@ class ExperimentQueries(Queries):
                     config_text=config_text,
                     model_dir=model_dir,
                     process=this_process(),
+                    archived=False,
                     created_at=now(),
                 )
             )

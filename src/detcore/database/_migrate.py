@@ -67,7 +67,7 @@ def _version(connection: Connection) -> str | None:
         if "experiments" in names:
             raise DatabaseError(
                 f"the database {connection.engine.url.render_as_string()} has tables of other "
-                "programs: experiments.\nSet DETCORE_DATABASE to a database of its own."
+                "programs: experiments.\nSet DETCORE_DB to a database of its own."
             )
         return None
     row = connection.execute(_VERSION).fetchone()

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from detcore.database._process import ProcessIdentity
 from detcore.database._values import decode_document, decode_metrics
-from detcore.types import ExperimentState, TrialState
+from detcore.types import Control, ExperimentState, TrialState
 
 __all__ = [
     "CheckpointRecord",
@@ -33,6 +33,9 @@ class ExperimentRecord:
         config: The configuration, defaults applied.
         config_text: The experiment file as it was written, or None.
         process: The process that runs it, or ran it last, or None.
+        control: What its runner is asked to do, or None.
+        progress: How much of its search is done, 0 to 1, or None.
+        archived: Whether lists leave it out.
         ended_at: When it last stopped running; None while its state is RUNNING.
     """
 
@@ -46,6 +49,9 @@ class ExperimentRecord:
     process: ProcessIdentity | None
     created_at: datetime.datetime
     ended_at: datetime.datetime | None
+    control: Control | None = None
+    progress: float | None = None
+    archived: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,11 @@ class TrialRecord:
         state: PAUSED until it is first started.
         trial_dir: Folder of its own files, or None.
         current_run: Its newest start, or None.
+        search_index: Its number in the experiment's search, from 0, or None.
+        length: How far the search wants it trained, in the unit of ``searcher.max_length``, or
+            None.
+        rung: On which rung of a halving search it is, from 0, or None.
+        num_restarts: How often it was started again after a crash.
         ended_at: When it last stopped running; None while its state is RUNNING.
     """
 
@@ -79,6 +90,10 @@ class TrialRecord:
     current_run: RunRecord | None
     created_at: datetime.datetime
     ended_at: datetime.datetime | None
+    search_index: int | None = None
+    length: int | None = None
+    rung: int | None = None
+    num_restarts: int = 0
 
     @property
     def run_id(self) -> int:
@@ -242,6 +257,9 @@ def experiment_of(row: Row[Any]) -> ExperimentRecord:
         process=process_of(row.process),
         created_at=moment(row.created_at),
         ended_at=moment(row.ended_at),
+        control=None if row.control is None else Control(row.control),
+        progress=row.progress,
+        archived=bool(row.archived),
     )
 
 
@@ -268,6 +286,10 @@ def trial_of(row: Row[Any], current_run: RunRecord | None) -> TrialRecord:
         current_run=current_run,
         created_at=moment(row.created_at),
         ended_at=moment(row.ended_at),
+        search_index=row.search_index,
+        length=row.length,
+        rung=row.rung,
+        num_restarts=row.num_restarts,
     )
 
 

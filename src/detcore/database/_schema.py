@@ -31,13 +31,14 @@ __all__ = [
     "model_versions",
     "models",
     "runs",
+    "search_events",
     "spools",
     "trials",
     "validation_values",
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 
 metadata = MetaData(
     naming_convention={
@@ -60,6 +61,11 @@ experiments = Table(
     Column("model_dir", Text, nullable=False),
     # The process that set the state RUNNING last; see detcore.database._process.
     Column("process", Text),
+    # What another process asks the runner to do: a `Control`.
+    Column("control", String(16)),
+    # How much of the search is done, 0 to 1.
+    Column("progress", Float(53)),
+    Column("archived", Boolean, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
 )
@@ -74,8 +80,26 @@ trials = Table(
     Column("hparams", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("trial_dir", Text),
+    # Its number in the experiment's search, from 0.
+    Column("search_index", Integer),
+    # How far the search wants it trained, in the unit of searcher.max_length, and on which rung.
+    Column("length", BigInteger),
+    Column("rung", Integer),
+    Column("num_restarts", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
+    UniqueConstraint("experiment_id", "search_index"),
+)
+
+# What happened in each search, in order: its whole state; see `detcore.search`.
+search_events = Table(
+    "search_events",
+    metadata,
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
+    # From 0, which is the search's beginning and has no event.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("event", Text),
+    Column("created_at", Float(53), nullable=False),
 )
 
 # Each start of a trial.

@@ -47,7 +47,7 @@ def prepare_file(url: URL) -> None:
     except OSError as error:
         raise DatabaseError(
             f"cannot create the folder of the database {path}: {error.strerror or error}.\n"
-            "Set DETCORE_HOME (or DETCORE_DATABASE) to a place that you may write to."
+            "Set DETCORE_HOME (or DETCORE_DB) to a place that you may write to."
         ) from error
     if path.is_dir():
         raise DatabaseError(
@@ -59,7 +59,7 @@ def prepare_file(url: URL) -> None:
         raise DatabaseError(
             f"the database {path} is read-only: {blocked[0]} may not be written.\n"
             "Records are read and written by all commands, so it must be writable.\n"
-            "Change its permissions, or set DETCORE_HOME (or DETCORE_DATABASE) to another place."
+            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
         )
     if not path.exists():
         with contextlib.suppress(OSError):  # another process was faster, or SQLite will tell

@@ -46,6 +46,7 @@ class TrialQueries(Queries):
                     hparams=encode_document(hparams),
                     seed=seed,
                     trial_dir=trial_dir,
+                    num_restarts=0,
                     created_at=now(),
                 )
             )

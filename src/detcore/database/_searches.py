@@ -1,0 +1,195 @@
+"""Searches: the log of their events, what follows from it, and what their runners are asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select, update
+
+from detcore.database._queries import Queries, now, require
+from detcore.database._schema import experiments, search_events, trials
+from detcore.database._values import decode_document, encode_document
+from detcore.errors import DatabaseError
+from detcore.types import Control, TrialState
+
+__all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialDraft:
+    """A trial that a search wants created.
+
+    Attributes:
+        search_index: Its number in the search, from 0.
+    """
+
+    search_index: int
+    hparams: Mapping[str, Any]
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTarget:
+    """How far a search wants a trial trained: the trial's `search_index`, length and rung."""
+
+    search_index: int
+    length: int
+    rung: int | None = None
+
+
+class SearchQueries(Queries):
+    """Log what happens in searches, with the trials that follow, and pass on requests."""
+
+    def add_search_event(
+        self,
+        experiment_id: int,
+        *,
+        number: int,
+        event: Mapping[str, Any] | None,
+        created: Sequence[TrialDraft] = (),
+        targets: Sequence[TrialTarget] = (),
+        progress: float | None = None,
+        folder: Path | None = None,
+    ) -> dict[int, int]:
+        """Log an event of a search and record what follows from it, in one transaction.
+
+        Args:
+            experiment_id: Which experiment.
+            number: Its place in the log: the number of events logged before it.
+            event: The event, JSON values; None at the search's beginning, number 0.
+            created: New trials.
+            targets: Trials, new ones among them, that are to be trained further.
+            progress: How much of the search is done, 0 to 1.
+            folder: The folder in which trials have their folders; each is named after its id.
+
+        Returns:
+            The ids of the new trials, by `search_index`.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+            DatabaseError: If another process logged an event of the search meanwhile.
+        """
+        with self._write() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            logged = connection.execute(
+                select(func.count()).where(search_events.c.experiment_id == experiment_id)
+            ).scalar()
+            if logged != number:
+                raise DatabaseError(
+                    f"the search of experiment {experiment_id} has {logged} events, but this "
+                    f"process knows of {number}.\n"
+                    "Another runner is at work on it, which must not be: end one of them."
+                )
+            connection.execute(
+                search_events.insert().values(
+                    experiment_id=experiment_id,
+                    number=number,
+                    event=None if event is None else encode_document(event),
+                    created_at=now(),
+                )
+            )
+            ids = {}
+            for draft in created:
+                row = connection.execute(
+                    trials.insert().values(
+                        experiment_id=experiment_id,
+                        state=TrialState.PAUSED.value,
+                        hparams=encode_document(draft.hparams),
+                        seed=draft.seed,
+                        search_index=draft.search_index,
+                        num_restarts=0,
+                        created_at=now(),
+                    )
+                )
+                trial_id = int(row.inserted_primary_key[0])  # type: ignore[index]  # a single row
+                ids[draft.search_index] = trial_id
+                if folder is not None:
+                    connection.execute(
+                        update(trials)
+                        .where(trials.c.id == trial_id)
+                        .values(trial_dir=str(folder / str(trial_id)))
+                    )
+            for target in targets:
+                connection.execute(
+                    update(trials)
+                    .where(trials.c.experiment_id == experiment_id)
+                    .where(trials.c.search_index == target.search_index)
+                    .values(length=target.length, rung=target.rung)
+                )
+            if progress is not None:
+                connection.execute(
+                    update(experiments)
+                    .where(experiments.c.id == experiment_id)
+                    .values(progress=progress)
+                )
+            return ids
+
+    def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
+        """Return the log of a search, oldest first; the first entry, its beginning, is None."""
+        with self._read() as connection:
+            rows = connection.execute(
+                select(search_events.c.event)
+                .where(search_events.c.experiment_id == experiment_id)
+                .order_by(search_events.c.number)
+            )
+            return [None if row.event is None else decode_document(row.event) for row in rows]
+
+    def count_restart(self, trial_id: int) -> int:
+        """Note that a trial is started again after a crash.
+
+        Returns:
+            How often that was so by now, from 1.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        with self._write() as connection:
+            require(connection, trials, "trial", trial_id)
+            connection.execute(
+                update(trials)
+                .where(trials.c.id == trial_id)
+                .values(num_restarts=trials.c.num_restarts + 1)
+            )
+            found = connection.execute(
+                select(trials.c.num_restarts).where(trials.c.id == trial_id)
+            ).scalar()
+            return int(found or 0)
+
+    def request_control(self, experiment_id: int, control: Control | None) -> None:
+        """Ask the runner of an experiment to do something; None takes it back.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        with self._write() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            connection.execute(
+                update(experiments)
+                .where(experiments.c.id == experiment_id)
+                .values(control=None if control is None else Control(control).value)
+            )
+
+    def requested_control(self, experiment_id: int) -> Control | None:
+        """Return what the runner of an experiment is asked to do."""
+        with self._read() as connection:
+            found = connection.execute(
+                select(experiments.c.control).where(experiments.c.id == experiment_id)
+            ).scalar()
+            return None if found is None else Control(found)
+
+    def set_experiment_archived(self, experiment_id: int, archived: bool) -> None:
+        """Leave an experiment out of lists, or bring it back.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        with self._write() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            connection.execute(
+                update(experiments)
+                .where(experiments.c.id == experiment_id)
+                .values(archived=archived)
+            )

@@ -1,0 +1,86 @@
+"""What the workers of a trial printed: lines in a file of the trial's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = ["LogLine", "TrialLog", "read_trial_log"]
+
+_NAME = "log.jsonl"
+_POLL_S = 0.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker printed, or that the runner said of it.
+
+    Attributes:
+        at: When, in seconds since 1970 (UTC).
+        run: The trial's run, from 1.
+        rank: The worker.
+        stream: "stdout", "stderr", or "detcore" for what the runner said.
+        text: The line without its end.
+    """
+
+    at: float
+    run: int
+    rank: int
+    stream: str
+    text: str
+
+
+class TrialLog:
+    """Appends lines to a trial's log; each is one write, so that a kill loses none before it."""
+
+    def __init__(self, trial_dir: Path, run: int) -> None:
+        trial_dir.mkdir(parents=True, exist_ok=True)
+        self._run = run
+        self._descriptor = os.open(trial_dir / _NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def append(self, stream: str, text: str, *, rank: int = 0) -> None:
+        """Add a line; see `LogLine`."""
+        line = LogLine(time.time(), self._run, rank, stream, text)
+        os.write(self._descriptor, json.dumps(dataclasses.asdict(line)).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def read_trial_log(
+    trial_dir: Path, *, follow: bool = False, is_over: Callable[[], bool] = lambda: True
+) -> Iterator[LogLine]:
+    """Yield the lines of a trial's log, oldest first; none if there is no log.
+
+    Args:
+        trial_dir: The trial's folder.
+        follow: Whether to wait for more at its end.
+        is_over: Asked now and then while following; True ends it when all lines are out.
+    """
+    path = trial_dir / _NAME
+    position, rest = 0, b""
+    while True:
+        ends = not follow or is_over()  # asked before reading: what came until then is read
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(position)
+                data = file.read()
+            position += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield from _parse(line)
+        if ends:
+            return
+        time.sleep(_POLL_S)
+
+
+def _parse(line: bytes) -> Iterator[LogLine]:
+    try:
+        yield LogLine(**json.loads(line))
+    except (ValueError, TypeError):
+        return  # cut by a crash of the machine
