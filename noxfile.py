@@ -27,7 +27,7 @@ ESTIMATOR_TESTS = [
 ]  # fmt: skip
 ENVIRONMENTS = ("bare", "keras2", "keras3", "estimator", "estimator-latest")
 # A process for each of two cores; whoever is done takes work from the other.
-TWO_AT_ONCE = ["--numprocesses=2", "--dist=worksteal"]
+TWO_AT_ONCE = ["--numprocesses=2", "--dist=worksteal", "--durations=12"]
 # Horovod has no wheels; without these settings its build looks for every framework there is.
 HOROVOD = "horovod==0.28.1"
 HOROVOD_BUILD = {
