@@ -13,7 +13,7 @@ from detcore_estimator._tf import tf, tf1
 
 __all__ = ["Snapshot", "SnapshotOps", "can_be_copied"]
 
-# The types that TensorFlow's DeepCopy takes.
+# The types that both variables and TensorFlow's savers take.
 _COPIED = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool", "string"),
@@ -32,17 +32,21 @@ class SnapshotOps:
 
     The copies stay inside the session: in TensorFlow's memory, made by its threads, of any type.
     They are real copies, so it does not matter how an operation changes a variable meanwhile.
+    Their memory is kept from one snapshot to the next, because new memory is several times slower.
 
     Args:
         graph: The graph, not finalized; the operations are added to it.
         plans: What is saved, under a name of the caller's; `can_be_copied` of each.
+
+    Attributes:
+        places_in_use: Held while copies are made or written: there is one place for each tensor.
     """
 
     def __init__(self, graph: Any, plans: Mapping[str, SavePlan]) -> None:
         self._plans = dict(plans)
         self._saves = [(name, save) for name in plans for save in plans[name].saves]
         self._last: Snapshot | None = None
-        self._next_key = 0
+        self.places_in_use = threading.Lock()
         if not plans:
             return
         with (
@@ -50,19 +54,14 @@ class SnapshotOps:
             tf1.name_scope("detcore_snapshot"),
             tf.device("/device:CPU:0"),
         ):
-            self._key = tf1.placeholder(tf.int64, [], name="key")
-            places = [_Place(save, self._key, graph) for _, save in self._saves]
             self._shapes = [
                 [tf.shape(tensor, tf.int64) for tensor in save.tensors] for _, save in self._saves
             ]
-            self._copy = tf.group(*(place.put for place in places))
-            self._drop = tf.group(*(op for place in places for op in place.taken))
+            places = [[_Place(tensor, graph) for tensor in save.tensors] for _, save in self._saves]
+            self._copy = tf.group(*(place.fill for row in places for place in row))
             self._prefixes = {name: tf1.placeholder(tf.string, [], name="prefix") for name in plans}
             self._write_now = self._writers([save.tensors for _, save in self._saves])
-            # All copies are out before the first is written: one that cannot be written leaves
-            # none of them behind.
-            with tf1.control_dependencies([self._drop]):
-                self._write = self._writers([place.taken for place in places])
+            self._write = self._writers([[place.content for place in row] for row in places])
 
     def _writers(self, values: Sequence[Sequence[Any]]) -> Any:
         """Return the operation that writes all files, given the values of each save."""
@@ -79,14 +78,13 @@ class SnapshotOps:
         Args:
             session: The session.
         """
-        if self._last is not None:
-            self._last.drop()
-        self._next_key += 1
-        snapshot = Snapshot(self, session, self._next_key)
-        if self._plans:
-            session.run(self._copy, {self._key: self._next_key})
-        self._last = snapshot
-        return snapshot
+        with self.places_in_use:
+            if self._last is not None:
+                self._last.drop()
+            if self._plans:
+                session.run(self._copy)
+            self._last = Snapshot(self, session)
+            return self._last
 
     def write_now(self, session: Any, prefixes: Mapping[str, str]) -> None:
         """Write the variables themselves, while nothing changes them.
@@ -122,18 +120,13 @@ class SnapshotOps:
                 found[name, file] = info
         return list(found.values())
 
-    def run_write(self, session: Any, key: int, prefixes: Mapping[str, str]) -> None:
-        """Write the copies with a key, and forget them."""
+    def run_write(self, session: Any, prefixes: Mapping[str, str]) -> None:
+        """Write the copies that were made last; the caller holds `places_in_use`."""
         if not self._plans:
             return
-        feeds = {self._key: key, **self._prefix_feeds(prefixes)}
         # On this thread: the session's own may be few, and training needs them.
-        session.run(self._write, feeds, options=tf1.RunOptions(inter_op_thread_pool=-1))
-
-    def run_drop(self, session: Any, key: int) -> None:
-        """Forget the copies with a key."""
-        if self._plans:
-            session.run(self._drop, {self._key: key})
+        options = tf1.RunOptions(inter_op_thread_pool=-1)
+        session.run(self._write, self._prefix_feeds(prefixes), options=options)
 
     def _prefix_feeds(self, prefixes: Mapping[str, str]) -> dict[Any, str]:
         return {placeholder: prefixes[name] for name, placeholder in self._prefixes.items()}
@@ -142,10 +135,9 @@ class SnapshotOps:
 class Snapshot:
     """Copies that wait for being written, once; made by `SnapshotOps.take`."""
 
-    def __init__(self, operations: SnapshotOps, session: Any, key: int) -> None:
+    def __init__(self, operations: SnapshotOps, session: Any) -> None:
         self._operations = operations
         self._session = session
-        self._key = key
         self._state = _HELD
         self._lock = threading.Lock()
 
@@ -158,17 +150,17 @@ class Snapshot:
         Raises:
             ContextStateError: If they were written or given up before.
         """
-        if not self._becomes(_TAKEN):
-            raise ContextStateError(
-                "this copy of the variables is gone: it was written, or a later one was made.\n"
-                "Write each snapshot once, before the next is taken."
-            )
-        self._operations.run_write(self._session, self._key, prefixes)
+        with self._operations.places_in_use:
+            if not self._becomes(_TAKEN):
+                raise ContextStateError(
+                    "this copy of the variables is gone: it was written, or a later one was "
+                    "made.\nWrite each snapshot once, before the next is taken."
+                )
+            self._operations.run_write(self._session, prefixes)
 
     def drop(self) -> None:
-        """Forget the copies, unless they were written."""
-        if self._becomes(_DROPPED):
-            self._operations.run_drop(self._session, self._key)
+        """Give the copies up, unless they were written."""
+        self._becomes(_DROPPED)
 
     def _becomes(self, state: int) -> bool:
         with self._lock:
@@ -179,22 +171,24 @@ class Snapshot:
 
 
 class _Place:
-    """Where the copies of one save operation wait.
+    """Where the copy of one tensor waits: a variable of the graph that is in no collection.
 
     Attributes:
-        put: The operation that copies.
-        taken: The copies; taking them empties the place.
+        content: The copy.
+        fill: The operation that copies, into the memory of the copy before where it fits.
     """
 
-    def __init__(self, save: SaveOp, key: Any, graph: Any) -> None:
-        types = [tensor.dtype.base_dtype for tensor in save.tensors]
-        indices = list(range(len(types)))
-        name = graph.unique_name("place")
-        copies = [tf.raw_ops.DeepCopy(x=tensor) for tensor in save.tensors]
-        self.put = tf.raw_ops.MapStage(
-            key=key, indices=indices, values=copies, dtypes=types, shared_name=name
+    def __init__(self, tensor: Any, graph: Any) -> None:
+        shape = tensor.shape if tensor.shape.is_fully_defined() else []
+        self.content = tf.raw_ops.VariableV2(
+            shape=shape,
+            dtype=tensor.dtype.base_dtype,
+            shared_name=graph.unique_name("place"),
+            container="",
         )
-        self.taken = tf.raw_ops.MapUnstage(key=key, indices=indices, dtypes=types, shared_name=name)
+        self.fill = tf.raw_ops.Assign(
+            ref=self.content, value=tensor, validate_shape=False, use_locking=False
+        ).op
 
 
 def _writer(plan: SavePlan, copies: Sequence[Sequence[Any]], prefix: Any) -> Any:

@@ -19,6 +19,7 @@ def detcore_register_framework() -> Framework:
         prepare_worker="detcore_estimator._worker:prepare_worker",
         load_checkpoint="detcore_estimator._load:load_estimator_from_checkpoint_path",
         native_init="detcore_estimator._native:init",
+        metric="loss",
         several_workers=True,
         requires=("tensorflow",),
         related=("tensorflow_estimator", "keras", "numpy", "horovod"),
