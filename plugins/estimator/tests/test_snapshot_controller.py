@@ -117,9 +117,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
-        if path.name in ("graph.pbtxt", f"{STEM}-{folder.name}.meta"):
-            content = b""
-        elif path.name.startswith("data-iterator."):
+        if path.name.startswith(("graph.pbtxt", f"{STEM}-{folder.name}.meta", "data-iterator.")):
             content = b""
         elif path.name == "estimator-position.json":
             content = re.sub(rb'"complete": (true|false)', b"", content)
