@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from postgresql_server import PostgreSQLServer, run_server
 
 from detcore.database import Database
 
@@ -31,7 +32,12 @@ class Store:
     run_id: int
 
     @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    @property
     def file(self) -> Path:
+        assert self.is_sqlite
         return self.home / "detcore.db"
 
     def spool(self, run_id: int | None = None) -> Path:
@@ -39,16 +45,75 @@ class Store:
         return folder / str(self.trial_id) / f"spool-{run_id or self.run_id}.jsonl"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    home = tmp_path / "home"
-    url = f"sqlite:///{home / 'detcore.db'}"
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """A server, with a database `records` that has all tables and nothing in them."""
+    with run_server() as server:
+        server.execute("CREATE DATABASE records")
+        Database.open(server.url("records")).close()
+        yield server
+
+
+class Places:
+    """Makes databases that are removed after the test."""
+
+    def __init__(self, folder: Path, server: PostgreSQLServer | None) -> None:
+        self._folder = folder
+        self._server = server
+        self._made: list[str] = []
+
+    def new(self, *, empty: bool = False) -> str:
+        """Return the URL of a new database, with tables unless it is to be `empty`."""
+        if self._server is None:
+            self._made.append(str(self._folder / f"{len(self._made)}.db"))
+            return f"sqlite:///{self._made[-1]}"
+        self._made.append(self._server.create_database("template0" if empty else "records"))
+        return self._server.url(self._made[-1])
+
+    def remove(self) -> None:
+        if self._server is not None:
+            for name in self._made:
+                self._server.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
+    """Databases of each kind."""
+    is_sqlite = request.param == "sqlite"
+    places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
+    yield places
+    places.remove()
+
+
+def _filled(home: Path, url: str) -> Iterator[Store]:
     with Database.open(url) as database:
         experiment = database.create_experiment(
             config={"searcher": {"metric": "loss"}}, config_text="x: 1\n", model_dir="/m", name="n"
         )
         trial = database.create_trial(experiment_id=experiment, hparams={"lr": 0.5}, seed=7)
         yield Store(home, url, database, experiment, trial, database.start_run(trial))
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    """A store on SQLite, for what is only true of files."""
+    home = tmp_path / "home"
+    yield from _filled(home, f"sqlite:///{home / 'detcore.db'}")
+
+
+@pytest.fixture
+def postgresql_store(tmp_path: Path, postgresql: PostgreSQLServer) -> Iterator[Store]:
+    """A store on PostgreSQL, for what is only true of servers."""
+    name = postgresql.create_database("records")
+    yield from _filled(tmp_path / "home", postgresql.url(name))
+    postgresql.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """A store on each database."""
+    store: Store = request.getfixturevalue(f"{request.param}_store")
+    return store
 
 
 class Nursery:
@@ -115,10 +180,10 @@ def moments() -> random.Random:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with room for 256 kB."""
+    """A file system of its own with room for 512 kB; a new database needs 200."""
     folder = tmp_path / "small"
     folder.mkdir()
-    yield from _mounted(folder, "size=256k")
+    yield from _mounted(folder, "size=512k")
 
 
 @pytest.fixture

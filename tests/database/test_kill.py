@@ -11,7 +11,7 @@ import pytest
 from detcore.database import Database, Spool, ingest_spools
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Nursery, Store
+    from tests.database.conftest import Nursery, Places, Store
 
 KILLS = 25
 
@@ -61,7 +61,7 @@ def test_reports_survive_kills_while_they_are_moved_to_the_database(
     for _ in range(KILLS):
         before = len(recorded(store))
         some, code = nursery.run(
-            "report", kill_after_s=moments.uniform(0.01, 0.25), **report(store, drain=True)
+            "report", kill_after_s=moments.uniform(0.05, 0.3), **report(store, drain=True)
         )
         assert code == -9
         acknowledged += some
@@ -94,11 +94,11 @@ def test_readers_may_take_in_while_the_worker_does(
 
 
 def test_a_kill_in_the_first_open_leaves_nothing_half_made(
-    store: Store, nursery: Nursery, moments: random.Random
+    places: Places, nursery: Nursery, moments: random.Random
 ) -> None:
-    for attempt in range(KILLS):
-        url = f"sqlite:///{store.home / f'new-{attempt}.db'}"
-        nursery.run("open", kill_after_s=moments.uniform(0.001, 0.08), url=url)
+    for _ in range(KILLS):
+        url = places.new(empty=True)
+        nursery.run("open", kill_after_s=moments.uniform(0.001, 0.1), url=url)
         with Database.open(url) as database:
             database.create_experiment(config={}, config_text=None, model_dir="/m", name="x")
             assert [row.id for row in database.list_experiments()] == [1]

@@ -123,16 +123,16 @@ def test_reports_are_added_all_or_none(store: Store) -> None:
     assert store.database.metrics(1, "validation") == []
 
 
-def test_the_best_is_looked_up_not_searched_for(store: Store) -> None:
+def test_the_best_is_looked_up_not_searched_for(sqlite_store: Store) -> None:
     statements: list[tuple[str, Any]] = []
 
     def note(_c: object, _cursor: object, sql: str, values: Any, *_rest: object) -> None:
         statements.append((sql, values))
 
-    event.listen(store.database._engine, "before_cursor_execute", note)
-    store.database.best_validation(1, "loss", smaller_is_better=True)
+    event.listen(sqlite_store.database._engine, "before_cursor_execute", note)
+    sqlite_store.database.best_validation(1, "loss", smaller_is_better=True)
     (sql, values) = statements[-1]
-    with store.database._read() as connection:
+    with sqlite_store.database._read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
     assert "USING INDEX ix_validation_values_experiment_id_name_value" in str(plan)
     assert "SCAN" not in str(plan)

@@ -205,7 +205,7 @@ def test_processes_that_register_at_once_get_numbers_of_their_own(
     store.database.create_model("shared")
     commit(store, "c")
     go = tmp_path / "go"
-    count, each = 6, 20
+    count, each = 8, 8
     command = [sys.executable, str(PROGRAMS / "register_together.py"), store.url, str(go), "c"]
     processes = [
         subprocess.Popen(
@@ -229,31 +229,3 @@ def test_processes_that_register_at_once_get_numbers_of_their_own(
     latest = store.database.get_version("shared")
     assert latest is not None
     assert latest.number == count * each
-
-
-def test_a_database_of_the_release_before_gets_the_registry(tmp_path: Path) -> None:
-    from alembic import command
-    from alembic.config import Config
-    from sqlalchemy import create_engine, text
-
-    from detcore.database._migrate import MIGRATIONS
-
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0002")
-        connection.execute(
-            text(
-                "INSERT INTO experiments (name, state, config, model_dir, created_at) "
-                "VALUES ('old', 'COMPLETED', '{}', '/m', 1.0)"
-            )
-        )
-    engine.dispose()
-    with Database.open(url) as database:
-        assert database.get_experiment(1).name == "old"
-        assert database.create_model("m").id == 1
-    with Database.open(url) as database:
-        assert [model.name for model in database.list_models()] == ["m"]

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import update
 
 from detcore.database import Database
 from detcore.database._queries import describe_ids
+from detcore.database._schema import runs
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.database.conftest import Places, Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -99,9 +101,9 @@ def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
     assert database.list_trials(2) == []
 
 
-def test_an_empty_database_says_how_to_fill_it(tmp_path: Path) -> None:
+def test_an_empty_database_says_how_to_fill_it(places: Places) -> None:
     with (
-        Database.open(f"sqlite:///{tmp_path / 'x.db'}") as database,
+        Database.open(places.new()) as database,
         pytest.raises(NotFoundError, match=r"none yet in .*\nStart one: detcore run CONFIG.yaml"),
     ):
         database.get_experiment(1)
@@ -142,7 +144,7 @@ def test_a_process_is_not_taken_for_another(
     with store.database._write() as connection:
         text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
         process = {**json.loads(str(text)), field: value}
-        connection.exec_driver_sql("UPDATE runs SET process = ?", (json.dumps(process),))
+        connection.execute(update(runs).values(process=json.dumps(process)))
     assert store.database.run_is_alive(1) is alive
 
 
@@ -156,7 +158,7 @@ def test_a_zombie_is_not_alive(store: Store) -> None:
         text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
         started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
         process = {**json.loads(str(text)), "pid": child, "started": started}
-        connection.exec_driver_sql("UPDATE runs SET process = ?", (json.dumps(process),))
+        connection.execute(update(runs).values(process=json.dumps(process)))
     assert store.database.run_is_alive(1) is True
     os.write(writer, b"x")
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

@@ -34,7 +34,8 @@ environment:
 """
 
 
-def test_no_secret_is_in_the_database(store: Store) -> None:
+def test_no_secret_is_in_the_database(sqlite_store: Store) -> None:
+    store = sqlite_store  # of whose file every byte can be looked at
     number = store.database.create_experiment(
         config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
     )

@@ -292,7 +292,7 @@ def test_a_drainer_needs_no_flush(store: Store, spool: Spool) -> None:
 def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) -> None:
     drainer = SpoolDrainer(store.database, store.spool())
     holder = subprocess.Popen(
-        [sys.executable, str(PROGRAMS / "hold_lock.py"), str(store.file)],
+        [sys.executable, str(PROGRAMS / "hold_lock.py"), store.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Connection, and_, exists, select, update
+from sqlalchemy import Connection, and_, case, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
+from detcore.database._ranking import is_last_report
 from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints, metrics, validation_values
 from detcore.database._values import encode_document
@@ -73,7 +74,8 @@ class CheckpointQueries(Queries):
 
         Args:
             uuid: The checkpoint.
-            metadata: What was saved with it; JSON values.
+            metadata: What was saved with it; JSON values. What was recorded when it was whole
+                before stays, because users may have added to it.
             resources: Its files and their sizes in bytes.
             steps_completed: Batches completed when it was made.
 
@@ -83,7 +85,10 @@ class CheckpointQueries(Queries):
         self._update_checkpoint(
             uuid,
             state=COMPLETED,
-            metadata=encode_document(metadata),
+            metadata=case(
+                (checkpoints.c.committed_at.is_(None), encode_document(metadata)),
+                else_=checkpoints.c.metadata,
+            ),
             resources=encode_document(resources),
             steps_completed=steps_completed,
             committed_at=now(),
@@ -154,15 +159,19 @@ class CheckpointQueries(Queries):
             NotFoundError: If none or several match.
         """
         with self._read() as connection:
+            # By the index; a beginning needs to look at all of them.
+            exact = connection.execute(select(checkpoints).where(checkpoints.c.uuid == uuid))
+            row = exact.fetchone()
+            if row is not None:
+                return checkpoint_of(row)
             rows = connection.execute(
                 select(checkpoints)
                 .where(checkpoints.c.uuid.startswith(uuid, autoescape=True))
                 .order_by(checkpoints.c.uuid)
                 .limit(_LISTED + 1)
             ).fetchall()
-            exact = [row for row in rows if row.uuid == uuid]
-            if len(rows) == 1 or exact:
-                return checkpoint_of((exact or rows)[0])
+            if len(rows) == 1:
+                return checkpoint_of(rows[0])
             some = (
                 rows
                 or connection.execute(
@@ -218,13 +227,6 @@ class CheckpointQueries(Queries):
         Those without that metric, or with NaN, are left out. Where several runs of a trial
         validated at a step, the last one counts.
         """
-        later = metrics.alias("later")
-        is_repeated = exists().where(
-            later.c.trial_id == metrics.c.trial_id,
-            later.c.kind == "validation",
-            later.c.steps_completed == metrics.c.steps_completed,
-            later.c.run_id > metrics.c.run_id,
-        )
         query = (
             select(checkpoints.c.uuid, validation_values.c.value)
             .join(
@@ -239,7 +241,7 @@ class CheckpointQueries(Queries):
             .where(
                 checkpoints.c.experiment_id == experiment_id,
                 validation_values.c.name == metric,
-                ~is_repeated,
+                is_last_report(),
             )
             .order_by(metrics.c.id)
         )

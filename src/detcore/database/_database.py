@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import types
 
+from sqlalchemy import Engine
+
+from detcore.database._checkpoint_metadata import CheckpointMetadataQueries
 from detcore.database._checkpoints import CheckpointQueries
+from detcore.database._connections import ForkGuard
+from detcore.database._deletion import DeletionQueries
 from detcore.database._engine import make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._migrate import bring_up_to_date
 from detcore.database._models import ModelQueries
+from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
+from detcore.database._summaries import SummaryQueries
+from detcore.database._translate import shown_url
 from detcore.database._trials import TrialQueries
 
 __all__ = ["Database"]
@@ -22,6 +30,10 @@ class Database(
     SearchQueries,
     MetricQueries,
     CheckpointQueries,
+    CheckpointMetadataQueries,
+    RankingQueries,
+    SummaryQueries,
+    DeletionQueries,
     ModelQueries,
 ):
     """Experiments, trials, metrics, checkpoints and models, shared by all processes.
@@ -30,37 +42,43 @@ class Database(
     every process when it returns, and survives the death of this one. After a fork the child may
     go on using it.
 
-    Every method may raise `DatabaseError` (it cannot be read, or stayed locked for 30 s), and
-    those that write `StorageFullError`.
+    Every method may raise `DatabaseError` (it cannot be read or reached, or stayed locked for
+    30 s), and those that write `StorageFullError`. The next call tries anew, with a connection of
+    its own where the server was gone.
     """
+
+    def __init__(self, engine: Engine, guard: ForkGuard) -> None:
+        super().__init__(engine)
+        self._guard = guard
 
     @classmethod
     def open(cls, url: str) -> Database:
         """Open a database; create it, or bring its tables up to date, where needed.
 
         Args:
-            url: SQLAlchemy URL, such as ``sqlite:////home/me/detcore.db``. Folders are created.
+            url: SQLAlchemy URL, such as ``sqlite:////home/me/detcore.db`` (folders are created) or
+                ``postgresql+psycopg://user@host/name``.
 
         Raises:
             DatabaseError: If it cannot be opened or written, is damaged, or was written by a
                 newer detcore.
         """
-        engine = make_engine(url)
+        engine, guard = make_engine(url)
         try:
             bring_up_to_date(engine)
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine)
+        return cls(engine, guard)
 
     @property
     def url(self) -> str:
-        """The URL it was opened with; a password is shown as ``***``."""
-        return self._engine.url.render_as_string()
+        """The URL it was opened with; secrets in it are shown as ``***``."""
+        return shown_url(self._engine.url)
 
     def close(self) -> None:
         """Close all connections. Calling it again is fine."""
-        self._engine.dispose()
+        self._guard.dispose()
 
     def __enter__(self) -> Database:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from sqlalchemy.exc import IntegrityError
 
 from detcore.database._lines import Line, NotASpoolError, parse_line, read_header
 from detcore.database._metrics import insert_metrics, metric_row
-from detcore.database._queries import now
+from detcore.database._queries import among, now
 from detcore.database._records import MetricRecord
 from detcore.database._schema import events, spools
+from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_metrics
 from detcore.errors import DatabaseError
 
@@ -95,11 +97,16 @@ def drain(database: Database, path: Path, start: Position) -> Position:
         ) from error
 
 
-def read_positions(database: Database) -> dict[tuple[int, int], Position]:
-    """Return the positions of all spools, by trial and run."""
+def read_positions(
+    database: Database, trial_ids: Sequence[int] | None = None
+) -> dict[tuple[int, int], Position]:
+    """Return the positions of all spools, or of those of some trials, by trial and run."""
     with database._read() as connection:
-        rows = connection.execute(select(spools))
-        return {(row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq) for row in rows}
+        return {
+            (row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq)
+            for condition in among(spools.c.trial_id, trial_ids)
+            for row in connection.execute(select(spools).where(condition))
+        }
 
 
 def _read_batch(file: Any, owner: tuple[int, int], position: Position) -> _Batch | None:
@@ -155,7 +162,7 @@ def _add(batch: _Batch, owner: tuple[int, int], line: Line) -> None:
             "trial_id": trial_id,
             "run_id": run_id,
             "seq": line.seq,
-            "kind": line.kind,
+            "kind": line.kind[:MAX_INDEXED],
             "payload": encode_metrics(payload),
             "reported_at": line.reported_at.timestamp(),
         }
@@ -166,7 +173,12 @@ def _is_report(payload: Any) -> bool:
     if not isinstance(payload, dict) or not isinstance(payload.get("metrics"), dict):
         return False
     steps = payload.get("steps_completed")
-    return isinstance(steps, int) and abs(steps) < 2**63
+    records = payload.get("n_records")
+    return _is_count(steps) and (records is None or _is_count(records))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
 
 
 def _damaged(owner: tuple[int, int], offset: int, text: bytes) -> dict[str, Any]:

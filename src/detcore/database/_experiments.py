@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._process import is_alive
-from detcore.database._queries import Queries, now, require, this_process
+from detcore.database._queries import Queries, now, require, this_process, unused_id
 from detcore.database._records import ExperimentRecord, experiment_of
-from detcore.database._schema import experiments
+from detcore.database._schema import experiment_labels, experiments
 from detcore.database._secrets import hide_secrets
+from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_document
 from detcore.types import ExperimentState
 
@@ -40,6 +42,7 @@ class ExperimentQueries(Queries):
         with self._write() as connection:
             created = connection.execute(
                 experiments.insert().values(
+                    **unused_id(connection, experiments),
                     name=name,
                     state=ExperimentState.RUNNING.value,
                     config=encode_document(config),
@@ -50,7 +53,12 @@ class ExperimentQueries(Queries):
                     created_at=now(),
                 )
             )
-            return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
+            experiment_id = int(created.inserted_primary_key[0])  # type: ignore[index]  # one row
+            for label in _labels(config.get("labels")):
+                connection.execute(
+                    experiment_labels.insert().values(label=label, experiment_id=experiment_id)
+                )
+            return experiment_id
 
     def get_experiment(self, experiment_id: int) -> ExperimentRecord:
         """Return an experiment.
@@ -68,20 +76,54 @@ class ExperimentQueries(Queries):
             return experiment_of(row)
 
     def list_experiments(
-        self, *, states: Iterable[ExperimentState] | None = None
+        self,
+        *,
+        states: Iterable[ExperimentState] | None = None,
+        archived: bool | None = None,
+        labels: Iterable[str] = (),
+        name: str = "",
+        newest_first: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
     ) -> list[ExperimentRecord]:
-        """Return experiments, oldest first.
+        """Return experiments.
 
         Args:
-            states: Only those in one of these states; default: all.
+            states: Only those in one of these states; None = all.
+            archived: Only those that are archived, or that are not; None = all.
+            labels: Only those that have all of these in their configuration.
+            name: Only those with this in their name, in capitals or not.
+            newest_first: Whether the newest is the first one, instead of the oldest.
+            limit: At most so many; None = all.
+            offset: How many are left out at the beginning.
         """
-        query = select(experiments)
-        if states is not None:
-            wanted = [ExperimentState(state).value for state in states]
-            query = query.where(experiments.c.state.in_(wanted))
+        which = _filters(states, archived, labels)
+        order = experiments.c.id.desc() if newest_first else experiments.c.id
+        query = select(experiments).where(*which).order_by(order)
         with self._read() as connection:
-            rows = connection.execute(query.order_by(experiments.c.id))
-            return [experiment_of(row) for row in rows]
+            if name:
+                ids = _named(connection, which, name)[:: -1 if newest_first else 1]
+                page = ids[offset:] if limit is None else ids[offset : offset + limit]
+                query = select(experiments).where(experiments.c.id.in_(page)).order_by(order)
+            else:
+                query = query.limit(limit).offset(offset or None)
+            return [experiment_of(row) for row in connection.execute(query)]
+
+    def count_experiments(
+        self,
+        *,
+        states: Iterable[ExperimentState] | None = None,
+        archived: bool | None = None,
+        labels: Iterable[str] = (),
+        name: str = "",
+    ) -> int:
+        """Return how many experiments `list_experiments` has, all pages together."""
+        which = _filters(states, archived, labels)
+        with self._read() as connection:
+            if name:
+                return len(_named(connection, which, name))
+            query = select(func.count()).select_from(experiments).where(*which)
+            return int(connection.execute(query).scalar() or 0)
 
     def set_experiment_state(
         self, experiment_id: int, state: ExperimentState, *, error: str | None = None
@@ -122,3 +164,35 @@ class ExperimentQueries(Queries):
         """
         process = self.get_experiment(experiment_id).process
         return False if process is None else is_alive(process)
+
+
+def _filters(
+    states: Iterable[ExperimentState] | None, archived: bool | None, labels: Iterable[str]
+) -> list[ColumnElement[bool]]:
+    which: list[ColumnElement[bool]] = []
+    if states is not None:
+        which.append(experiments.c.state.in_([ExperimentState(state).value for state in states]))
+    if archived is not None:
+        which.append(experiments.c.archived == archived)
+    for label in labels:
+        owners = select(experiment_labels.c.experiment_id).where(
+            experiment_labels.c.label == label[:MAX_INDEXED]
+        )
+        which.append(experiments.c.id.in_(owners))
+    return which
+
+
+def _named(connection: Connection, which: list[ColumnElement[bool]], name: str) -> list[int]:
+    """Return ids, oldest first, of those with a text in their name.
+
+    Databases differ in how they compare letters beyond ASCII; Python does it one way.
+    """
+    query = select(experiments.c.id, experiments.c.name).where(*which).order_by(experiments.c.id)
+    wanted = name.casefold()
+    return [row.id for row in connection.execute(query) if wanted in row.name.casefold()]
+
+
+def _labels(labels: object) -> set[str]:
+    if not isinstance(labels, list | tuple):
+        return set()
+    return {label[:MAX_INDEXED] for label in labels if isinstance(label, str)}

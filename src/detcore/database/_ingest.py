@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
 from detcore.database._drain import Position, SpoolDamagedError, drain, read_positions
+from detcore.database._queries import among
 from detcore.database._schema import runs, trials
 
 if TYPE_CHECKING:
@@ -19,7 +21,13 @@ __all__ = ["ingest_spools"]
 _LOG = logging.getLogger("detcore.database")
 
 
-def ingest_spools(database: Database, home: Path) -> int:
+def ingest_spools(
+    database: Database,
+    home: Path,
+    *,
+    experiment_id: int | None = None,
+    trial_id: int | None = None,
+) -> int:
     """Add every finished record of the spools under a home that is not in the database.
 
     Every reader does so first, so that what a killed worker reported is there. Any number of
@@ -29,6 +37,8 @@ def ingest_spools(database: Database, home: Path) -> int:
         database: Where to.
         home: `Environment.home`; spools lie at
             ``experiments/<experiment_id>/trials/<trial_id>/spool-<run_id>.jsonl``.
+        experiment_id: Only spools in this experiment's folder; None = all.
+        trial_id: Only spools of this trial; None = all.
 
     Returns:
         How many records were added by this call.
@@ -37,17 +47,24 @@ def ingest_spools(database: Database, home: Path) -> int:
         DatabaseError: If the database cannot be used. A spool that is damaged is left out with a
             warning, so that one of them does not hide everything else.
     """
-    positions = read_positions(database)
+    experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
+    paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/spool-*.jsonl"))
+    if not paths:
+        return 0
+    owners = [owner for owner in map(_owner, paths) if owner is not None]
+    everything = experiment_id is None and trial_id is None
+    asked = None if everything else sorted({owner[0] for owner in owners})
+    positions = read_positions(database, asked)
     known: dict[int, set[int]] | None = None
     added = 0
-    for path in sorted(Path(home).glob("experiments/*/trials/*/spool-*.jsonl")):
+    for path in paths:
         owner = _owner(path)
         if owner is None:
             continue
         position = positions.get(owner, Position())
         if _size(path) <= position.offset:
             continue
-        known = _known_runs(database) if known is None else known
+        known = _known_runs(database, asked) if known is None else known
         if _belongs(owner, known):
             added += _take_in(database, path, position)
     return added
@@ -58,13 +75,15 @@ def _owner(path: Path) -> tuple[int, int] | None:
     return (int(trial), int(run)) if trial.isdigit() and run.isdigit() else None
 
 
-def _known_runs(database: Database) -> dict[int, set[int]]:
+def _known_runs(database: Database, asked: Sequence[int] | None) -> dict[int, set[int]]:
+    started = select(trials.c.id, runs.c.run_id).outerjoin(runs, runs.c.trial_id == trials.c.id)
+    known: dict[int, set[int]] = {}
     with database._read() as connection:
-        known: dict[int, set[int]] = {
-            row.id: set() for row in connection.execute(select(trials.c.id))
-        }
-        for row in connection.execute(select(runs.c.trial_id, runs.c.run_id)):
-            known[row.trial_id].add(row.run_id)
+        for condition in among(trials.c.id, asked):
+            for row in connection.execute(started.where(condition)):
+                known.setdefault(row.id, set())
+                if row.run_id is not None:
+                    known[row.id].add(row.run_id)
     return known
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from detcore.database._queries import Queries, now, require
 from detcore.database._records import EventRecord, MetricRecord, event_of, metric_of
 from detcore.database._schema import events, metrics, trials, validation_values
+from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_metrics
 from detcore.errors import DatabaseError
 
@@ -38,7 +39,9 @@ class MetricQueries(Queries):
         except IntegrityError as error:
             raise DatabaseError(f"these metrics are recorded already: {error.orig}") from error
 
-    def metrics(self, trial_id: int, kind: str, *, with_batches: bool = True) -> list[MetricRecord]:
+    def metrics(
+        self, trial_id: int, kind: str, *, with_batches: bool = True, newest: int | None = None
+    ) -> list[MetricRecord]:
         """Return the reports of a trial, in the order of steps.
 
         Where several runs of the trial reported the same step, only the last run's are returned.
@@ -47,6 +50,7 @@ class MetricQueries(Queries):
             trial_id: Which trial.
             kind: "training" or "validation".
             with_batches: Whether to read `MetricRecord.batch_metrics`, which may be long.
+            newest: Only so many, those of the most steps; None = all.
 
         Raises:
             NotFoundError: If there is no such trial.
@@ -55,13 +59,19 @@ class MetricQueries(Queries):
             column for column in metrics.c if with_batches or column is not metrics.c.batch_metrics
         ]
         with self._read() as connection:
-            rows = connection.execute(
-                select(*columns)
-                .where(metrics.c.trial_id == trial_id, metrics.c.kind == kind, _is_current())
-                .order_by(metrics.c.steps_completed, metrics.c.id)
-            ).fetchall()
+            query = select(*columns).where(
+                metrics.c.trial_id == trial_id, metrics.c.kind == kind, _is_current()
+            )
+            if newest is None:
+                query = query.order_by(metrics.c.steps_completed, metrics.c.id)
+            else:
+                steps, number = metrics.c.steps_completed.desc(), metrics.c.id.desc()
+                query = query.order_by(steps, number).limit(newest)
+            rows = connection.execute(query).fetchall()
             if not rows:
                 require(connection, trials, "trial", trial_id)
+        if newest is not None:
+            rows = rows[::-1]
         return [metric_of(row, with_batches=with_batches) for row in rows]
 
     def trial_steps_completed(self, trial_id: int) -> int:
@@ -162,7 +172,7 @@ def _numbers(record: MetricRecord) -> dict[str, float]:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             continue  # an array, a text, a nested metric: recorded, but never the best
-        if not (isinstance(value, str) or math.isnan(number)):
+        if not (isinstance(value, str) or math.isnan(number)) and len(name) <= MAX_INDEXED:
             numbers[name] = number
     return numbers
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError as SQLDatabaseError
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from detcore.database._engine import transaction, translate
+from detcore.database import _postgresql
+from detcore.database._engine import transaction
 from detcore.database._schema import REVISIONS
+from detcore.database._translate import shown_url, translate
 from detcore.errors import DatabaseError
 
 __all__ = ["MIGRATIONS", "bring_up_to_date"]
@@ -31,30 +33,26 @@ def bring_up_to_date(engine: Engine) -> None:
     """
     if _quick_version(engine) == REVISIONS[-1]:
         return
-    try:
-        _migrate(engine)
-    except (IntegrityError, DatabaseError):
-        # On a server two may begin at once, and the second one fails once the first is done.
-        if _quick_version(engine) != REVISIONS[-1]:
-            raise
-
-
-def _migrate(engine: Engine) -> None:
-    with _ALEMBIC, transaction(engine, write=True) as connection:
+    with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
         version = _version(connection)
         if version == REVISIONS[-1]:
-            return
+            return  # somebody else did it while this process waited
         if version is not None and version not in REVISIONS:
             raise DatabaseError(_too_new(engine, version))
+        if version is None and engine.dialect.name == "postgresql":
+            _postgresql.require_unicode(connection)
         _upgrade(connection)
+    engine.dispose()
 
 
 def _quick_version(engine: Engine) -> str | None:
     try:
         with engine.connect() as connection:
             row = connection.execute(_VERSION).fetchone()
-    except (OperationalError, ProgrammingError):
-        return None  # no such table, most likely; the slow way tells
+    except (OperationalError, ProgrammingError) as error:
+        if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
+            return None  # no such table, most likely; the slow way tells
+        raise translate(error, engine.url) from error
     except SQLDatabaseError as error:
         raise translate(error, engine.url) from error
     return None if row is None else str(row[0])
@@ -66,7 +64,7 @@ def _version(connection: Connection) -> str | None:
     if "alembic_version" not in names:
         if "experiments" in names:
             raise DatabaseError(
-                f"the database {connection.engine.url.render_as_string()} has tables of other "
+                f"the database {shown_url(connection.engine.url)} has tables of other "
                 "programs: experiments.\nSet DETCORE_DB to a database of its own."
             )
         return None
@@ -88,7 +86,7 @@ def _too_new(engine: Engine, version: str) -> str:
     from detcore import __version__
 
     return (
-        f"the database {engine.url.render_as_string()} has schema {version}, which is newer than "
+        f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
         f"detcore {__version__} knows ({REVISIONS[-1]}).\n"
         "A newer detcore wrote it, and this one could damage its records.\n"
         "Update: python -m pip install --upgrade detcore"

@@ -9,9 +9,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore.database._queries import Queries, now
+from detcore.database._checked import checked_metadata, checked_texts
+from detcore.database._deletion import note_last_id
+from detcore.database._queries import Queries, now, unused_id
 from detcore.database._records import ModelRecord, ModelVersionRecord, model_of, version_of
 from detcore.database._schema import checkpoints, model_versions, models
+from detcore.database._text import MAX_INDEXED
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 
@@ -73,17 +76,17 @@ class ModelQueries(Queries):
             ConfigError: If the name is empty, or something is of the wrong kind.
             DatabaseError: If there is a model of that name.
         """
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigError(f"a model needs a name; it is {name!r}")
+        _check_name(name)
         moment = now()
         try:
             with self._write() as connection:
                 created = connection.execute(
                     models.insert().values(
+                        **unused_id(connection, models),
                         name=name,
                         description=description,
-                        metadata=encode_document(_checked_metadata(metadata or {})),
-                        labels=encode_document(_checked_texts("labels", labels)),
+                        metadata=encode_document(checked_metadata(metadata or {})),
+                        labels=encode_document(checked_texts("labels", labels)),
                         archived=False,
                         last_number=0,
                         created_at=moment,
@@ -116,6 +119,8 @@ class ModelQueries(Queries):
         description: str = "",
         labels: Iterable[str] = (),
         archived: bool | None = None,
+        limit: int | None = None,
+        offset: int = 0,
     ) -> list[ModelRecord]:
         """Return models.
 
@@ -126,8 +131,10 @@ class ModelQueries(Queries):
             description: Only those with this in their description, in capitals or not.
             labels: Only those that have all of these.
             archived: Only those that are archived, or that are not; None = all.
+            limit: At most so many; None = all.
+            offset: How many are left out at the beginning.
         """
-        wanted = set(_checked_texts("labels", labels))
+        wanted = set(checked_texts("labels", labels))
         with self._read() as connection:
             numbers = _count_versions(connection)
             rows = connection.execute(select(models)).fetchall()
@@ -141,7 +148,8 @@ class ModelQueries(Queries):
             and archived in (None, record.archived)
         ]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        return sorted(found, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
+        ordered = sorted(found, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
+        return ordered[offset:] if limit is None else ordered[offset : offset + limit]
 
     def update_model(
         self,
@@ -159,11 +167,12 @@ class ModelQueries(Queries):
         """
         changed: dict[str, object] = {}
         if name is not None:
+            _check_name(name)
             changed["name"] = name
         if description is not None:
             changed["description"] = description
         if labels is not None:
-            changed["labels"] = encode_document(_checked_texts("labels", labels))
+            changed["labels"] = encode_document(checked_texts("labels", labels))
         try:
             with self._write() as connection:
                 row = _open_row(connection, model)
@@ -189,7 +198,7 @@ class ModelQueries(Queries):
             ConfigError: If `metadata` is no dictionary of JSON values.
             DatabaseError: If the model is archived.
         """
-        added = _checked_metadata(metadata)
+        added = checked_metadata(metadata)
         with self._write() as connection:
             row = _open_row(connection, model)
             merged = {**decode_document(row.metadata), **added}
@@ -203,7 +212,7 @@ class ModelQueries(Queries):
             ConfigError: If `keys` is not a list of texts.
             DatabaseError: If the model is archived.
         """
-        gone = set(_checked_texts("keys", keys))
+        gone = set(checked_texts("keys", keys))
         with self._write() as connection:
             row = _open_row(connection, model)
             before = decode_document(row.metadata)
@@ -218,6 +227,7 @@ class ModelQueries(Queries):
         """
         with self._write() as connection:
             row = _locked_row(connection, model)
+            note_last_id(connection, models)
             connection.execute(delete(model_versions).where(model_versions.c.model_id == row.id))
             connection.execute(delete(models).where(models.c.id == row.id))
 
@@ -241,7 +251,7 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         moment = now()
-        document = encode_document(_checked_metadata(metadata or {}))
+        document = encode_document(checked_metadata(metadata or {}))
         with self._write() as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
@@ -331,7 +341,7 @@ class ModelQueries(Queries):
         given = {"name": name, "comment": comment, "notes": notes}
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = encode_document(_checked_metadata(metadata))
+            changed["metadata"] = encode_document(checked_metadata(metadata))
         with self._write() as connection:
             row = _open_row(connection, model)
             connection.execute(
@@ -379,6 +389,16 @@ def registrations(connection: Connection, uuid: str | None = None) -> dict[str, 
     for row in connection.execute(query):
         found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
     return found
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a model needs a name; it is {name!r}")
+    if len(name) > MAX_INDEXED:
+        raise ConfigError(
+            f"the name of a model has {len(name)} characters, which is more than {MAX_INDEXED}: "
+            f"{name[:40]!r}...\nPut what is long into its description."
+        )
 
 
 def _model_row(connection: Connection, model: str | int, *, lock: bool = False) -> Row[Any]:
@@ -462,20 +482,3 @@ def _require_whole(connection: Connection, uuid: str) -> None:
             f"checkpoint {uuid} is {row.state}; only one that is COMPLETED can become a version "
             "of a model.\nChoose another one: detcore checkpoint list"
         )
-
-
-def _checked_metadata(metadata: object) -> dict[str, Any]:
-    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
-        raise ConfigError(f"metadata is {metadata!r}; expected a dictionary with texts as keys")
-    try:
-        encode_document(metadata)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"metadata cannot be kept as JSON: {error}") from error
-    return dict(metadata)
-
-
-def _checked_texts(what: str, texts: object) -> list[str]:
-    plain = None if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
-    if plain is None or not all(isinstance(text, str) for text in plain):
-        raise ConfigError(f"{what} is {texts!r}; expected a list of texts")
-    return plain

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from sqlalchemy import Connection, Engine, Table, select
+from sqlalchemy import Connection, Engine, Table, func, select, true
+from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._engine import transaction
 from detcore.database._process import identify_this_process
+from detcore.database._schema import last_ids
+from detcore.database._translate import shown_url
 from detcore.database._values import encode_document
 from detcore.errors import NotFoundError
 
-__all__ = ["Queries", "describe_ids", "now", "require", "this_process"]
+__all__ = ["Queries", "among", "describe_ids", "now", "require", "this_process", "unused_id"]
 
 now = time.time
+# Databases limit how many values a statement has.
+_AT_ONCE = 500
 
 
 class Queries:
@@ -46,7 +51,7 @@ def require(connection: Connection, table: Table, what: str, number: int) -> Non
     if connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
         return
     known = list(connection.execute(select(table.c.id).order_by(table.c.id)).scalars())
-    where = connection.engine.url.render_as_string()
+    where = shown_url(connection.engine.url)
     if not known:
         raise NotFoundError(
             f"no {what} {number}: there are none yet in {where}.\n"
@@ -57,6 +62,31 @@ def require(connection: Connection, table: Table, what: str, number: int) -> Non
         f"no {what} {number} in {where}.\n{what.capitalize()}s there: {listed}.\n"
         "See what they are: detcore experiment list"
     )
+
+
+def among(column: ColumnElement[int], numbers: Sequence[int] | None) -> list[ColumnElement[bool]]:
+    """Return conditions that together are true of some numbers, or of all; see `_AT_ONCE`."""
+    if numbers is None:
+        return [true()]
+    return [
+        column.in_(numbers[start : start + _AT_ONCE]) for start in range(0, len(numbers), _AT_ONCE)
+    ]
+
+
+def unused_id(connection: Connection, table: Table) -> dict[str, int]:
+    """Return the id of a new row, where the database would give one that was deleted again.
+
+    The caller's transaction must be one that writes.
+    """
+    if connection.dialect.name != "sqlite":
+        return {}  # sequences of servers never go back
+    known = connection.execute(
+        select(last_ids.c.last_id).where(last_ids.c.name == table.name)
+    ).scalar()
+    if known is None:
+        return {}
+    newest = connection.execute(select(func.max(table.c.id))).scalar()
+    return {"id": max(known, newest or 0) + 1}
 
 
 def describe_ids(numbers: Iterable[int]) -> str:

@@ -19,13 +19,18 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    desc,
 )
+
+from detcore.database._text import PlainText
 
 __all__ = [
     "REVISIONS",
     "checkpoints",
     "events",
+    "experiment_labels",
     "experiments",
+    "last_ids",
     "metadata",
     "metrics",
     "model_versions",
@@ -53,12 +58,12 @@ experiments = Table(
     "experiments",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False),
+    Column("name", PlainText, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("error", Text),
+    Column("error", PlainText),
     Column("config", Text, nullable=False),
-    Column("config_text", Text),
-    Column("model_dir", Text, nullable=False),
+    Column("config_text", PlainText),
+    Column("model_dir", PlainText, nullable=False),
     # The process that set the state RUNNING last; see detcore.database._process.
     Column("process", Text),
     # What another process asks the runner to do: a `Control`.
@@ -70,16 +75,33 @@ experiments = Table(
     Column("ended_at", Float(53)),
 )
 
+# The highest id that a table had when rows were deleted from it. Ids are not given again, because
+# folders, scripts and objects of clients name them, but SQLite would.
+last_ids = Table(
+    "last_ids",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("last_id", BigInteger, nullable=False),
+)
+
+# The labels of each experiment's configuration once more, to find it by.
+experiment_labels = Table(
+    "experiment_labels",
+    metadata,
+    Column("label", PlainText, primary_key=True),
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
+)
+
 trials = Table(
     "trials",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
     Column("state", String(16), nullable=False),
-    Column("error", Text),
+    Column("error", PlainText),
     Column("hparams", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("trial_dir", Text),
+    Column("trial_dir", PlainText),
     # Its number in the experiment's search, from 0.
     Column("search_index", Integer),
     # How far the search wants it trained, in the unit of searcher.max_length, and on which rung.
@@ -88,7 +110,8 @@ trials = Table(
     Column("num_restarts", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
-    UniqueConstraint("experiment_id", "search_index"),
+    # An index rather than a constraint: SQLite adds the one without copying the table.
+    Index(None, "experiment_id", "search_index", unique=True),
 )
 
 # What happened in each search, in order: its whole state; see `detcore.search`.
@@ -130,16 +153,24 @@ metrics = Table(
     Index(None, "trial_id", "kind", "steps_completed", "run_id"),
 )
 
-# The numbers of validations once more, one per row, so that the best is an index look-up.
+# The numbers of validations once more, one per row, so that the best is an index look-up: in the
+# order of an index, and of equal values that of the earlier trial first.
 validation_values = Table(
     "validation_values",
     metadata,
     Column("metric_id", ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
-    Column("name", Text, primary_key=True),
+    Column("name", PlainText, primary_key=True),
     Column("experiment_id", Integer, nullable=False),
     Column("trial_id", Integer, nullable=False),
     Column("value", Float(53), nullable=False),
-    Index(None, "experiment_id", "name", "value"),
+    Index(None, "experiment_id", "name", "value", "trial_id"),
+    Index(
+        "ix_validation_values_largest",
+        "experiment_id",
+        "name",
+        desc("value"),
+        "trial_id",
+    ),
     Index(None, "trial_id", "name", "value"),
 )
 
@@ -151,7 +182,7 @@ events = Table(
     Column("trial_id", ForeignKey("trials.id"), nullable=False),
     Column("run_id", Integer, nullable=False),
     Column("seq", BigInteger),
-    Column("kind", Text, nullable=False),
+    Column("kind", PlainText, nullable=False),
     Column("payload", Text, nullable=False),
     Column("reported_at", Float(53), nullable=False),
     Index(None, "trial_id", "kind"),
@@ -171,9 +202,9 @@ checkpoints = Table(
     "checkpoints",
     metadata,
     Column("uuid", String(64), primary_key=True),
-    Column("trial_id", ForeignKey("trials.id"), nullable=False, index=True),
-    Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
-    Column("storage_url", Text, nullable=False),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
+    Column("storage_url", PlainText, nullable=False),
     Column("state", String(20), nullable=False),
     Column("steps_completed", BigInteger, nullable=False),
     Column("metadata", Text, nullable=False),
@@ -181,6 +212,8 @@ checkpoints = Table(
     Column("started_at", Float(53), nullable=False),
     Column("committed_at", Float(53)),
     Column("deleted_at", Float(53)),
+    Index(None, "trial_id", "steps_completed"),
+    Index(None, "experiment_id", "trial_id", "steps_completed"),
 )
 
 # The model registry.
@@ -188,8 +221,8 @@ models = Table(
     "models",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("description", Text, nullable=False),
+    Column("name", PlainText, nullable=False),
+    Column("description", PlainText, nullable=False),
     Column("metadata", Text, nullable=False),
     Column("labels", Text, nullable=False),
     Column("archived", Boolean, nullable=False),
@@ -206,9 +239,9 @@ model_versions = Table(
     Column("model_id", ForeignKey("models.id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
-    Column("name", Text, nullable=False),
-    Column("comment", Text, nullable=False),
-    Column("notes", Text, nullable=False),
+    Column("name", PlainText, nullable=False),
+    Column("comment", PlainText, nullable=False),
+    Column("notes", PlainText, nullable=False),
     Column("metadata", Text, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("updated_at", Float(53), nullable=False),

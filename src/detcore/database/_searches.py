@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from detcore.database._queries import Queries, now, require
+from detcore.database._queries import Queries, now, require, unused_id
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import DatabaseError
@@ -95,6 +95,7 @@ class SearchQueries(Queries):
             for draft in created:
                 row = connection.execute(
                     trials.insert().values(
+                        **unused_id(connection, trials),
                         experiment_id=experiment_id,
                         state=TrialState.PAUSED.value,
                         hparams=encode_document(draft.hparams),

@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, event
-from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
 from detcore.errors import DatabaseError
 
-__all__ = ["BUSY_TIMEOUT_S", "WRITE", "connect_arguments", "prepare_engine", "prepare_file"]
+__all__ = ["connect_arguments", "prepare_engine", "prepare_file"]
 
-BUSY_TIMEOUT_S = 30.0
-# Execution option of connections whose transaction writes.
-WRITE = "detcore_write"
 _RETRY_S = 0.02
+# The write-ahead log is cut to this where a migration made it long.
+_LOG_BYTES = 16 * 1024 * 1024
 
 
 def connect_arguments() -> dict[str, Any]:
     """Return what `sqlite3.connect` is given beside the file."""
-    return {"timeout": BUSY_TIMEOUT_S}
+    return {"timeout": WAIT_S}
 
 
 def prepare_file(url: URL) -> None:
@@ -73,25 +71,24 @@ def _writable(place: Path) -> bool:
 
 
 def prepare_engine(engine: Engine) -> None:
-    """Set up every connection: WAL, foreign keys, our own BEGIN, none shared across a fork."""
+    """Set up every connection and transaction: WAL, foreign keys, our own BEGIN."""
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
-    event.listen(engine, "checkout", _Checkout())
 
 
-def _on_connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
+def _on_connect(connection: sqlite3.Connection, _: object) -> None:
     # The driver must not begin transactions by itself: it would begin them as readers, and one
     # that turns into a writer may fail at once, whatever the timeout.
     connection.isolation_level = None
-    record.info["pid"] = os.getpid()
     _set_wal(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
 
 
 def _set_wal(connection: sqlite3.Connection) -> None:
     """Switch to write-ahead logging; SQLite does not wait by itself where several do so."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    deadline = time.monotonic() + WAIT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -103,27 +100,10 @@ def _set_wal(connection: sqlite3.Connection) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITE)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-class _Checkout:
-    """Gives a forked child connections of its own, because SQLite's do not survive a fork."""
-
-    def __init__(self) -> None:
-        # Kept, because closing them in the child would touch files that the parent is using.
-        self._abandoned: list[object] = []
-
-    def __call__(
-        self,
-        connection: sqlite3.Connection,
-        record: ConnectionPoolEntry,
-        proxy: PoolProxiedConnection,
-    ) -> None:
-        if record.info["pid"] == os.getpid():
-            return
-        self._abandoned.append(connection)
-        # As SQLAlchemy's documentation does it; its public types do not show these attributes.
-        record.dbapi_connection = None  # type: ignore[misc]
-        proxy.dbapi_connection = None  # type: ignore[misc]
-        raise DisconnectionError("the connection belongs to another process")
+    options = connection.get_execution_options()
+    if not options.get(WRITE):
+        connection.exec_driver_sql("BEGIN")
+        return
+    if options.get(MIGRATES):  # whoever migrates throws the connection away afterwards
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

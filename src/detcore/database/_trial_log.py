@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["LogLine", "TrialLog", "read_trial_log"]
+__all__ = ["LogLine", "TrialLog", "read_log_page", "read_trial_log"]
 
 _NAME = "log.jsonl"
 _POLL_S = 0.2
@@ -52,6 +52,33 @@ class TrialLog:
         os.close(self._descriptor)
 
 
+def read_log_page(
+    trial_dir: Path, position: int = 0, *, limit: int | None = None
+) -> tuple[list[LogLine], int]:
+    """Return lines of a trial's log from a place on, and the place behind them.
+
+    Args:
+        trial_dir: The trial's folder.
+        position: Where to begin, in bytes: 0, or what an earlier call returned.
+        limit: At most so many lines.
+
+    Returns:
+        Whole lines, oldest first (none while there is no log), and where the next page begins.
+    """
+    lines: list[LogLine] = []
+    path = trial_dir / _NAME
+    if not path.exists():
+        return lines, position
+    with path.open("rb") as file:
+        file.seek(position)
+        for line in file:
+            if not line.endswith(b"\n") or len(lines) == limit:  # the rest is still to come
+                break
+            position += len(line)
+            lines.extend(_parse(line))
+    return lines, position
+
+
 def read_trial_log(
     trial_dir: Path, *, follow: bool = False, is_over: Callable[[], bool] = lambda: True
 ) -> Iterator[LogLine]:
@@ -62,18 +89,11 @@ def read_trial_log(
         follow: Whether to wait for more at its end.
         is_over: Asked now and then while following; True ends it when all lines are out.
     """
-    path = trial_dir / _NAME
-    position, rest = 0, b""
+    position = 0
     while True:
         ends = not follow or is_over()  # asked before reading: what came until then is read
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(position)
-                data = file.read()
-            position += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                yield from _parse(line)
+        lines, position = read_log_page(trial_dir, position)
+        yield from lines
         if ends:
             return
         time.sleep(_POLL_S)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._process import is_alive
-from detcore.database._queries import Queries, now, require, this_process
+from detcore.database._queries import Queries, now, require, this_process, unused_id
 from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
 from detcore.database._schema import experiments, runs, trials
 from detcore.database._values import encode_document
 from detcore.types import TrialState
 
-__all__ = ["TrialQueries"]
+__all__ = ["TrialQueries", "read_trials"]
 
 
 class TrialQueries(Queries):
@@ -41,6 +41,7 @@ class TrialQueries(Queries):
             require(connection, experiments, "experiment", experiment_id)
             created = connection.execute(
                 trials.insert().values(
+                    **unused_id(connection, trials),
                     experiment_id=experiment_id,
                     state=TrialState.PAUSED.value,
                     hparams=encode_document(hparams),
@@ -59,19 +60,41 @@ class TrialQueries(Queries):
             NotFoundError: If there is none of that id; the message lists those there are.
         """
         with self._read() as connection:
-            found = _read_trials(connection, trials.c.id == trial_id)
+            found = read_trials(connection, trials.c.id == trial_id)
             if not found:
                 require(connection, trials, "trial", trial_id)
             return found[0]
 
-    def list_trials(self, experiment_id: int) -> list[TrialRecord]:
-        """Return the trials of an experiment, oldest first.
+    def list_trials(
+        self,
+        experiment_id: int,
+        *,
+        states: Iterable[TrialState] | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[TrialRecord]:
+        """Return the trials of an experiment.
+
+        Args:
+            experiment_id: Which experiment.
+            states: Only those in one of these states; None = all.
+            newest_first: Whether the newest is the first one, instead of the oldest.
+            limit: At most so many; None = all.
+            offset: How many are left out at the beginning.
 
         Raises:
             NotFoundError: If there is no such experiment.
         """
+        which = trials.c.experiment_id == experiment_id
+        if states is not None:
+            which = and_(which, trials.c.state.in_([TrialState(state).value for state in states]))
+        order = trials.c.id.desc() if newest_first else trials.c.id
         with self._read() as connection:
-            found = _read_trials(connection, trials.c.experiment_id == experiment_id)
+            if limit is not None or offset:
+                page = select(trials.c.id).where(which).order_by(order).limit(limit).offset(offset)
+                which = trials.c.id.in_(connection.execute(page).scalars().all())
+            found = read_trials(connection, which, newest_first=newest_first)
             if not found:
                 require(connection, experiments, "experiment", experiment_id)
             return found
@@ -177,7 +200,10 @@ class TrialQueries(Queries):
                 require(connection, trials, "trial", trial_id)
 
 
-def _read_trials(connection: Connection, which: ColumnElement[bool]) -> list[TrialRecord]:
+def read_trials(
+    connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False
+) -> list[TrialRecord]:
+    """Return the trials of which a condition is true, with their newest runs, by id."""
     newest = (
         select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
         .join(trials, trials.c.id == runs.c.trial_id)
@@ -189,7 +215,8 @@ def _read_trials(connection: Connection, which: ColumnElement[bool]) -> list[Tri
         newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
     )
     current = {row.trial_id: run_of(row) for row in connection.execute(query)}
-    rows = connection.execute(select(trials).where(which).order_by(trials.c.id))
+    order = trials.c.id.desc() if newest_first else trials.c.id
+    rows = connection.execute(select(trials).where(which).order_by(order))
     return [trial_of(row, current.get(row.id)) for row in rows]
 
 

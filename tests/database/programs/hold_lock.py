@@ -1,13 +1,11 @@
-"""Hold a write transaction on an SQLite file until standard input is closed."""
+"""Hold a write transaction on a database until standard input is closed."""
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-sys.stdin.read()
-connection.execute("ROLLBACK")
-connection.close()
+from detcore.database import Database
+
+with Database.open(sys.argv[1]) as database, database._write() as connection:
+    print("held", flush=True)
+    sys.stdin.read()

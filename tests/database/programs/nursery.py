@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
+from sqlalchemy import create_engine
 
 from detcore.database import Database, Spool, SpoolDrainer
 
@@ -44,6 +45,7 @@ def report(command: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    create_engine("postgresql+psycopg://")  # for the same reason: it imports the driver
     inherited: Database | None = None
     for text in sys.stdin:
         command = json.loads(text)

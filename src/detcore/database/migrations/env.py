@@ -10,7 +10,6 @@ from detcore.database._schema import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    render_as_batch=True,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -1,0 +1,180 @@
+"""What a runner costs: a search of trials that do almost nothing, beside the start of a process.
+
+Rounds in turn, of each way one search: `cold` starts a process for each trial, `warm` forks it from
+one that has made the imports, as `detcore run` does. A trial of the toy framework of the tests
+trains two batches, validates, and saves a checkpoint of 3 kB, which is synced to the disk. Told is
+the time from one trial's start to the next one's, of trials that run one at a time; those that
+start before the warm process is ready count for neither. The measure is a process that makes the
+same imports and ends, started in the same rounds in the same way.
+
+The peak of the runner's memory is that of a process with nothing else in it; the growth is from
+the tenth trial to the last.
+
+Python's cache of compiled modules has to be writable: PYTHONDONTWRITEBYTECODE is unset here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TOY_PLUGIN = ROOT / "tests" / "toy_plugin"
+MODEL = """
+import numpy as np
+from detcore_toy import ToyTrial
+
+
+class Nothing(ToyTrial):
+    def __init__(self, context):
+        pass
+
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(16, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+"""
+EXPERIMENT = """
+name: nothing
+entrypoint: model_def:Nothing
+hyperparameters:
+  global_batch_size: 8
+  learning_rate: {{type: double, minval: 0.01, maxval: 0.1}}
+searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {{batches: 2}}}}
+scheduling_unit: 2
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--search", metavar="WAY", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.search is not None:
+        _search(options.folder, options.search)
+        return
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPATH"] = str(TOY_PLUGIN)
+    with tempfile.TemporaryDirectory(prefix="runner-", dir=options.folder) as name:
+        _tell(_measure(Path(name).absolute(), options), options)
+
+
+def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    (folder / "model_def.py").write_text(MODEL)
+    (folder / "experiment.yaml").write_text(EXPERIMENT.format(trials=options.trials))
+    times: dict[str, Any] = {"process": [], "cold": [], "warm": [], "memory": []}
+    _start_process()  # compiles what was not compiled yet
+    for number in range(options.rounds):
+        for way in ("cold", "warm"):
+            home = folder / f"{way}-{number}"
+            times["process"] += [_start_process() for _ in range(10)]
+            output = subprocess.run(
+                [sys.executable, __file__, "--search", way, "--folder", str(folder)],
+                env={**os.environ, "DETCORE_HOME": str(home)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            told = [line.split() for line in output.splitlines() if line.startswith("told")]
+            times[way] += [float(words[2]) for words in told if words[1] == way]
+            times["memory"] += [float(words[2]) for words in told if words[1] == "memory"]
+            times.setdefault("growth", []).extend(
+                float(words[2]) for words in told if words[1] == "growth"
+            )
+    return times
+
+
+def _start_process() -> float:
+    """Start what a worker is, without a trial; return the seconds to its end."""
+    from detcore.launch._warm_parent import WORKER_MODULES
+
+    modules = {name.partition(":")[0] for name in WORKER_MODULES}
+    lazily = [name.replace(":", ".") for name in WORKER_MODULES if ":" in name]
+    code = f"import {', '.join(sorted(modules))}, runpy; {'; '.join(lazily)}"
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def _search(folder: Path, way: str) -> None:
+    """Run a search in this process, and print what its trials took."""
+    from detcore.config import load_config
+    from detcore.environment import read_environment
+    from detcore.hooks import PluginManager
+    from detcore.launch import LocalLauncher
+    from detcore.runner import RunSettings, _experiment, start_experiment
+
+    if way == "cold":
+        vars(_experiment)["choose_launcher"] = lambda *_, **__: LocalLauncher()
+    environment = read_environment()
+    listener = Listener(way)
+    settings = RunSettings(
+        environment=environment, plugins=PluginManager(environment), listener=listener
+    )
+    result = start_experiment(load_config(folder / "experiment.yaml"), folder, settings)
+    assert result.state.value == "COMPLETED", result
+    listener.tell()
+
+
+class Listener:
+    """Notes when trials start, and whether they were forked."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+        self._starts: list[tuple[float, bool]] = []
+        self._memory: list[int] = []
+
+    def trial_started(self, _info: Any, *, pid: int) -> None:
+        status = Path(f"/proc/{pid}/status").read_text()
+        parent = next(line for line in status.splitlines() if line.startswith("PPid:"))
+        self._starts.append((time.perf_counter(), int(parent.split()[1]) != os.getpid()))
+        self._memory.append(_memory_kb("VmRSS"))
+
+    def tell(self) -> None:
+        """Print what was noted."""
+        for (began, is_warm), (end, _) in zip(self._starts, self._starts[1:], strict=False):
+            if is_warm is (self._way == "warm"):
+                print("told", self._way, end - began)
+        print("told", "memory", _memory_kb("VmHWM") / 1024)
+        print("told", "growth", (self._memory[-1] - self._memory[10]) / 1024)
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_, **__: None
+
+
+def _memory_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
+    process = statistics.median(times["process"])
+    bar = "|" if options.markdown else ""
+    print(f"{options.rounds} rounds of searches with {options.trials} trials")
+    print(f"{bar} what {bar} median, ms {bar} range, ms {bar} beyond process start, ms {bar}")
+    if bar:
+        print("|---|---|---|---|")
+    for name, what in (
+        ("process", "start of a process with a worker's imports"),
+        ("cold", "a trial, process started"),
+        ("warm", "a trial, process forked"),
+    ):
+        middle = statistics.median(times[name])
+        beyond = "" if name == "process" else f"{(middle - process) * 1000:.0f}"
+        spread = f"{min(times[name]) * 1000:.0f} to {max(times[name]) * 1000:.0f}"
+        print(f"{bar} {what} {bar} {middle * 1000:.0f} {bar} {spread} {bar} {beyond} {bar}")
+    print(f"\nrunner: peak of {max(times['memory']):.0f} MiB, growth over {options.trials} trials "
+          f"{max(times['growth']):.1f} MiB")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""The best checkpoints and trials by a validation metric."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, exists, or_, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from detcore.database._queries import Queries, require
+from detcore.database._records import (
+    CheckpointRecord,
+    MetricRecord,
+    TrialRecord,
+    checkpoint_of,
+    metric_of,
+)
+from detcore.database._schema import checkpoints, experiments, metrics, trials, validation_values
+from detcore.database._trials import read_trials
+
+__all__ = ["RankedCheckpoint", "RankedTrial", "RankingQueries"]
+
+_COMPLETED = "COMPLETED"
+_AT_ONCE = 500
+# Beyond this many the whole order is read at once, instead of the best few.
+_FEW = 200
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RankedCheckpoint:
+    """A checkpoint in the order of a metric.
+
+    Attributes:
+        value: The metric at its step; None if it is missing, NaN or not a number.
+        validation: The validation at its step, or None.
+    """
+
+    checkpoint: CheckpointRecord
+    value: float | None
+    validation: MetricRecord | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RankedTrial:
+    """A trial in the order of its best value of a metric.
+
+    Attributes:
+        value: The best value; None if there is none.
+        steps_completed: Where it was reached; None if there is none.
+    """
+
+    trial: TrialRecord
+    value: float | None
+    steps_completed: int | None
+
+
+class RankingQueries(Queries):
+    """Find the best; their cost does not grow with the number of records."""
+
+    def top_checkpoints(
+        self,
+        *,
+        experiment_id: int | None = None,
+        trial_id: int | None = None,
+        metric: str,
+        smaller_is_better: bool,
+        limit: int | None = None,
+        distinct_trials: bool = False,
+    ) -> list[RankedCheckpoint]:
+        """Return COMPLETED checkpoints, the best first.
+
+        What counts is the validation at the checkpoint's own step, by the last run that reported
+        it. Those whose metric is missing, NaN or not a number are last; of equal ones that of the
+        earlier trial, then that of fewer steps, comes first.
+
+        Args:
+            experiment_id: Those of this experiment; either this or `trial_id`.
+            trial_id: Those of this trial.
+            metric: Name of a validation metric.
+            smaller_is_better: Whether a smaller value is better.
+            limit: At most so many; None = all.
+            distinct_trials: Whether only the best one of each trial counts.
+
+        Raises:
+            NotFoundError: If there is no such experiment or trial.
+        """
+        with self._read() as connection:
+            if trial_id is None:
+                assert experiment_id is not None
+                require(connection, experiments, "experiment", experiment_id)
+            else:
+                require(connection, trials, "trial", trial_id)
+            ranked = _rank(
+                connection,
+                _valued(experiment_id, trial_id, metric, smaller_is_better),
+                _all_whole(experiment_id, trial_id),
+                limit,
+                checkpoints.c.trial_id if distinct_trials else checkpoints.c.uuid,
+            )
+            uuids = [row.uuid for row in ranked]
+            records = {row.uuid: checkpoint_of(row) for row in _by_uuid(connection, uuids)}
+            validations = _validations(connection, uuids)
+        return [
+            RankedCheckpoint(
+                checkpoint=records[row.uuid],
+                value=row.value,
+                validation=validations.get(row.uuid),
+            )
+            for row in ranked
+        ]
+
+    def checkpoint_validations(self, uuids: Iterable[str]) -> dict[str, MetricRecord]:
+        """Return the validation at each checkpoint's own step, by the last run that reported it.
+
+        Checkpoints without one, and unknown ones, are left out.
+        """
+        with self._read() as connection:
+            return _validations(connection, list(uuids))
+
+    def top_trials(
+        self,
+        experiment_id: int,
+        *,
+        metric: str,
+        smaller_is_better: bool,
+        limit: int | None = None,
+    ) -> list[RankedTrial]:
+        """Return trials by their best validation, the best first.
+
+        Trials without a value (NaN is none) are last; of equal ones the earlier trial comes first.
+
+        Args:
+            experiment_id: Which experiment.
+            metric: Name of a validation metric.
+            smaller_is_better: Whether a smaller value is better.
+            limit: At most so many; None = all.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        value = validation_values.c.value
+        valued = (
+            select(trials.c.id, value, metrics.c.steps_completed)
+            .select_from(validation_values)
+            .join(metrics, metrics.c.id == validation_values.c.metric_id)
+            .join(trials, trials.c.id == validation_values.c.trial_id)
+            .where(
+                validation_values.c.experiment_id == experiment_id,
+                validation_values.c.name == metric,
+                is_last_report(),
+            )
+            .order_by(
+                value.asc() if smaller_is_better else value.desc(),
+                validation_values.c.trial_id,
+                metrics.c.steps_completed,
+            )
+        )
+        rest = (
+            select(trials.c.id).where(trials.c.experiment_id == experiment_id).order_by(trials.c.id)
+        )
+        with self._read() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            ranked = _rank(connection, valued, rest, limit, trials.c.id)
+            records: dict[int, TrialRecord] = {}
+            for some in _chunks([row.id for row in ranked]):
+                records |= {r.id: r for r in read_trials(connection, trials.c.id.in_(some))}
+        return [
+            RankedTrial(trial=records[row.id], value=row.value, steps_completed=row.steps)
+            for row in ranked
+        ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A row of an order: what it is, and its value, if it has one."""
+
+    key: Any
+    uuid: str
+    id: int
+    value: float | None
+    steps: int | None
+
+
+def is_last_report() -> ColumnElement[bool]:
+    """Return the condition that no validation of `metrics` at its step was reported later."""
+    later = metrics.alias("later")
+    return ~exists().where(
+        later.c.trial_id == metrics.c.trial_id,
+        later.c.kind == "validation",
+        later.c.steps_completed == metrics.c.steps_completed,
+        or_(
+            later.c.run_id > metrics.c.run_id,
+            and_(later.c.run_id == metrics.c.run_id, later.c.id > metrics.c.id),
+        ),
+    )
+
+
+def _valued(
+    experiment_id: int | None, trial_id: int | None, metric: str, smaller_is_better: bool
+) -> Select[Any]:
+    """Return the query of whole checkpoints that have a value, the best first."""
+    value = validation_values.c.value
+    if trial_id is None:
+        owner = validation_values.c.experiment_id == experiment_id
+    else:
+        owner = validation_values.c.trial_id == trial_id
+    return (
+        select(checkpoints.c.uuid, checkpoints.c.trial_id, value)
+        .select_from(validation_values)
+        .join(metrics, metrics.c.id == validation_values.c.metric_id)
+        .join(
+            checkpoints,
+            and_(
+                checkpoints.c.trial_id == validation_values.c.trial_id,
+                checkpoints.c.steps_completed == metrics.c.steps_completed,
+            ),
+        )
+        .where(
+            owner,
+            validation_values.c.name == metric,
+            checkpoints.c.state == _COMPLETED,
+            is_last_report(),
+        )
+        .order_by(
+            value.asc() if smaller_is_better else value.desc(),
+            validation_values.c.trial_id,
+            metrics.c.steps_completed,
+            checkpoints.c.committed_at,
+            checkpoints.c.uuid,
+        )
+    )
+
+
+def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
+    if trial_id is None:
+        owner = checkpoints.c.experiment_id == experiment_id
+    else:
+        owner = checkpoints.c.trial_id == trial_id
+    return (
+        select(checkpoints.c.uuid, checkpoints.c.trial_id)
+        .where(owner, checkpoints.c.state == _COMPLETED)
+        .order_by(
+            checkpoints.c.trial_id,
+            checkpoints.c.steps_completed,
+            checkpoints.c.committed_at,
+            checkpoints.c.uuid,
+        )
+    )
+
+
+def _rank(
+    connection: Connection,
+    valued: Select[Any],
+    rest: Select[Any],
+    limit: int | None,
+    key: ColumnElement[Any],
+) -> list[_Place]:
+    """Return the first rows of `valued` and then of `rest`, each value of `key` once."""
+    found: dict[Any, _Place] = {}
+    for query in (valued, rest):
+        for row in _walk(connection, query, found, limit, key):
+            place = _place(row, getattr(row, str(key.key)))
+            found.setdefault(place.key, place)
+            if limit is not None and len(found) >= limit:
+                return list(found.values())
+    return list(found.values())
+
+
+def _walk(
+    connection: Connection,
+    query: Select[Any],
+    found: dict[Any, _Place],
+    limit: int | None,
+    key: ColumnElement[Any],
+) -> Iterator[Row[Any]]:
+    """Yield rows in order, at least until `limit` keys are found or there are no more.
+
+    A trial may have many rows before the next trial's first one, so each step leaves out the
+    keys that are found.
+    """
+    if limit is None or limit > _FEW:
+        yield from connection.execute(query)
+        return
+    while len(found) < limit:
+        asked = 2 * (limit - len(found)) + 2
+        rows = connection.execute(query.where(key.not_in(list(found))).limit(asked)).fetchall()
+        yield from rows
+        if len(rows) < asked:
+            return
+
+
+def _place(row: Row[Any], key: Any) -> _Place:
+    fields = row._mapping
+    return _Place(
+        key,
+        fields.get("uuid", ""),
+        fields.get("id", 0),
+        fields.get("value"),
+        fields.get("steps_completed"),
+    )
+
+
+def _by_uuid(connection: Connection, uuids: Sequence[str]) -> Iterator[Row[Any]]:
+    for some in _chunks(uuids):
+        yield from connection.execute(select(checkpoints).where(checkpoints.c.uuid.in_(some)))
+
+
+def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, MetricRecord]:
+    found: dict[str, MetricRecord] = {}
+    for some in _chunks(uuids):
+        rows = connection.execute(
+            select(metrics, checkpoints.c.uuid)
+            .join(
+                checkpoints,
+                and_(
+                    metrics.c.trial_id == checkpoints.c.trial_id,
+                    metrics.c.steps_completed == checkpoints.c.steps_completed,
+                    metrics.c.kind == "validation",
+                ),
+            )
+            .where(checkpoints.c.uuid.in_(some))
+            .order_by(metrics.c.run_id, metrics.c.id)
+        )
+        found |= {row.uuid: metric_of(row) for row in rows}  # the last one counts
+    return found
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

@@ -1,0 +1,29 @@
+"""Texts that people wrote, as every database can keep them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Dialect, Text
+from sqlalchemy.types import TypeDecorator
+
+__all__ = ["MAX_INDEXED", "PlainText"]
+
+# Characters of a text in an index; PostgreSQL's indices hold 2,700 bytes, a character up to four.
+MAX_INDEXED = 512
+
+
+class PlainText(TypeDecorator[str]):
+    """Text in which NUL and what is not Unicode (halves of surrogate pairs) become U+FFFD.
+
+    A message of a crash may hold anything, and recording it must not fail. JSON needs none of
+    this, because it is written in ASCII.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Return a text that can be kept."""
+        if not isinstance(value, str) or (value.isascii() and "\0" not in value):
+            return value
+        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.replace("\0", "\ufffd")
