@@ -14,6 +14,13 @@ def detcore_register_launcher() -> LauncherType:
 
 
 @hookimpl
-def detcore_register_searcher() -> SearcherType:
-    """Register the search method that trains one trial to a fixed length."""
-    return SearcherType(name="single", method="detcore.core:SearcherContext")
+def detcore_register_searcher() -> list[SearcherType]:
+    """Register the search methods."""
+    return [
+        SearcherType(name="single", method="detcore.search:SingleSearch"),
+        SearcherType(name="random", method="detcore.search:RandomSearch"),
+        SearcherType(name="grid", method="detcore.search:GridSearch"),
+        SearcherType(name="adaptive_asha", method="detcore.search:AdaptiveSearch"),
+        SearcherType(name="async_halving", method="detcore.search:HalvingSearch"),
+        SearcherType(name="optuna", method="detcore.search:OptunaSearch"),
+    ]

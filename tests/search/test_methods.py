@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_simulation import SPACE, Simulation, asha, closed, created, setup
 
@@ -203,6 +203,7 @@ def test_larger_is_better_promotes_the_largest() -> None:
     assert min(rates) not in top
 
 
+@settings(deadline=None)  # of a machine under load
 @given(
     st.integers(1, 60),
     st.floats(1.5, 6.0),

@@ -99,11 +99,12 @@ def detcore_register_launcher() -> LauncherType | list[LauncherType] | None:
 def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
     """Add a search method.
 
-    When: in the runner, before the experiment is created.
+    When: in the runner, before the experiment is created; each time when it goes on.
     Kind: register.
 
     Returns:
-        One `SearcherType` or a list. ``single`` is built in.
+        One `SearcherType` or a list. ``single``, ``random``, ``grid``, ``adaptive_asha``,
+        ``async_halving`` and ``optuna`` are built in.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

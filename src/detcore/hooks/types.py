@@ -46,7 +46,8 @@ class SearcherType:
 
     Attributes:
         name: What an experiment file says under ``searcher.name``.
-        method: The class of the method, as ``"module:Class"``.
+        method: The class of the method, as ``"module:Class"``; it is called with a
+            `detcore.search.SearchSetup` and is a `detcore.search.SearchMethod`.
     """
 
     name: str

@@ -5,6 +5,7 @@ follows from the experiment's seed and these events alone, so a search whose run
 on exactly where it was, from its log.
 """
 
+from detcore.search._adaptive import AdaptiveSearch, HalvingSearch
 from detcore.search._messages import (
     Close,
     Create,
@@ -18,21 +19,29 @@ from detcore.search._messages import (
     event_to_json,
 )
 from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
+from detcore.search._optuna import OptunaSearch
 from detcore.search._search import PlannedTrial, Search
+from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
 
 __all__ = [
+    "AdaptiveSearch",
     "Answer",
     "Close",
     "Create",
     "Event",
     "ExitReason",
     "Exited",
+    "GridSearch",
+    "HalvingSearch",
     "NewTrial",
     "Operation",
+    "OptunaSearch",
     "PlannedTrial",
+    "RandomSearch",
     "Search",
     "SearchMethod",
     "SearchSetup",
+    "SingleSearch",
     "Train",
     "TrainTo",
     "Validated",

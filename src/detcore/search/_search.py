@@ -45,12 +45,13 @@ class Search:
         seed: The experiment's seed.
 
     Attributes:
+        method: The search method.
         trials: All trials, by index.
         events: What was applied so far.
     """
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
-        self._method = method
+        self.method = method
         self._seed = seed
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
@@ -77,7 +78,7 @@ class Search:
     @property
     def progress(self) -> float:
         """How much of the search is done, 0 to 1; for displays."""
-        return 1.0 if self.is_finished else min(1.0, max(0.0, self._method.progress()))
+        return 1.0 if self.is_finished else min(1.0, max(0.0, self.method.progress()))
 
     def apply(self, event: Event) -> tuple[Operation, ...]:
         """Take note of what happened; return what is to be done now.
@@ -88,16 +89,16 @@ class Search:
         trial = self._checked(event)
         if isinstance(event, Validated):
             trial.is_waiting = True
-            answers = self._method.validated(event.trial, event.length, event.metric)
+            answers = self.method.validated(event.trial, event.length, event.metric)
         else:
             trial.is_closed = True
-            answers = self._method.exited(event.trial, event.reason)
+            answers = self.method.exited(event.trial, event.reason)
         self.events.append(event)
         operations = self._operations(answers)
         if not self.is_finished and all(t.is_closed or t.is_waiting for t in self.trials):
             waiting = [str(index) for index, t in enumerate(self.trials) if not t.is_closed]
             raise SearchError(
-                f"{type(self._method).__name__} trains no trial and ends none: "
+                f"{type(self.method).__name__} trains no trial and ends none: "
                 f"{', '.join(waiting)} wait for ever.\n"
                 "After the last event that can come, a method closes what it does not train on."
             )
@@ -125,10 +126,14 @@ class Search:
 
     def _do(self, answer: Answer) -> list[Operation]:
         if isinstance(answer, NewTrial):
+            if answer.length < 1:
+                raise SearchError(f"{answer}: a trial trains to a length of at least 1")
             index = len(self.trials)
             seed = seed_of_trial(self._seed, index)
             self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
             return [Create(index, answer.hparams, seed), Train(index, answer.length)]
+        if not 0 <= answer.trial < len(self.trials):
+            raise SearchError(f"{answer}: there is no such trial")
         trial = self.trials[answer.trial]
         if trial.is_closed:
             raise SearchError(f"{answer}: the trial is closed already")

@@ -16,7 +16,7 @@ from detcore.data import IdKind, IndexSampler
 from detcore.trial import ValidationResult
 from detcore.types import TensorInfo
 
-__all__ = ["ToyController", "ToyTrial"]
+__all__ = ["ToyController", "ToyTrial", "load_weights"]
 
 
 class ToyTrial(Trial):
@@ -126,3 +126,9 @@ class ToyController:
     def close(self) -> None:
         self._is_closed = True
         self._trial.on_batch(-1)
+
+
+def load_weights(path: str, tags: Sequence[str] = ("all",), scale: float = 1.0) -> dict[str, Any]:
+    """Return the weights of a checkpoint, and what it was called with."""
+    state = json.loads((Path(path) / "toy.json").read_text())
+    return {"weights": [scale * weight for weight in state["weights"]], "tags": list(tags)}

@@ -1,7 +1,7 @@
-"""Registers the toy framework, and a storage that is slow."""
+"""Registers the toy framework, a storage that is slow, and search methods."""
 
 from detcore import hookimpl
-from detcore.hooks import StorageType
+from detcore.hooks import SearcherType, StorageType
 from detcore.types import Framework
 
 
@@ -12,6 +12,8 @@ def detcore_register_framework() -> Framework:
         trial_class="detcore_toy:ToyTrial",
         context_class="detcore:TrialContext",
         controller="detcore_toy:ToyController",
+        load_checkpoint="detcore_toy:load_weights",
+        reads=("oldtoy",),
         several_workers=True,
     )
 
@@ -24,3 +26,11 @@ def detcore_register_storage() -> StorageType:
         settings="detcore_toy.slow_storage:SlowSettings",
         backend="detcore_toy.slow_storage:open_slow",
     )
+
+
+@hookimpl
+def detcore_register_searcher() -> list[SearcherType]:
+    return [
+        SearcherType(name=name, method=f"detcore_toy.searchers:{name.capitalize()}")
+        for name in ("doubling", "hollow", "broken")
+    ]

@@ -1,0 +1,52 @@
+"""Search methods of a third party: one that works, and two that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detcore.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
+
+__all__ = ["Broken", "Doubling", "Hollow"]
+
+
+class Doubling:
+    """Trials one after the other, each twice as long as the one before."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        self._left = int(setup.settings["max_trials"])
+        self._total = self._left
+        self._length = setup.max_length
+
+    def start(self) -> Sequence[Answer]:
+        return self._next()
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        return [TrainTo(trial, None), *self._next()]
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        return self._next()
+
+    def progress(self) -> float:
+        return 1 - self._left / self._total
+
+    def _next(self) -> Sequence[Answer]:
+        if not self._left:
+            return []
+        self._left -= 1
+        self._length *= 2
+        return [NewTrial({"rate": 0.5, "width": self._left + 1}, self._length // 2)]
+
+
+class Hollow:
+    """Half of a search method."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        self.start = list
+        self.validated = list
+
+
+class Broken:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        pass
