@@ -4,6 +4,9 @@ DETCORE_HOME
     Where records and default checkpoints live; default: the platform's user data directory.
 DETCORE_DB
     SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME``.
+DETCORE_MASTER, DET_MASTER, DET_MASTER_ADDR
+    Address of a master, the first that is set: refused by this release's client, which reads the
+    records itself.
 DETCORE_PLUGINS
     Allow-list of plugin names, separated by commas; unset = all.
 DETCORE_DISABLE_PLUGINS
@@ -40,7 +43,15 @@ from pathlib import Path
 
 from detcore.errors import ConfigError
 
-__all__ = ["Environment", "child_environment", "read_environment", "read_variables"]
+__all__ = [
+    "Environment",
+    "change_environment",
+    "child_environment",
+    "read_environment",
+    "read_variables",
+]
+
+_MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,7 @@ class Environment:
     is_slurm: bool = False
     slurm_end_time: float | None = None
     is_kubernetes: bool = False
+    master: str | None = None
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -92,6 +104,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         is_slurm=bool(env.get("SLURM_JOB_ID")),
         slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
         is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
+        master=next((env[name] for name in _MASTERS if env.get(name)), None),
         config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
 
@@ -117,6 +130,18 @@ def child_environment(
     left_out = frozenset(without)
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**(defaults or {}), **kept, **variables}
+
+
+def change_environment(variables: Mapping[str, str], without: Iterable[str] = ()) -> None:
+    """Change this process's variables: in a worker that was forked, which has another's.
+
+    Args:
+        variables: Set, whatever they were.
+        without: Taken out.
+    """
+    for name in without:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
 
 
 def _home(env: Mapping[str, str]) -> Path:

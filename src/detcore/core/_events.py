@@ -10,10 +10,12 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["EventPipe"]
+__all__ = ["EventPipe", "is_pipe"]
 
 # What only moves a display forward; the next one says it again.
 _DROPPABLE = frozenset({"progress", "training"})
+# What the runner has to hear, however much waits before it.
+_NEEDED = frozenset({"searcher_completed", "finished", "damaged"})
 _MAX_PENDING_BYTES = 1 << 20
 
 
@@ -31,7 +33,7 @@ class EventPipe:
             fd: Write end of a pipe; None, or anything that is no pipe, means nobody listens. It is
                 not closed, because the number belongs to whoever started this process.
         """
-        self._fd = fd if fd is not None and _is_pipe(fd) else None
+        self._fd = fd if fd is not None and is_pipe(fd) else None
         self._pending = b""
         self._sent: set[str] = set()
         self._lock = threading.Lock()
@@ -53,9 +55,8 @@ class EventPipe:
             self._write_pending()
             if self._fd is None:
                 return
-            if self._pending and (
-                type in _DROPPABLE or len(self._pending) + len(line) > _MAX_PENDING_BYTES
-            ):
+            is_too_much = len(self._pending) + len(line) > _MAX_PENDING_BYTES
+            if self._pending and (type in _DROPPABLE or (is_too_much and type not in _NEEDED)):
                 return
             self._pending += line
             self._write_pending()
@@ -63,6 +64,16 @@ class EventPipe:
     def has_sent(self, type: str) -> bool:
         """Whether an event of this type was sent by this process."""
         return type in self._sent
+
+    def deliver(self) -> None:
+        """Wait until all that was sent is in the pipe, or nobody reads any more."""
+        while True:
+            with self._lock:
+                self._write_pending()
+                if not self._pending or self._fd is None:
+                    return
+                fd = self._fd
+            select.select([], [fd], [], 0.1)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Give a slow reader a moment to take what is left."""
@@ -88,7 +99,8 @@ class EventPipe:
             self._pending = self._pending[written:]
 
 
-def _is_pipe(fd: int) -> bool:
+def is_pipe(fd: int) -> bool:
+    """Whether a descriptor is open, and one of a pipe."""
     try:
         return stat.S_ISFIFO(os.fstat(fd).st_mode)
     except OSError:

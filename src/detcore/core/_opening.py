@@ -14,6 +14,7 @@ from detcore.core._info import read_trial_info
 from detcore.core._observers import Observers
 from detcore.core._outcome import Outcome
 from detcore.core._recorder import Recorder
+from detcore.core._replies import open_replies
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
@@ -124,7 +125,12 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
         observers=observers,
         checkpoint=checkpoint,
         train=train,
-        searcher=SearcherContext(info, distributed=settings.distributed, events=events),
+        searcher=SearcherContext(
+            info,
+            distributed=settings.distributed,
+            events=events,
+            replies=None if managed is None else open_replies(environment.replies_fd),
+        ),
     )
 
 

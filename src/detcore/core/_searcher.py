@@ -13,6 +13,7 @@ from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
     from detcore.core._events import EventPipe
+    from detcore.core._replies import Replies
     from detcore.distributed import DistributedContext
     from detcore.types import TrialInfo
 
@@ -82,6 +83,7 @@ class SearcherOperation:
                 "Look for NaN in the data, or train with a lower learning rate."
             )
         self.is_completed = True
+        self._events.send("searcher_completed", length=self.length, metric=value)
 
     def _need_chief(self, name: str) -> None:
         if self._distributed.rank != 0:
@@ -102,12 +104,28 @@ class SearcherContext:
     """
 
     def __init__(
-        self, info: TrialInfo | None, *, distributed: DistributedContext, events: EventPipe
+        self,
+        info: TrialInfo | None,
+        *,
+        distributed: DistributedContext,
+        events: EventPipe,
+        replies: Replies | None = None,
     ) -> None:
+        """Take what it needs.
+
+        Args:
+            info: The trial.
+            distributed: This worker's place.
+            events: Tells the runner.
+            replies: What the runner answers; None on workers that are not the chief, and where
+                there is no runner: there is one operation then.
+        """
         self._distributed = distributed
         self._events = events
+        self._replies = replies
         self._length, self._unit = _configured_length(info)
         self._is_acknowledged = False
+        self._is_over = False
 
     def operations(
         self,
@@ -116,7 +134,8 @@ class SearcherContext:
     ) -> Iterator[SearcherOperation]:
         """Iterate over the operations, until the search method has no more for this trial.
 
-        A trial with no experiment file has one operation, of 1 epoch.
+        After an operation was completed, the search method decides whether there is another one;
+        until it has, the loop waits. A trial with no experiment file has one operation, of 1 epoch.
 
         Args:
             searcher_mode: Who iterates.
@@ -135,24 +154,43 @@ class SearcherContext:
         return self._operations(auto_ack, searcher_mode)
 
     def _operations(self, auto_ack: bool, mode: SearcherMode) -> Iterator[SearcherOperation]:
-        operation = SearcherOperation(
-            self._length, self._unit, distributed=self._distributed, events=self._events
-        )
-        yield operation
-        is_completed = operation.is_completed
-        if mode is SearcherMode.WorkersAskChief:
-            is_completed = self._distributed.broadcast(is_completed)
-        if not is_completed:
-            raise ContextStateError(
-                f"the next operation was asked for, but the one of length {operation.length} was "
-                "not completed.\n"
-                "Without its metric the search method cannot decide what comes next.\n"
-                "Call operation.report_completed(metric) on rank 0 first, or leave the loop with "
-                "break."
+        length: int | None = None if self._is_over else self._length
+        while length is not None:
+            operation = SearcherOperation(
+                length, self._unit, distributed=self._distributed, events=self._events
             )
-        operation.is_completed = True
+            yield operation
+            is_completed, following = self._next_length(operation, mode)
+            if not is_completed:
+                raise ContextStateError(
+                    f"the next operation was asked for, but the one of length {operation.length} "
+                    "was not completed.\n"
+                    "Without its metric the search method cannot decide what comes next.\n"
+                    "Call operation.report_completed(metric) on rank 0 first, or leave the loop "
+                    "with break."
+                )
+            operation.is_completed = True
+            length = following
+            if length is not None:
+                self._length = length
         if auto_ack:
             self.acknowledge_out_of_ops()
+
+    def _next_length(
+        self, operation: SearcherOperation, mode: SearcherMode
+    ) -> tuple[bool, int | None]:
+        """Return whether an operation was completed, and how far to train next, if at all."""
+        answer: tuple[bool, int | None] = (operation.is_completed, None)
+        if operation.is_completed and self._replies is not None:
+            self._events.deliver()
+            reply = self._replies.wait()
+            if reply["type"] == "train":
+                answer = (True, int(reply["length"]))
+            else:
+                self._is_over = True
+        if mode is SearcherMode.WorkersAskChief:
+            answer = self._distributed.broadcast(answer)
+        return answer
 
     def acknowledge_out_of_ops(self) -> None:
         """Say that the end of the operations was understood and the trial is about to end."""
@@ -165,9 +203,17 @@ class SearcherContext:
 
 def _configured_length(info: TrialInfo | None) -> tuple[int, Unit | None]:
     searcher: Any = (info.config.get("searcher") or {}) if info is not None else {}
+    count, unit = _length_of(searcher)
+    if info is not None and info.searcher_length is not None:
+        count = info.searcher_length
+    return count, unit
+
+
+def _length_of(searcher: Mapping[str, Any]) -> tuple[int, Unit | None]:
     length = searcher.get("max_length")
     if length is None:
-        return 1, Unit.EPOCHS
+        # Of a search method whose settings name no length, but perhaps what it counts in.
+        return 1, Unit(searcher.get("unit") or Unit.EPOCHS)
     if isinstance(length, Length):
         return length.count, length.unit
     if isinstance(length, Mapping):

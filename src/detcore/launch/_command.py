@@ -58,7 +58,11 @@ def run_workers(
     Raises:
         WorkerError: If a process cannot be started.
     """
-    events_fd = read_environment().events_fd  # of a trial whose command is `detcore launch ...`
+    environment = read_environment()  # of a trial whose command is `detcore launch ...`
+    trials_own = tuple(
+        fd for fd in (environment.events_fd, environment.replies_fd) if fd is not None
+    )
+    nobodys = {"DETCORE_EVENTS_FD": "", "DETCORE_REPLIES_FD": ""}
     workers = Workers(printer)
     with ExitStack() as stack:
         job = LocalJob(num_workers, horovod=launcher == "horovod", torch=launcher == "torch")
@@ -67,8 +71,8 @@ def run_workers(
         signals = stack.enter_context(_Signals())
         stack.callback(workers.kill)  # those that an error here leaves behind
         for rank in range(num_workers):
-            mine = dict(variables) if rank == 0 else {**variables, "DETCORE_EVENTS_FD": ""}
-            keep_open = (events_fd,) if rank == 0 and events_fd is not None else ()
+            mine = dict(variables) if rank == 0 else {**variables, **nobodys}
+            keep_open = trials_own if rank == 0 else ()
             guard(f"+{workers.start(command, job.environment(rank, mine), keep_open=keep_open)}")
         return _follow(
             workers, printer, signals, notice, lambda rank: guard(f"-{workers.pids[rank]}")

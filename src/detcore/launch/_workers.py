@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from detcore.errors import WorkerError
 from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
 from detcore.launch._lines import Cutter, Line, LineCutter
 from detcore.launch._pump import Pump
 
-__all__ = ["GRACE_S", "NOTICE_S", "Sink", "Workers"]
+__all__ = ["GRACE_S", "NOTICE_S", "Sink", "WorkerProcess", "Workers"]
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
 NOTICE_S = 2.0
@@ -34,6 +34,31 @@ class Sink(Protocol):
         """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
 
 
+class WorkerProcess(Protocol):
+    """A process with a session of its own, such as a `subprocess.Popen`.
+
+    Attributes:
+        pid: Its process id.
+        stdout: What it prints, or None.
+        stderr: What it says is wrong, or None.
+    """
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code (negative: the signal that killed it)."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal, unless it has ended."""
+
+
 class Workers:
     """The processes of one job, each with a session of its own.
 
@@ -46,6 +71,7 @@ class Workers:
         make_cutter: Makes what cuts a stream into lines.
         linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
             they are ended then, which is no failure. None: as long as they like.
+        on_end: Called from a thread when a process has ended; `poll` tells which.
     """
 
     def __init__(
@@ -54,12 +80,14 @@ class Workers:
         *,
         make_cutter: Callable[[], Cutter] = LineCutter,
         linger_s: float | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_end = on_end
         self._make_cutter = make_cutter
         self._linger_s = linger_s
         self._sink = sink
         self._sink_lock = threading.Lock()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[WorkerProcess] = []
         self._pumps: list[Pump] = []
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._codes: dict[int, int] = {}
@@ -97,6 +125,11 @@ class Workers:
             self.kill()
             self.close()
             raise WorkerError(f"rank {rank} ({command[0]}) did not start: {error}") from error
+        return self.adopt(process)
+
+    def adopt(self, process: WorkerProcess) -> int:
+        """Look after a process as the next rank; return its process id."""
+        rank = len(self._processes)
         self._processes.append(process)
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
             if stream is not None:
@@ -110,9 +143,10 @@ class Workers:
         with self._sink_lock:
             self._sink(rank, stream, line)
 
-    def _wait(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+    def _wait(self, rank: int, process: WorkerProcess) -> None:
         process.wait()
         self._ended.put(rank)
+        self._on_end()
 
     @property
     def pids(self) -> list[int]:
@@ -144,7 +178,7 @@ class Workers:
         return news
 
     def _note_end(self, rank: int) -> int:
-        code = self._processes[rank].returncode
+        code = self._processes[rank].wait()
         self._codes[rank] = code
         # What the worker started must not outlive it, or it keeps its output open.
         self._signal_group(rank, signal.SIGKILL)

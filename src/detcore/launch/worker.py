@@ -1,4 +1,7 @@
-"""The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher."""
+"""The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher.
+
+With the number of a socket as its argument it forks workers; see `detcore.launch._warm`.
+"""
 
 from __future__ import annotations
 
@@ -93,11 +96,18 @@ def _place(environment: Environment) -> DistributedContext:
 
 
 def is_trial_class(entrypoint: object) -> bool:
-    """Whether an entrypoint names a class (``module:Class``) rather than a command."""
+    """Whether an entrypoint names a class rather than a command.
+
+    That is ``module:Class``, or ``folder/file.py:Class``.
+    """
     if not isinstance(entrypoint, str):
         return False
-    module, colon, name = entrypoint.partition(":")
-    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+    module, colon, name = entrypoint.rpartition(":")
+    if not colon or not name.isidentifier():
+        return False
+    if module.endswith(".py") and not _SHELL_CHARACTERS & set(module) and " " not in module:
+        return True
+    return all(map(str.isidentifier, module.split(".")))
 
 
 def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
@@ -120,7 +130,7 @@ def _tell_error(error: Exception, model_dir: Path) -> int:
 def _run_script(entrypoint: str | list[str]) -> int:
     """Run a command as the trial; signals are passed on to it."""
     environment = read_environment()
-    keep = [fd for fd in (environment.events_fd,) if fd is not None]
+    keep = [fd for fd in (environment.events_fd, environment.replies_fd) if fd is not None]
     # "python3 train.py" means this environment's Python, whether it was activated or not.
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
     command = _split_command(entrypoint, path) if isinstance(entrypoint, str) else list(entrypoint)
@@ -167,4 +177,8 @@ def _die_with_the_runner(leash_fd: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        from detcore.launch._warm import serve
+
+        serve(int(sys.argv[1]))  # returns in the workers that it forks
     sys.exit(main())

@@ -1,0 +1,247 @@
+"""The running workers of a trial, as their runner sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from detcore.launch._job import LocalJob
+from detcore.launch._workers import Workers
+
+__all__ = ["Launcher", "LocalWorkerGroup", "OutputSink", "Wake", "WorkerEvent", "WorkerGroup"]
+
+_READ_BYTES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """Something a worker told of its progress: a ``type`` and its fields."""
+
+    type: str
+    fields: Mapping[str, Any]
+
+
+class OutputSink(Protocol):
+    """Takes what workers print; called from threads, for one group one at a time."""
+
+    def __call__(self, rank: int, stream: str, line: str, /) -> None:
+        """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
+
+
+class WorkerGroup(Protocol):
+    """The running workers of a trial: the events of rank 0, its replies, their end.
+
+    Attributes:
+        pid: The process id of rank 0.
+        pids: The process ids by rank.
+        first_failed: The rank that failed first, None while none has.
+        is_alive: Whether any has not ended, or anything that was told was not handed out by
+            `poll` yet. As of the last `poll`.
+    """
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    @property
+    def first_failed(self) -> int | None: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `poll` has something to do.
+
+        It may be another one after each `poll`: ask anew before each wait. A wait should end after
+        0.1 s at the latest, for workers that have to be ended.
+        """
+
+    def poll(self) -> list[WorkerEvent]:
+        """Return what rank 0 told since, without waiting."""
+
+    def reply(self, **fields: Any) -> None:
+        """Answer rank 0, which waits for a line on its replies pipe; JSON values.
+
+        Nobody is told if it is gone.
+        """
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Ask the workers to checkpoint and come back later."""
+
+    def kill(self) -> None:
+        """End the workers and all they started, at once."""
+
+    def close(self) -> int:
+        """Wait for the end, release everything, and return the exit code.
+
+        Returns:
+            The code of the worker that failed first (negative: signal), else 75 if one wants to
+            come back later, else 0.
+        """
+
+
+class Launcher(Protocol):
+    """Starts workers of trials; closed when the runner needs no more."""
+
+    def start(
+        self,
+        info: Any,
+        *,
+        home: Any,
+        slots: int = 1,
+        keep_open: tuple[int, ...] = (),
+        on_output: OutputSink,
+        disabled_plugins: frozenset[str] = frozenset(),
+        allowed_plugins: frozenset[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> WorkerGroup:
+        """Start the workers of a trial; see `LocalLauncher.start`."""
+
+    def close(self) -> None:
+        """Release what is kept between trials. Groups that run are not touched."""
+
+
+class LocalWorkerGroup:
+    """Workers that are processes of this machine; see `WorkerGroup`.
+
+    Args:
+        workers: The processes; they call `wake` when one has ended.
+        job: What they need to find each other; closed with the group.
+        events_fd: Reading end of rank 0's events.
+        replies_fd: Writing end of the runner's replies.
+        leash_fd: What keeps the workers alive while it is open.
+        wake: What is readable when a process has ended.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        job: LocalJob,
+        *,
+        events_fd: int,
+        replies_fd: int,
+        leash_fd: int,
+        wake: Wake,
+    ) -> None:
+        self._workers = workers
+        self._job = job
+        self._events_fd = events_fd
+        self._descriptors = (events_fd, replies_fd, leash_fd)
+        self._replies_fd = replies_fd
+        self._wake = wake
+        self._buffer = b""
+        self._is_open = True
+        self._is_alive = True
+        os.set_blocking(events_fd, False)
+
+    @property
+    def pid(self) -> int:
+        """The process id of rank 0."""
+        return self._workers.pids[0]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids by rank."""
+        return self._workers.pids
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that failed first, None while none has."""
+        return self._workers.first_failed
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any has not ended, or what was told was not handed out; as of the last `poll`."""
+        return self._is_alive
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `poll` has something to do; may change."""
+        # At its end the pipe of events would be readable all the time.
+        return self._events_fd if self._is_open else self._wake.fileno()
+
+    def poll(self) -> list[WorkerEvent]:
+        """Return what rank 0 told since, without waiting."""
+        self._wake.clear()
+        self._workers.poll()
+        # Asked before reading: what the processes told before they ended is read then.
+        is_running = self._workers.is_alive
+        events: list[WorkerEvent] = []
+        while self._is_open:
+            try:
+                data = os.read(self._events_fd, _READ_BYTES)
+            except BlockingIOError:
+                break
+            self._is_open = bool(data)
+            events += self._parse(data)
+        self._is_alive = is_running
+        return events
+
+    def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            fields = json.loads(line)
+            yield WorkerEvent(str(fields.pop("type")), fields)
+
+    def reply(self, **fields: Any) -> None:
+        """Answer rank 0, which waits for a line on its replies pipe; JSON values."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._replies_fd, json.dumps(fields).encode() + b"\n")
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Ask the workers to checkpoint and come back later."""
+        self._workers.signal(number)
+
+    def kill(self) -> None:
+        """End the workers and all they started, at once."""
+        self._workers.kill()
+
+    def close(self) -> int:
+        """Wait for the end, release everything, and return the exit code; see `WorkerGroup`."""
+        code = self._workers.close()
+        self._job.close()
+        self._wake.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        return code
+
+
+class Wake:
+    """A pipe that one thread writes to so that another one stops waiting."""
+
+    def __init__(self) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        """Return what is readable after `set`."""
+        return self._read_fd
+
+    def set(self) -> None:
+        """Make it readable; from any thread, also after `close`."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if not self._is_closed:
+                os.write(self._write_fd, b"\0")
+
+    def clear(self) -> None:
+        """Make it unreadable."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_fd, 1024):
+                pass
+
+    def close(self) -> None:
+        """Release it."""
+        with self._lock:
+            self._is_closed = True
+            for descriptor in (self._read_fd, self._write_fd):
+                os.close(descriptor)

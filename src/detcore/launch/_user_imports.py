@@ -1,0 +1,123 @@
+"""What a trial's code imports, read from its source without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["UserImports", "read_imports"]
+
+_MAX_FILES = 200
+_ENVIRONMENTS = frozenset({"environ", "environb"})
+_SETTERS = frozenset({"putenv", "unsetenv"})
+_READING = frozenset({"copy", "get", "items", "keys", "values"})
+# Modules that are there to set variables.
+_SETTING_MODULES = frozenset({"dotenv", "environs", "decouple"})
+
+
+class UserImports:
+    """What was found.
+
+    Attributes:
+        packages: Top-level packages that are imported from elsewhere.
+        may_set_variables: Whether the code may change environment variables. Those that a
+            framework reads when it is imported have to be set before that.
+    """
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+        self.may_set_variables = False
+
+
+def read_imports(module: str, folder: Path) -> UserImports | None:
+    """Follow the imports of a module through the files of a folder.
+
+    Args:
+        module: Its dotted name.
+        folder: Folder of the user's code.
+
+    Returns:
+        What was found; None if it cannot be told: a file is missing or no valid Python, or there
+        are very many.
+    """
+    found = UserImports()
+    seen: set[Path] = set()
+    waiting = list(_files(module, folder))
+    if not waiting:
+        return None
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        if len(seen) > _MAX_FILES:
+            return None
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return None
+        found.may_set_variables = found.may_set_variables or _may_set_variables(tree)
+        for name in _imported(tree, path, folder):
+            own = list(_files(name, folder))
+            waiting += own
+            if not own:
+                found.packages.add(name.partition(".")[0])
+    found.may_set_variables = found.may_set_variables or bool(found.packages & _SETTING_MODULES)
+    return found
+
+
+def _files(module: str, folder: Path) -> Iterator[Path]:
+    """Yield the files that an import of a module runs, as far as they are in the folder."""
+    path = folder
+    for part in module.split("."):
+        path = path / part
+        if (path / "__init__.py").is_file():
+            yield path / "__init__.py"
+        elif path.with_suffix(".py").is_file():
+            yield path.with_suffix(".py")
+            return
+        elif not path.is_dir():
+            return
+
+
+def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package: tuple[str, ...] = ()
+            if node.level:
+                above = path.parent.relative_to(folder).parts
+                package = above[: len(above) - node.level + 1]
+            base = ".".join([*package, *((node.module or "").split(".") if node.module else ())])
+            if base:
+                yield base
+            # Each name may be a module.
+            if node.level or base:
+                yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
+
+
+def _may_set_variables(tree: ast.Module) -> bool:
+    """Return whether a module may change variables: whatever is not plainly reading may."""
+    reading = {id(node) for parent in ast.walk(tree) for node in _read_by(parent)}
+    for node in ast.walk(tree):
+        name = _name(node)
+        if name in _SETTERS or (name in _ENVIRONMENTS and id(node) not in reading):
+            return True
+    return False
+
+
+def _read_by(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a node that it only reads."""
+    is_reading = isinstance(node, ast.Attribute) and node.attr in _READING
+    if is_reading or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)):
+        yield node.value  # type: ignore[attr-defined]  # both have one
+    elif isinstance(node, ast.Compare):
+        yield from node.comparators
+
+
+def _name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None

@@ -1,0 +1,208 @@
+"""A process that has imported what trials need, and forks a worker for each of them.
+
+It runs nothing but imports: no code of the user, no framework's runtime. `serve` is what runs
+inside it; `detcore.launch._warm_parent` is the runner's side. They speak over a socket that keeps
+messages apart: JSON objects, with descriptors along. The runner asks, this process answers:
+
+``{"import": ["module" | "module:attribute", ...]}``
+    ``{"unfit": null | reason}``, once they are there.
+``{"set": {name: value}, "unset": [name], "cwd": folder, "descriptors": [number]}``, with standard
+output, standard error, and the descriptors that have these numbers in the runner
+    ``{"pid": number}``, or ``{"error": reason}``. The worker waits for ``{"go": true}``, which is
+    not answered, and ends if it does not come.
+``{"reap": pid}``
+    ``{"code": number}``, of a worker that has ended; negative: the signal that killed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detcore.environment import change_environment
+
+__all__ = ["DESCRIPTOR_NAMES", "MAX_MESSAGE_BYTES", "serve"]
+
+MAX_MESSAGE_BYTES = 1 << 17
+# Variables whose values are numbers of descriptors.
+DESCRIPTOR_NAMES = ("DETCORE_EVENTS_FD", "DETCORE_REPLIES_FD", "DETCORE_LEASH_FD")
+
+_MAX_DESCRIPTORS = 64
+_STDOUT, _STDERR = 1, 2
+_DEVICES = Path("/dev")
+# Open in every process, or of no matter.
+_HARMLESS_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty"})
+
+
+def serve(fd: int) -> None:
+    """Fork workers until the runner is gone. Returns in each worker, and only there.
+
+    Args:
+        fd: This process's end of the socket.
+    """
+    link = socket.socket(fileno=fd)
+    try:
+        message, _ = _receive(link)
+        _answer(link, unfit=_prepare(message["import"]))
+        while True:
+            message, descriptors = _receive(link)
+            if "reap" in message:
+                _answer(link, code=_reap(message["reap"]))
+            elif _fork_worker(link, message, descriptors):
+                return
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # What the imported modules want done at the end is for the workers to do.
+        os._exit(0)
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    data, descriptors, flags, _ = socket.recv_fds(link, MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
+    if not data:
+        raise EOFError
+    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        raise BrokenPipeError  # the runner sees this process end, and starts workers by itself
+    message: dict[str, Any] = json.loads(data)
+    return message, descriptors
+
+
+def _answer(link: socket.socket, **fields: object) -> None:
+    link.send(json.dumps(fields).encode())
+
+
+def _prepare(names: Sequence[str]) -> str | None:
+    """Import modules; return why this process must not fork, or None."""
+    for name in names:
+        module, colon, attribute = name.partition(":")
+        try:
+            found = importlib.import_module(module)
+            if colon:
+                getattr(found, attribute)
+        except Exception as error:  # noqa: BLE001  (the worker that imports it by itself tells)
+            return f"{name} cannot be imported: {type(error).__name__}: {error}"
+    # Libraries that know how to fork, such as OpenBLAS, end their idle threads before a fork and
+    # start them again where they are needed. Those whose threads are still there do not.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+    gc.freeze()  # or the collector of each worker would copy all pages it looks at
+    return _why_unfit()
+
+
+def _why_unfit() -> str | None:
+    """Return what a worker would not survive, or None."""
+    threads = [_thread_name(task) for task in Path("/proc/self/task").iterdir()]
+    if len(threads) > 1 or threading.active_count() > 1:
+        return f"it has {len(threads)} threads: {', '.join(threads)}"
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = entry.readlink()
+            if target.is_relative_to(_DEVICES) and not _is_harmless(target):
+                return f"{target} is open"
+    return None
+
+
+def _is_harmless(device: Path) -> bool:
+    folders = ("pts", "shm")
+    return device.name in _HARMLESS_DEVICES or device.relative_to(_DEVICES).parts[0] in folders
+
+
+def _thread_name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:  # it has just ended
+        return "?"
+
+
+def _fork_worker(
+    link: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]
+) -> bool:
+    """Fork a worker; return whether this is the worker."""
+    unfit = _why_unfit()
+    if unfit is not None:
+        _close(descriptors)
+        _answer(link, error=unfit)
+        return False
+    go_read, go_write = os.pipe()
+    ready_read, ready_write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _close([*descriptors, go_read, go_write, ready_read, ready_write])
+        _answer(link, error=str(error))
+        return False
+    if pid == 0:
+        link.close()
+        _close([go_write, ready_read])
+        _become_worker(message, descriptors, ready_write, go_read)
+        return True
+    _close([*descriptors, go_read, ready_write])
+    os.read(ready_read, 1)  # nothing, once it has a session of its own
+    _close([ready_read])
+    _answer(link, pid=pid)
+    try:
+        answer, _ = _receive(link)
+        if answer.get("go"):
+            with contextlib.suppress(BrokenPipeError):
+                os.write(go_write, b"g")
+    finally:
+        _close([go_write])
+    return False
+
+
+def _become_worker(
+    message: Mapping[str, Any], descriptors: Sequence[int], ready_fd: int, go_fd: int
+) -> None:
+    """Make this process what a worker is that was started by itself."""
+    os.setsid()
+    _close([ready_fd])
+    if os.read(go_fd, 1) != b"g":
+        os._exit(0)  # the runner gave it up, or is gone
+    _close([go_fd])
+    stdout, stderr, *others = descriptors
+    os.dup2(stdout, _STDOUT)
+    os.dup2(stderr, _STDERR)
+    _close([stdout, stderr])
+    for descriptor in others:
+        os.set_inheritable(descriptor, True)
+    here = dict(zip(message["descriptors"], others, strict=True))
+    variables = dict(message["set"])
+    for name in DESCRIPTOR_NAMES:
+        if variables.get(name):
+            variables[name] = str(here[int(variables[name])])
+    change_environment(variables, message["unset"])
+    os.chdir(message["cwd"])
+    del sys.argv[1:]
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _reap(pid: int) -> int:
+    # While nobody has asked for its status, its number belongs to no other group.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,329 @@
+"""Workers that are forked from a process that has their imports already."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import is_running, wait_until_gone
+from toy_command import TOY_PLUGIN
+from warm_trials import Trials, finish, wait_for_event
+
+from detcore.launch import LocalLauncher, read_imports
+from detcore.launch._warm_parent import WarmParent
+
+MODEL = """
+import json, os, random, signal, sys, time
+import numpy as np
+from detcore_toy import ToyTrial
+
+at_import = [random.random(), float(np.random.random())]
+
+
+def facts():
+    main = sys.modules["__main__"]
+    with open(os.devnull) as probe:
+        umask = os.umask(0)
+        os.umask(umask)
+    pipes = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.exists(f"/proc/self/fd/{fd}")]
+    return {
+        "argv": sys.argv,
+        "main": [main.__file__, main.__spec__.name],
+        "path": sys.path,
+        "cwd": os.getcwd(),
+        "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()],
+        "umask": umask,
+        "signals": [str(signal.getsignal(n)) for n in signal.valid_signals()
+                    if n not in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
+        "variables": {name: value for name, value in os.environ.items()
+                      if not name.endswith(("_FD", "_KEY", "_INFO"))},
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "streams": [sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout.encoding],
+        "at_import": at_import,
+        "files": sorted(pipes),
+        "flags": str(sys.flags),
+        "own": os.getpid(),
+        "parent": os.getppid(),
+        "modules": sorted(sys.modules),
+    }
+
+
+class Trial(ToyTrial):
+    def __init__(self, context):
+        self.hparams = context.get_hparams()
+
+    def build_data(self):
+        with open(self.hparams["facts"], "w") as file:
+            json.dump(facts(), file)
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        does = self.hparams.get("does", "")
+        if step == 1 and does.startswith("kill"):
+            os.kill(os.getpid(), int(does.split()[1]))
+        if step == 1 and does.startswith("exit"):
+            os._exit(int(does.split()[1]))
+        if step == 1 and does == "wait":
+            print("waiting", flush=True)
+            time.sleep(600)
+"""
+CONFIG: dict[str, Any] = {
+    "name": "warm",
+    "entrypoint": "model_def:Trial",
+    "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 4}},
+    "scheduling_unit": 2,
+}
+HPARAMS = {"global_batch_size": 8, "learning_rate": 0.05}
+
+
+class Runs:
+    """Trials of the class above, cold and warm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        model_dir = folder / "model"
+        model_dir.mkdir()
+        (model_dir / "model_def.py").write_text(MODEL)
+        self.trials = Trials(folder / "home", model_dir, CONFIG)
+        self.notices: list[str] = []
+        self.parent = 0
+        self.warm = LocalLauncher(preload=[], notice=self.notices.append)
+
+    def close(self) -> None:
+        self.warm.close()
+        self.trials.close()
+
+    def start(self, launcher: LocalLauncher, does: str = "", **named: Any) -> Any:
+        facts = self.folder / "facts.json"
+        facts.unlink(missing_ok=True)
+        self.trials.output.clear()
+        hparams: dict[str, Any] = {**HPARAMS, "facts": str(facts), "does": does}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # another one in each test
+            return self.trials.start(launcher, **named, **hparams)
+
+    def run(self, launcher: LocalLauncher, does: str = "", **named: Any) -> tuple[int, Any]:
+        """Run a trial to its end; return its exit code and what it found, if anything."""
+        code = finish(self.start(launcher, does, **named))
+        facts = self.folder / "facts.json"
+        return code, json.loads(facts.read_text()) if facts.exists() else None
+
+    def warm_up(self) -> Any:
+        """Run trials until one is warm; return what it found."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            code, facts = self.run(self.warm)
+            assert code == 0, self.trials.output
+            if facts["parent"] != os.getpid():
+                self.parent = int(facts["parent"])
+                return facts
+        raise TimeoutError("no worker was forked")
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.fixture(autouse=True)
+def toy_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TOY_PLUGIN))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    runs = Runs(tmp_path_factory.mktemp("runs"))
+    yield runs
+    runs.close()
+
+
+def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> None:
+    code, cold = runs.run(LocalLauncher())
+    assert code == 0
+    warm = runs.warm_up()
+    assert sorted(runs.trials.output) == [("stderr", "to stderr"), ("stdout", "to stdout")]
+    _, again = runs.run(runs.warm)
+    assert warm["parent"] == again["parent"] == runs.parent
+
+    changing = {"at_import", "files", "own", "parent", "modules"}
+    assert {name: warm[name] for name in cold if name not in changing} == {
+        name: cold[name] for name in cold if name not in changing
+    }
+    # Not the generators of their parent.
+    for seeds in zip(cold["at_import"], warm["at_import"], again["at_import"], strict=True):
+        assert len(set(seeds)) == 3
+    # Nothing of the parent's, nor of another worker's.
+    cold_files, warm_files = ([_kind(name) for name in each["files"]] for each in (cold, warm))
+    assert cold_files == warm_files
+    # What every worker imports is there already: keep WORKER_MODULES up to date.
+    late = set(cold["modules"]) - set(warm["modules"])
+    assert not {name for name in late if name.startswith("detcore")}
+
+
+def _kind(file: str) -> str:
+    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//spool"."""
+    return re.sub(r":\[\d+\]|(?<=/trials/)\d+", "", file)
+
+
+def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
+    runs.warm_up()
+    parent = runs.parent
+    for does, expected in (("exit 3", 3), ("kill 9", -9), ("kill 11", -11), ("exit 0", 0)):
+        code, facts = runs.run(runs.warm, does)
+        assert (code, facts["parent"]) == (expected, parent), does
+
+    waits = runs.start(runs.warm, "wait")
+    others = runs.start(runs.warm)
+    assert finish(others) == 0, "a worker holds nothing that belongs to another"
+    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    waits.kill()
+    assert finish(waits) == -signal.SIGKILL
+
+    waits = runs.start(runs.warm, "wait")
+    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    waits.signal(signal.SIGTERM)  # noted by the worker
+    os.kill(waits.pid, signal.SIGKILL)
+    assert finish(waits) == -signal.SIGKILL
+    # No zombies stay.
+    assert _children(parent) == []
+    assert runs.notices == []
+
+
+def test_a_lost_parent_takes_its_workers_along_and_trials_start_cold(tmp_path: Path) -> None:
+    with contextlib.closing(Runs(tmp_path)) as runs:
+        _lose_the_parent(runs)
+
+
+def _lose_the_parent(runs: Runs) -> None:
+    runs.warm_up()
+    parent = runs.parent
+    waits = runs.start(runs.warm, "wait")
+    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    os.kill(parent, signal.SIGKILL)
+    assert finish(waits) == -signal.SIGKILL
+    assert not is_running(waits.pid)
+    code, facts = runs.run(runs.warm)
+    assert (code, facts["parent"]) == (0, os.getpid())
+    assert len(runs.notices) == 1
+    assert f"process {parent} that starts trials quickly was killed by SIGKILL" in runs.notices[0]
+
+
+def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
+    program = tmp_path / "runner.py"
+    program.write_text(
+        "import sys, time\n"
+        f"sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}\n"
+        "from pathlib import Path\n"
+        "from test_warm import Runs, wait_for_event\n"
+        "folder = Path(sys.argv[1])\n"
+        "folder.mkdir()\n"
+        "runs = Runs(folder)\n"
+        "runs.warm_up()\n"
+        "group = runs.start(runs.warm, 'wait')\n"
+        "wait_for_event(lambda: ('stdout', 'waiting') in runs.trials.output)\n"
+        "print(runs.parent, group.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    runner = subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path / "other")], stdout=subprocess.PIPE, text=True
+    )
+    assert runner.stdout is not None
+    pids = [int(word) for word in runner.stdout.readline().split()]
+    assert all(map(is_running, pids)), pids
+    runner.kill()
+    runner.communicate()
+    assert wait_until_gone(pids, 30) == []
+
+
+def test_a_process_with_threads_is_not_forked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "starts_threads.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    caplog.set_level(logging.DEBUG, "detcore.launch")
+    parent = WarmParent(["starts_threads"])
+    wait_for_event(
+        lambda: (
+            parent.start(dict(os.environ), cwd=tmp_path, keep_open=()) is not None
+            or "unfit" in caplog.text
+        )
+    )
+    parent.close()
+    assert "trials start cold: the process to fork is unfit: it has 2 threads" in caplog.text
+    assert parent.lost is None
+
+
+def test_other_variables_mean_another_start(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.warm_up()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    _, facts = runs.run(runs.warm)
+    assert facts["parent"] == runs.parent
+    assert facts["variables"]["CUDA_VISIBLE_DEVICES"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    _, facts = runs.run(runs.warm)
+    assert facts["parent"] == os.getpid()
+
+
+# -- what the user's code imports ------------------------------------------------------------------
+
+
+def test_imports_are_followed_through_the_users_files(tmp_path: Path) -> None:
+    files = {
+        "model_def.py": "import os\nfrom parts.layers import A\nfrom detcore_toy import ToyTrial",
+        "parts/__init__.py": "",
+        "parts/layers.py": "from . import low\nfrom .data import load\nimport tensorflow.keras",
+        "parts/low.py": "import first",
+        "parts/data.py": "import numpy as np",
+        "unrelated.py": "import torch",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = read_imports("model_def", tmp_path)
+    assert found is not None
+    assert found.packages >= {"os", "detcore_toy", "tensorflow", "first", "numpy"}
+    assert "torch" not in found.packages
+    assert not found.may_set_variables
+    assert read_imports("not_there", tmp_path) is None
+    (tmp_path / "parts" / "low.py").write_text("def")
+    assert read_imports("model_def", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import os\nos.environ['A'] = '1'", True),
+        ("import os\ndel os.environ['A']", True),
+        ("from os import environ\nenviron.setdefault('A', '1')", True),
+        ("import os\nos.environ.update(A='1')", True),
+        ("import os\nos.environ |= {}", True),
+        ("import os\nchange(os.environ)", True),
+        ("import os as o\no.putenv('A', '1')", True),
+        ("import dotenv", True),
+        ("import os\na = os.environ['A'] + os.environ.get('B', '') + os.getenv('C', '')", False),
+        ("import os\nif 'A' in os.environ:\n    x = {**os.environ.items()}", False),
+    ],
+)
+def test_code_that_may_set_variables_is_found(tmp_path: Path, source: str, expected: bool) -> None:
+    (tmp_path / "model_def.py").write_text(source)
+    found = read_imports("model_def", tmp_path)
+    assert found is not None
+    assert found.may_set_variables is expected
