@@ -27,6 +27,7 @@ def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
 
     with sqlite3.connect(detcore.home / "detcore.db") as connection:
         connection.execute("UPDATE experiments SET state = 'PAUSED'")
+        connection.execute("DELETE FROM search_events")
         connection.execute(
             "UPDATE experiments SET config = replace(config, '\"batches\":20', '\"batches\":40')"
         )

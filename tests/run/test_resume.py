@@ -55,8 +55,9 @@ def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detco
     # One batch takes ten seconds, so the first interrupt alone would take that long.
     patient = {**SLOW, "pause_s": 10.0}
     process = detcore.start("run", detcore.config(hyperparameters=patient), MODEL_DIR)
-    worker_pid(detcore)
-    time.sleep(2.0)
+    pid = worker_pid(detcore)
+    detcore.wait_for(lambda: catches(pid, signal.SIGTERM))
+    time.sleep(2.0)  # into the batch
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     began = time.monotonic()

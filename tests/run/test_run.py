@@ -143,17 +143,6 @@ def test_a_script_is_a_trial_too(detcore: Detcore) -> None:
     assert finished.summary["trials"][0]["best_validation"] == 0.25
 
 
-def test_settings_that_this_release_does_not_honour_are_named(detcore: Detcore) -> None:
-    storage = {"type": "directory", "container_path": str(detcore.tmp_path / "kept")}
-    (detcore.tmp_path / "kept").mkdir()
-    path = detcore.config(max_restarts=3, checkpoint_storage={**storage, "save_trial_latest": 2})
-    finished = detcore("run", path, MODEL_DIR, "--test")
-    assert finished.code == 0, finished.stderr
-    assert "max_restarts is accepted, but this release restarts nothing" in finished.stdout
-    assert "save_trial_latest is accepted, but this release applies it when you" in finished.stdout
-    assert "save_trial_best" not in finished.stdout
-
-
 def test_a_storage_that_is_not_there_is_found_before_anything_is_recorded(
     detcore: Detcore,
 ) -> None:
@@ -162,3 +151,15 @@ def test_a_storage_that_is_not_there_is_found_before_anything_is_recorded(
     assert finished.code == 2
     assert "absent is not there" in finished.stderr
     assert "There are no experiments" in detcore("experiment", "list").stderr
+
+
+def test_checkpoints_that_are_not_kept_are_deleted_at_the_end(detcore: Detcore) -> None:
+    path = detcore.config(checkpoint_storage=None)
+    finished = detcore("run", path, MODEL_DIR)
+    assert finished.code == 0, finished.stderr
+    # The best one is the latest.
+    assert "checkpoints deleted, 1 kept" in finished.stdout
+    (kept,) = detcore.committed()
+    assert f"latest checkpoint {kept.parent.name}" in finished.stdout
+    states = json.loads(detcore("checkpoint", "list", "--json").stdout)
+    assert str(states).count("'COMPLETED'") == 1

@@ -26,7 +26,12 @@ class Bucket:
         self.detcore = detcore
         self.root = detcore.tmp_path / "bucket"
         self.orders = detcore.tmp_path / "orders.json"
-        self.setting = {"type": "slow", "root": str(self.root), "orders": str(self.orders)}
+        self.setting = {
+            "type": "slow",
+            "root": str(self.root),
+            "orders": str(self.orders),
+            "save_trial_latest": 1000,
+        }
 
     def order(self, **orders: object) -> None:
         beside = self.orders.with_suffix(".new")

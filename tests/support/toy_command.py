@@ -69,8 +69,18 @@ class Detcore:
         return Finished(process.returncode, stdout, stderr)
 
     def config(self, **changes: Any) -> Path:
-        """Write an experiment file; keys with dots change nested settings."""
+        """Write an experiment file; keys with dots change nested settings.
+
+        Nothing is started again, and no checkpoint is deleted, unless the changes say so.
+        """
+        checkpoints = self.home / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
         plain: dict[str, Any] = {
+            "checkpoint_storage": {
+                "type": "directory",
+                "container_path": str(checkpoints),
+                "save_trial_latest": 1000,
+            },
             "name": "toy",
             "entrypoint": "model_def:Line",
             "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
@@ -78,6 +88,7 @@ class Detcore:
             "scheduling_unit": 5,
             "min_validation_period": {"batches": 10},
             "min_checkpoint_period": {"batches": 10},
+            "max_restarts": 0,
             "reproducibility": {"experiment_seed": 7},
         }
         for key, value in changes.items():

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _EXIT_INTERRUPTED = 130
-_KEPT = "this release applies it when you say so: detcore checkpoint prune EXPERIMENT_ID"
-_NOT_YET = {
-    "max_restarts": "this release restarts nothing by itself: detcore run --resume ID",
-    "checkpoint_storage.save_experiment_best": _KEPT,
-    "checkpoint_storage.save_trial_best": _KEPT,
-    "checkpoint_storage.save_trial_latest": _KEPT,
-}
-
 _EXAMPLES = """
 \b
 Examples:
@@ -32,12 +24,13 @@ Examples:
   detcore run const.yaml model/ --test        one batch, one validation, one checkpoint
   detcore run const.yaml --set searcher.max_length.epochs=2
   detcore run const.yaml --slots 2            in two worker processes
+  detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
   detcore run --resume 3                      go on with experiment 3
 
 \b
 Exit codes:
   0    the experiment is complete
-  1    it failed
+  1    it failed, or was canceled
   2    the command or the experiment file is wrong
   75   interrupted after a checkpoint; resume it with --resume
   130  interrupted twice: ended without a checkpoint
@@ -68,6 +61,13 @@ Exit codes:
     metavar="N",
     help="Train in N worker processes (resources.slots_per_trial).",
 )
+@click.option(
+    "--max-slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Slots for all trials of a search together (resources.max_slots).  [default: the "
+    "accelerators of this machine, else one trial at a time]",
+)
 @click.pass_obj
 def run(
     obj: CliContext,
@@ -78,6 +78,7 @@ def run(
     as_json: bool,
     settings: tuple[str, ...],
     slots: int | None,
+    max_slots: int | None,
 ) -> None:
     """Train an experiment in this terminal, or go on with one.
 
@@ -92,14 +93,19 @@ def run(
 
     display = _make_display(as_json)
     run_settings = RunSettings(
-        environment=obj.environment, plugins=obj.plugin_manager(), listener=display
+        environment=obj.environment,
+        plugins=obj.plugin_manager(),
+        listener=display,
+        max_slots=max_slots,
     )
     try:
         if config is not None:
             if slots is not None:
                 settings = (*settings, f"resources.slots_per_trial={slots}")
+            if max_slots is not None:
+                settings = (*settings, f"resources.max_slots={max_slots}")
             loaded = _load(config, settings, obj)
-            for notice in [*loaded.notices, *_not_yet(loaded)]:
+            for notice in loaded.notices:
                 display.notice(notice)
             folder = (model_dir or config.parent).absolute()
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
@@ -123,16 +129,6 @@ def _load(config: Path, settings: tuple[str, ...], obj: CliContext) -> LoadedCon
         searchers=list(plugins.searchers()),
         storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
     )
-
-
-def _not_yet(loaded: LoadedConfig) -> list[str]:
-    """Say what the file asks for and this release does not do."""
-    asked = [path for path in _NOT_YET if path in loaded.origins]
-    return [
-        f"{path} is accepted, but {_NOT_YET[path]}"
-        for path in asked
-        if loaded.origins[path].source != "default"
-    ]
 
 
 def _make_display(as_json: bool) -> Any:

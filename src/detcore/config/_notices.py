@@ -21,7 +21,6 @@ _CLUSTER: tuple[str, ...] = (
     "environment.pod_spec",
     "environment.add_capabilities",
     "environment.drop_capabilities",
-    "resources.max_slots",
     "resources.weight",
     "resources.priority",
     "resources.resource_pool",

@@ -31,7 +31,8 @@ def is_secret_key(name: str) -> bool:
     if _PARTS.search(name):
         return True
     lower = name.lower().replace("-", "_")
-    return any(distance(lower, secret) <= 2 for secret in _NAMES)
+    near = (secret for secret in _NAMES if abs(len(lower) - len(secret)) <= 2)
+    return any(distance(lower, secret) <= 2 for secret in near)
 
 
 def mask_text(text: str) -> str:

@@ -134,9 +134,7 @@ class Resources(Section):
         ge=0,
         description="Worker processes (and devices) per trial; 0 = one, on the CPU.",
     )
-    max_slots: int | None = Field(
-        default=None, ge=0, description="Slots for all trials together; for clusters only."
-    )
+    max_slots: int | None = Field(default=None, ge=0, description="Slots for all trials together.")
     weight: float = Field(default=1.0, gt=0, description="Share of the cluster; for clusters only.")
     priority: int | None = Field(
         default=None, ge=1, le=99, description="1 = first; for clusters only."

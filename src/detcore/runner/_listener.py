@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from detcore.launch import WorkerEvent
-from detcore.types import TrialInfo
+from detcore.types import TrialInfo, TrialState
 
-__all__ = ["RunListener"]
+__all__ = ["RunListener", "TrialStatus"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStatus:
+    """How a trial of a search stands.
+
+    Attributes:
+        index: Its number in the search, from 0.
+        state: PAUSED also while it waits for its turn, or for a promotion.
+        is_waiting: Whether it trained as far as it was told to, and may be promoted.
+        length: How far it is to be trained, in the unit of ``searcher.max_length``.
+        rung: How often it has reported its metric.
+        metric: The best value of the searcher's metric that it has reported, or None.
+        error: What went wrong, or None.
+    """
+
+    trial_id: int
+    index: int
+    state: TrialState
+    hparams: Mapping[str, Any]
+    length: int
+    rung: int = 0
+    metric: float | None = None
+    is_waiting: bool = False
+    error: str | None = None
 
 
 class RunListener(Protocol):
     """Told of a run's progress. Calls come from the runner's thread, except `output`."""
+
+    def search_started(self, config: Mapping[str, Any]) -> None:
+        """The run begins; called once, with the experiment's configuration."""
+
+    def trial_changed(self, status: TrialStatus) -> None:
+        """A trial was created, or stands otherwise; at the beginning also for all there are."""
+
+    def search_progress(self, progress: float) -> None:
+        """How much of the search is done, 0 to 1."""
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """A worker process was started for a trial."""
@@ -19,11 +55,11 @@ class RunListener(Protocol):
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """The worker told something: metrics, a checkpoint, progress."""
 
-    def output(self, stream: str, line: str) -> None:
-        """The worker printed a line on ``"stdout"`` or ``"stderr"``; called from a thread."""
+    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
+        """A worker printed a line on ``"stdout"`` or ``"stderr"``; called from threads."""
 
     def notice(self, text: str) -> None:
         """The runner has something to say to the person."""
 
     def tick(self) -> None:
-        """About ten times a second while a worker runs."""
+        """About ten times a second while workers run."""

@@ -1,0 +1,115 @@
+"""``detcore experiment pause|resume|cancel|kill``: what becomes of an experiment that runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.database import Database
+    from detcore.types import Control
+
+__all__ = ["cancel", "kill", "pause", "resume"]
+
+_POLL_S = 0.2
+_DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
+
+_id = click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+_no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command()
+@_id
+@_no_wait
+@_json
+@click.pass_obj
+def pause(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+    """Let all trials checkpoint and end; go on later with resume."""
+    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json)
+
+
+@click.command()
+@_id
+@_no_wait
+@_json
+@click.pass_obj
+def cancel(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+    """Let all trials checkpoint and end, for good."""
+    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json)
+
+
+@click.command()
+@_id
+@_no_wait
+@_json
+@click.pass_obj
+def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+    """End all trials at once, without a checkpoint."""
+    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json)
+
+
+@click.command()
+@_id
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
+@click.option("--max-slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
+@_json
+@click.pass_context
+def resume(
+    ctx: click.Context,
+    experiment_id: int,
+    slots: int | None,
+    max_slots: int | None,
+    as_json: bool,
+) -> None:
+    """Go on with an experiment, in this terminal: detcore run --resume."""
+    from detcore.cli._run import run
+
+    ctx.invoke(
+        run, resume=experiment_id, slots=slots, max_slots=max_slots, as_json=as_json, settings=()
+    )
+
+
+def _control(
+    obj: CliContext, experiment_id: int, what: str, *, no_wait: bool, as_json: bool
+) -> None:
+    from detcore.database import Database
+    from detcore.runner import control_experiment
+    from detcore.types import Control
+
+    control = Control(what)
+    with Database.open(obj.environment.database_url) as database:
+        was_asked = control_experiment(
+            experiment_id, control, database=database, environment=obj.environment
+        )
+        if was_asked and not no_wait:
+            if not as_json:
+                click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
+            _wait(database, obj, experiment_id, control)
+        state = database.get_experiment(experiment_id).state.value
+    if as_json:
+        answer: dict[str, Any] = {"experiment_id": experiment_id, "state": state}
+        click.echo(json.dumps(answer))
+    elif was_asked and no_wait:
+        click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
+    else:
+        click.echo(f"experiment {experiment_id}: {state.lower()}")
+        if state == "PAUSED":
+            click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
+
+
+def _wait(database: Database, obj: CliContext, experiment_id: int, control: Control) -> None:
+    """Wait until the runner has ended the trials, or is gone itself."""
+    from detcore.runner import settle_experiment
+
+    while database.get_experiment(experiment_id).state.value == "RUNNING":
+        if database.experiment_is_alive(experiment_id) is False:
+            settle_experiment(
+                experiment_id, control=control, database=database, environment=obj.environment
+            )
+            return
+        time.sleep(_POLL_S)

@@ -1,0 +1,180 @@
+"""What a display knows of the trials of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.cli._output import format_bytes, format_number
+
+if TYPE_CHECKING:
+    from detcore.launch import WorkerEvent
+    from detcore.runner import TrialStatus
+    from detcore.types import TrialInfo
+
+__all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"]
+
+_RATE_WINDOW_S = 15.0
+
+
+@dataclasses.dataclass
+class TrialProgress:
+    """What is known of a trial so far.
+
+    Attributes:
+        length: How far its workers train, in batches; 0 = not known.
+        steps: Batches completed.
+        phase: What its workers do.
+        best: The best value of the searcher's metric that was reported.
+    """
+
+    trial_id: int
+    status: TrialStatus | None = None
+    info: TrialInfo | None = None
+    length: int = 0
+    steps: int = 0
+    training: str = ""
+    validation: str = ""
+    checkpoint: str = ""
+    phase: str = "starting"
+    best: float | None = None
+    history: deque[tuple[float, int]] = dataclasses.field(default_factory=deque)
+
+    def started(self, info: TrialInfo) -> None:
+        """Take note of new workers."""
+        self.info, self.phase = info, "starting"
+        self.steps = info.steps_completed
+        self.history.clear()
+
+    def update(self, event: WorkerEvent) -> None:
+        """Take note of what they tell."""
+        fields = event.fields
+        if event.type == "started":
+            self.length, self.phase = int(fields["length"]), "training"
+        # A checkpoint may be told of when training is far beyond it.
+        if "steps_completed" in fields and event.type != "checkpoint":
+            self._moved(int(fields["steps_completed"]))
+        if event.type == "training":
+            self.training = format_metrics(fields["metrics"])
+        elif event.type == "validation":
+            self.validation = f"{format_metrics(fields['metrics'])}  (batch {self.steps})"
+        elif event.type == "checkpoint":
+            self.checkpoint = format_checkpoint(fields)
+        elif event.type == "finished":
+            self.phase = str(fields["state"]).lower()
+
+    def _moved(self, steps: int) -> None:
+        now = time.monotonic()
+        self.steps = max(self.steps, steps)
+        self.history.append((now, steps))
+        while len(self.history) > 2 and now - self.history[0][0] > _RATE_WINDOW_S:
+            self.history.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """Batches per second lately, or None while it cannot be told."""
+        if len(self.history) < 2:
+            return None
+        (first_at, first), (last_at, last) = self.history[0], self.history[-1]
+        if last_at <= first_at or last <= first:
+            return None
+        return (last - first) / (last_at - first_at)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the workers still train, as far as that can be told."""
+        rate = self.rate
+        return (self.length - self.steps) / rate if rate and self.length else None
+
+
+class RunProgress:
+    """What is known of a run so far.
+
+    Attributes:
+        trials: By their records.
+        is_search: Whether there may be several trials.
+        searcher: Name of the search method.
+        metric: Name of its metric.
+        done: How much of the search is done, 0 to 1.
+    """
+
+    def __init__(self) -> None:
+        self.trials: dict[int, TrialProgress] = {}
+        self.is_search = False
+        self.searcher = ""
+        self.metric = ""
+        self.smaller_is_better = True
+        self.done = 0.0
+        self.varied: list[tuple[Any, ...]] = []
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def search_started(self, config: Mapping[str, Any]) -> None:
+        """Take note of the experiment's configuration."""
+        from detcore.config import ranges
+
+        searcher = config["searcher"]
+        self.searcher, self.metric = searcher["name"], searcher["metric"]
+        self.smaller_is_better = searcher.get("smaller_is_better", True)
+        self.is_search = self.searcher != "single"
+        self.varied = [place for place, _ in ranges(config.get("hyperparameters") or {})]
+        last = [place[-1] for place in self.varied]
+        # Of nested groups the last name is enough, where it is the only one.
+        self._names = {
+            place: str(place[-1]) if last.count(place[-1]) == 1 else ".".join(map(str, place))
+            for place in self.varied
+        }
+
+    def trial(self, trial_id: int) -> TrialProgress:
+        """Return what is known of a trial."""
+        return self.trials.setdefault(trial_id, TrialProgress(trial_id))
+
+    def update(self, info: TrialInfo, event: WorkerEvent) -> TrialProgress:
+        """Take note of what the workers of a trial tell."""
+        trial = self.trial(info.trial_id)
+        trial.update(event)
+        if event.type == "validation":
+            self._note_best(trial, event.fields["metrics"].get(self.metric))
+        return trial
+
+    def changed(self, status: TrialStatus) -> TrialProgress:
+        """Take note of how a trial stands."""
+        trial = self.trial(status.trial_id)
+        trial.status = status
+        self._note_best(trial, status.metric)
+        return trial
+
+    def hparams(self, trial: TrialProgress) -> str:
+        """Return those hyperparameters of a trial that differ between trials."""
+        found = trial.status.hparams if trial.status else {}
+        parts = []
+        for place in self.varied:
+            value: Any = found
+            for name in place:
+                value = value.get(name, "-") if isinstance(value, Mapping) else "-"
+            text = format_number(value) if isinstance(value, float) else str(value)
+            parts.append(f"{self._names[place]} {text}")
+        return "  ".join(parts)
+
+    def _note_best(self, trial: TrialProgress, value: Any) -> None:
+        if not isinstance(value, int | float) or value != value:
+            return
+        pick = min if self.smaller_is_better else max
+        trial.best = float(value) if trial.best is None else pick(trial.best, float(value))
+
+
+def format_checkpoint(fields: Mapping[str, Any]) -> str:
+    """Return which checkpoint was saved, and what that took."""
+    parts = [format_bytes(fields["size_bytes"])]
+    if fields.get("stalled_s") is not None:
+        parts.append(f"training stood still {fields['stalled_s']:.2f} s")
+    if fields.get("total_s") is not None:
+        parts.append(f"saved in {fields['total_s']:.2f} s")
+    return f"{fields['uuid']} at batch {fields['steps_completed']}: {', '.join(parts)}"
+
+
+def format_metrics(metrics: Mapping[str, Any]) -> str:
+    """Return metrics as ``name value`` pairs."""
+    return "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())

@@ -1,0 +1,72 @@
+"""What tells a runner to stop: signals of its own, and requests of other processes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from detcore.types import Control
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+
+__all__ = ["Interrupts", "Requests"]
+
+_LOOK_EVERY_S = 0.4
+
+
+class Interrupts:
+    """SIGINT, SIGTERM and SIGUSR1 are noted; the runner's loop passes them on.
+
+    A second SIGINT ends the workers without waiting for their checkpoints. Outside of the main
+    thread there are no signals.
+
+    Attributes:
+        is_urgent: Whether there was a second SIGINT.
+    """
+
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self.is_urgent = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._NUMBERS:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.is_urgent = self.is_urgent or (number == signal.SIGINT and bool(self._received))
+        if number not in self._received:
+            self._received.append(number)
+
+    @property
+    def received(self) -> tuple[int, ...]:
+        """The signals that came, each kind once, in the order in which they came."""
+        return tuple(self._received)
+
+
+class Requests:
+    """Looks now and then what other processes ask the runner of an experiment to do."""
+
+    def __init__(self, database: Database, experiment_id: int) -> None:
+        self._database = database
+        self._experiment_id = experiment_id
+        self._look_at = 0.0
+
+    def look(self) -> Control | None:
+        """Return what is asked, or None if nothing is, or it is too soon to look again."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return None
+        self._look_at = now + _LOOK_EVERY_S
+        return self._database.requested_control(self._experiment_id)

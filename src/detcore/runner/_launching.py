@@ -1,0 +1,79 @@
+"""Which launcher starts the trials of an experiment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.launch import Launcher, LocalLauncher, read_imports
+from detcore.launch.worker import is_trial_class
+
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
+    from detcore.runner._listener import RunListener
+    from detcore.types import Framework
+
+__all__ = ["choose_launcher"]
+
+_logger = logging.getLogger("detcore.runner")
+
+
+def choose_launcher(
+    plain: Mapping[str, Any],
+    *,
+    model_dir: Path,
+    plugins: PluginManager,
+    listener: RunListener,
+) -> Launcher:
+    """Return the launcher for the trials of an experiment.
+
+    The trials of a search are forked from a process that has imported their framework, where that
+    makes no difference to them.
+
+    Args:
+        plain: The experiment's configuration.
+        model_dir: Folder of the user's code.
+        plugins: Who brings frameworks.
+        listener: Is told when something is not as it should be.
+    """
+    preload, why_not = None, "one trial only"
+    if plain["searcher"]["name"] != "single":
+        preload, why_not = _find_preload(plain["entrypoint"], model_dir, plugins)
+    if preload is None:
+        _logger.debug("every trial imports its framework by itself: %s", why_not)
+    return LocalLauncher(preload=preload, notice=listener.notice)
+
+
+def _find_preload(
+    entrypoint: object, model_dir: Path, plugins: PluginManager
+) -> tuple[list[str] | None, str]:
+    """Return what the trials import of their framework, or None and why that is not to be done."""
+    if not is_trial_class(entrypoint):
+        return None, "they run a command"
+    module = str(entrypoint).partition(":")[0]
+    found = read_imports(module, model_dir)
+    if found is None:
+        return None, f"what {module} imports cannot be told from its source"
+    if found.may_set_variables:
+        # A framework would read them before they are set.
+        return None, f"{module}, or what it imports, may set environment variables"
+    frameworks = [
+        framework
+        for framework in plugins.frameworks().values()
+        if framework.trial_class.partition(":")[0].partition(".")[0] in found.packages
+    ]
+    return [name for each in frameworks for name in _modules(each)], ""
+
+
+def _modules(framework: Framework) -> Iterator[str]:
+    yield from framework.requires
+    for name in (
+        framework.trial_class,
+        framework.context_class,
+        framework.controller,
+        framework.prepare_worker,
+    ):
+        if name is not None:
+            yield name

@@ -1,0 +1,145 @@
+"""One trial whose workers run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.database import TrialLog
+from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
+from detcore.launch.worker import EXIT_COME_BACK, EXIT_INVALID_HP
+
+if TYPE_CHECKING:
+    from detcore.runner._listener import RunListener
+    from detcore.runner._slots import Place
+    from detcore.types import TrialInfo
+
+__all__ = ["RunningTrial", "TrialOutput"]
+
+
+class TrialOutput:
+    """What the workers of a trial print goes to the trial's log, and to who listens."""
+
+    def __init__(self, info: TrialInfo, listener: RunListener) -> None:
+        self._info = info
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
+
+    def __call__(self, rank: int, stream: str, line: str) -> None:
+        """Take a line; called from threads, and after the end by what left its worker."""
+        self._append(stream, line, rank)
+        self._listener.output(self._info, stream, line, rank=rank)
+
+    def say(self, text: str) -> None:
+        """Say something of the trial, in its log and to who listens."""
+        self._append("detcore", text, 0)
+        self._listener.notice(text)
+
+    def _append(self, stream: str, text: str, rank: int) -> None:
+        # A full disk must not end the trial: the line is still shown.
+        with self._lock, contextlib.suppress(OSError):
+            if self._log is not None:
+                self._log.append(stream, text, rank=rank)
+
+    def close(self) -> None:
+        """Close the log."""
+        with self._lock:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+
+
+class RunningTrial:
+    """A trial's workers, and what they told that matters at their end.
+
+    Attributes:
+        index: The trial's number in its search.
+        was_told_end: Whether the workers were told that there is no more to train for now.
+        damaged: Checkpoint that could not be restored, and the error, or None.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        info: TrialInfo,
+        workers: WorkerGroup,
+        output: TrialOutput,
+        place: Place,
+    ) -> None:
+        self.index = index
+        self.info = info
+        self.workers = workers
+        self.output = output
+        self.place = place
+        self.was_told_end = False
+        self.damaged: tuple[str, str] | None = None
+        self._told_error: str | None = None
+        self._told_state: str | None = None
+        self._was_killed = False
+        self._signals: list[int] = []
+        self._code = 0
+
+    def note(self, event: WorkerEvent) -> None:
+        """Remember what an event says of the end."""
+        if event.type == "finished":
+            self._told_error = event.fields.get("error") or self._told_error
+            self._told_state = event.fields.get("state")
+        elif event.type == "damaged":
+            self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
+
+    def signal(self, number: int) -> None:
+        """Ask the workers to checkpoint and end; each kind of signal is sent once."""
+        if number not in self._signals:
+            self._signals.append(number)
+            self.workers.signal(number)
+
+    def kill(self) -> None:
+        """End the workers at once."""
+        self._was_killed = True
+        self.workers.kill()
+
+    def close(self) -> None:
+        """Wait for the end, and release what belongs to the workers; the log stays open."""
+        self._code = self.workers.close()
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the workers ended with code 0, having said nothing else."""
+        return self._code == 0 and self._told_state not in ("PAUSED", "INVALID_HP")
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the workers ended because they were to make way, with or without a checkpoint."""
+        if self._code == EXIT_COME_BACK or (self._code == 0 and self._told_state == "PAUSED"):
+            return True
+        # A program that does not know detcore, or that has not begun to listen.
+        return self.was_cut_short or (
+            self._code in {code for number in self._signals for code in (-number, 128 + number)}
+        )
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether the runner killed the workers."""
+        return self._was_killed and self._code != 0
+
+    @property
+    def is_invalid_hp(self) -> bool:
+        """Whether the trial rejected its hyperparameters."""
+        return self._code == EXIT_INVALID_HP or self._told_state == "INVALID_HP"
+
+    @property
+    def error(self) -> str:
+        """What went wrong, in a line; for workers that failed."""
+        rank = self.workers.first_failed
+        if rank:
+            # Rank 0 may be able to tell only that it lost the other one.
+            own = f"; rank 0: {self._told_error}" if self._told_error else ""
+            return f"rank {rank} {describe_exit(self._code)}{own}"
+        if self._told_error is not None:
+            return self._told_error
+        if self.is_invalid_hp:
+            return "the trial rejected its hyperparameters"
+        return f"the worker {describe_exit(self._code)}"

@@ -1,0 +1,203 @@
+"""The search of an experiment and its log: what is applied to one is in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.database import TrialDraft, TrialTarget
+from detcore.errors import DetcoreError, SearchError
+from detcore.search import (
+    Create,
+    Event,
+    Exited,
+    ExitReason,
+    Operation,
+    Search,
+    SearchMethod,
+    Train,
+    Validated,
+    event_from_json,
+    event_to_json,
+)
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+
+__all__ = ["SearchLog"]
+
+
+class SearchLog:
+    """The search of an experiment; all that happens to it is in the records before it is acted on.
+
+    Args:
+        database: The records.
+        experiment_id: Whose search; the caller holds the experiment's lock.
+        make_method: Makes the search method, new.
+        seed: The experiment's seed.
+        trials_dir: The folder with the folders of the trials.
+
+    Attributes:
+        search: What the method decided so far.
+        trial_ids: Records of the trials, by their index in the search.
+        order: The trials that are to be trained, in the order in which they get their turn. It
+            follows from the log alone. A trial keeps its turn when it is trained on.
+        rungs: How often each trial has reported, by index.
+        exits: Trials that ended by themselves, by index: why, and the error.
+        best: The best metric of each trial that has reported, by index.
+
+    Raises:
+        SearchError: If the log is not one of this search.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        experiment_id: int,
+        make_method: Callable[[], SearchMethod],
+        *,
+        seed: int,
+        trials_dir: Path,
+        smaller_is_better: bool = True,
+    ) -> None:
+        self._database = database
+        self._experiment_id = experiment_id
+        self._make_method = make_method
+        self._seed = seed
+        self._trials_dir = trials_dir
+        self._pick = min if smaller_is_better else max
+        self.order: list[int] = []
+        self.rungs: dict[int, int] = {}
+        self.exits: dict[int, tuple[ExitReason, str | None]] = {}
+        self.best: dict[int, float] = {}
+        self.search = self._new_search()
+        recorded = database.list_trials(experiment_id)
+        # An experiment of an earlier release has its one trial, and no log.
+        self.trial_ids = {
+            place if trial.search_index is None else trial.search_index: trial.id
+            for place, trial in enumerate(recorded)
+        }
+        self._note(None, self.search.first)
+        logged = database.list_search_events(experiment_id)
+        if logged:
+            self._replay(logged[1:])
+        else:
+            self._write(None, self.search.first)
+
+    def _replay(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
+        for document in logged:
+            event = event_from_json(document or {})
+            self._note(event, self._apply(event), error=(document or {}).get("error"))
+
+    def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...]:
+        """Apply an event and log it, with what follows from it; return that.
+
+        Args:
+            event: What happened.
+            error: What went wrong with a trial that ended, in a line.
+
+        Raises:
+            SearchError: If it cannot have happened, or the method fails.
+            DatabaseError: If it cannot be logged.
+        """
+        operations = self._apply(event)
+        self._note(event, operations, error=error)
+        self._write(event, operations, error=error)
+        return operations
+
+    def would_end_in_failure(self, event: Exited) -> bool:
+        """Whether the search would be over with this event, with no trial that trained to its end.
+
+        Such an event is not logged: the trial can be tried again.
+        """
+        trials = self.search.trials
+        others = [index for index in range(len(trials)) if index != event.trial]
+        if not all(trials[index].is_closed for index in others):
+            return False
+        if any(self.is_success(index) for index in others):
+            return False
+        search = Search.replay(self._make_method(), self.search.events, seed=self._seed)
+        try:
+            search.apply(event)
+        except DetcoreError:
+            return False
+        return search.is_finished
+
+    def is_success(self, index: int) -> bool:
+        """Whether a trial was closed by its search, or stopped by its own code."""
+        reason = self.exits.get(index, (None, None))[0]
+        return self.search.trials[index].is_closed and reason in (None, ExitReason.STOPPED)
+
+    def _new_search(self) -> Search:
+        method = self._make_method()
+        try:
+            return Search(method, seed=self._seed)
+        except DetcoreError:
+            raise
+        except Exception as error:
+            raise _failed(method, "start()", error) from error
+
+    def _apply(self, event: Event) -> tuple[Operation, ...]:
+        try:
+            return self.search.apply(event)
+        except DetcoreError:
+            raise
+        except Exception as error:
+            raise _failed(self.search.method, str(event), error) from error
+
+    def _note(
+        self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None
+    ) -> None:
+        """Keep up with what follows from an event."""
+        own = None if event is None else event.trial
+        if own is not None:
+            self.order.remove(own) if own in self.order else None
+        if isinstance(event, Validated):
+            self.rungs[event.trial] = self.rungs.get(event.trial, 0) + 1
+            known = self.best.get(event.trial, event.metric)
+            self.best[event.trial] = self._pick(known, event.metric)
+        elif isinstance(event, Exited):
+            self.exits[event.trial] = (event.reason, error)
+        for operation in operations:
+            if isinstance(operation, Train):
+                self.order.insert(0 if operation.trial == own else len(self.order), operation.trial)
+        self.order = [index for index in self.order if not self.search.trials[index].is_closed]
+
+    def _write(
+        self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None
+    ) -> None:
+        created = [
+            TrialDraft(search_index=each.trial, hparams=each.hparams, seed=each.seed)
+            for each in operations
+            if isinstance(each, Create) and each.trial not in self.trial_ids
+        ]
+        targets = [
+            TrialTarget(
+                search_index=each.trial, length=each.length, rung=self.rungs.get(each.trial, 0)
+            )
+            for each in operations
+            if isinstance(each, Train)
+        ]
+        document: dict[str, Any] | None = None
+        if event is not None:
+            document = event_to_json(event)
+            if error is not None:
+                document["error"] = error
+        self.trial_ids |= self._database.add_search_event(
+            self._experiment_id,
+            number=0 if event is None else len(self.search.events),
+            event=document,
+            created=created,
+            targets=targets,
+            progress=self.search.progress,
+            folder=self._trials_dir,
+        )
+
+
+def _failed(method: object, what: str, error: Exception) -> SearchError:
+    return SearchError(
+        f"the search method {type(method).__name__} failed at {what}: "
+        f"{type(error).__name__}: {error}.\n"
+        "Nothing was recorded of that: when it is mended, go on with detcore run --resume ID."
+    )

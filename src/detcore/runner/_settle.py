@@ -1,0 +1,108 @@
+"""Pausing, canceling and killing experiments from another process than their runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore.database import ingest_spools
+from detcore.errors import RunError
+from detcore.runner._lock import experiment_lock
+from detcore.runner._starting import experiment_folder
+from detcore.types import Control, ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.environment import Environment
+
+__all__ = ["control_experiment", "settle_experiment"]
+
+_OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
+
+
+def control_experiment(
+    experiment_id: int, control: Control, *, database: Database, environment: Environment
+) -> bool:
+    """Ask the runner of an experiment to pause, cancel or kill it; do it where there is none.
+
+    Returns at once: the runner looks for requests about twice a second, and its trials checkpoint
+    first, unless they are killed.
+
+    Args:
+        experiment_id: Which experiment.
+        control: What is wanted.
+        database: The records.
+        environment: Where the experiment's lock is.
+
+    Returns:
+        True if a runner was asked; False if there is none and the records say so now.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        RunError: If the experiment is over, or no runner's: a script by itself.
+    """
+    control = Control(control)
+    record = database.get_experiment(experiment_id)
+    if record.state in _OVER:
+        raise RunError(
+            f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
+            f"{control.value}.\nThose that can be: detcore experiment list"
+        )
+    is_alive = record.state is ExperimentState.RUNNING and database.experiment_is_alive(
+        experiment_id
+    )
+    if is_alive is False:
+        settle_experiment(
+            experiment_id, control=control, database=database, environment=environment
+        )
+        return False
+    if "searcher" not in record.config:
+        number = record.process.pid if record.process else "?"
+        raise RunError(
+            f"experiment {experiment_id} is a script that runs by itself, as process {number}.\n"
+            f"No runner looks after it. Ask it to checkpoint and end: kill -INT {number}"
+        )
+    database.request_control(experiment_id, control)
+    return True
+
+
+def settle_experiment(
+    experiment_id: int,
+    *,
+    database: Database,
+    environment: Environment,
+    control: Control = Control.PAUSE,
+) -> ExperimentState:
+    """Bring the records of an experiment whose runner is gone to what is true.
+
+    Trials and experiments that are recorded as running become PAUSED. One that is over stays as it
+    is.
+
+    Args:
+        experiment_id: Which experiment.
+        database: The records.
+        environment: Where the experiment's lock is.
+        control: CANCEL and KILL make it, and its trials that are not over, CANCELED.
+
+    Returns:
+        The experiment's state now.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        RunError: If its runner, or one of its workers, is still there.
+    """
+    database.get_experiment(experiment_id)
+    with experiment_lock(experiment_folder(environment, experiment_id), experiment_id):
+        ingest_spools(database, environment.home)
+        record = database.get_experiment(experiment_id)
+        if record.state in _OVER:
+            return record.state
+        state = ExperimentState.PAUSED
+        if control is not Control.PAUSE:
+            state = ExperimentState.CANCELED
+        for trial in database.list_trials(experiment_id):
+            if trial.state not in (*_OVER, state):
+                database.set_trial_state(trial.id, state)
+        if record.state is not state:
+            database.set_experiment_state(experiment_id, state)
+        database.request_control(experiment_id, None)
+        return state

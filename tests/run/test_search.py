@@ -1,0 +1,299 @@
+"""Searches through the command line: trials at once, crashes, promotions, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_command import Searches
+from toy_command import Detcore
+
+from detcore.database import read_trial_log
+
+ASHA = {
+    "name": "adaptive_asha",
+    "max_length": {"batches": 16},
+    "max_trials": 5,
+    "max_concurrent_trials": 2,
+    "mode": "aggressive",
+}
+
+
+@pytest.fixture
+def searches(detcore: Detcore) -> Searches:
+    return Searches(detcore)
+
+
+def states(searches: Searches, experiment: int = 1) -> list[str]:
+    return [trial.state.value for trial in searches.trials(experiment)]
+
+
+def of_trials(events: list[Any], kind: str) -> list[tuple[int, int]]:
+    return [(e["trial"], e["length"]) for e in events if e is not None and e["type"] == kind]
+
+
+def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
+    """Killed once, killed always, rejected and so replaced, stopped by its code, trained."""
+    searches.order(
+        t1={"fail_at": 3, "fail_runs": 1},
+        t2={"fail_at": 2},
+        t3={"invalid": True},
+        t4={"stop_at": 2},
+    )
+    summary = searches.run(max_restarts=1, searcher={"max_trials": 4})
+    assert summary["state"] == "COMPLETED"
+    trials = searches.trials()
+    assert states(searches) == ["COMPLETED", "ERROR", "ERROR", "COMPLETED", "COMPLETED"]
+    assert [trial.num_restarts for trial in trials] == [1, 1, 0, 0, 0]
+    assert [start["trial"] for start in searches.starts()] == [1, 1, 2, 2, 3, 4, 5]
+    assert "exit code 137" in str(trials[1].error)
+    assert trials[2].error == "InvalidHP: too wide"
+    begin, *events = searches.events()
+    assert begin is None
+    assert of_trials(events, "validated") == [(0, 4), (4, 4)]
+    exits = [(e["trial"], e["reason"]) for e in events if e["type"] == "exited"]
+    assert exits == [(1, "errored"), (2, "invalid_hp"), (3, "stopped")]
+    assert len({json.dumps(trial["hparams"]) for trial in summary["trials"]}) == 5
+    assert [trial.search_index for trial in trials] == [0, 1, 2, 3, 4]
+    assert [trial.length for trial in trials] == [4] * 5
+    with searches.database() as database:
+        record = database.get_experiment(1)
+        assert (record.progress, record.control) == (1.0, None)
+        log = list(read_trial_log(Path(str(trials[1].trial_dir))))
+    assert any("restart 1 of 1" in line.text for line in log if line.stream == "detcore")
+
+
+def test_slots_are_used_at_once_and_no_more(searches: Searches) -> None:
+    """Each of the first two trials waits for the other."""
+    searches.order(t1={"meet": 2}, t2={"meet": 2})
+    finished = searches.detcore("run", searches.config(), searches.code, "--max-slots", 2)
+    assert finished.code == 0, finished.stdout
+    assert "experiment 1: completed" in finished.stdout
+    (searches.code / "starts.jsonl").unlink()
+    # With one place, the third is not started before the first has ended.
+    searches.order(t5={"hold": True})
+    process = searches.detcore.start("run", searches.config(), searches.code)
+    searches.detcore.wait_for(searches.holding)
+    assert [start["trial"] for start in searches.starts()] == [5]
+    (searches.code / "go").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_one_place_and_one_seed_are_one_search_also_when_it_is_killed(searches: Searches) -> None:
+    """Killed with its workers now and then, it logs what the uninterrupted one does."""
+    searches.run(searcher=ASHA)
+    expected = searches.events(1)
+    # A promoted trial goes on from its checkpoint, and reports each length once.
+    reported = of_trials(expected, "validated")
+    assert len(reported) == len(set(reported))
+    promoted = [start for start in searches.starts() if start["from"]]
+    assert [(p["from"], p["length"]) for p in promoted] == [(4, 16)]
+    assert (promoted[0]["trial"] - 1, 16) in reported
+    (searches.code / "starts.jsonl").unlink()
+    process = searches.detcore.start("run", searches.config(searcher=ASHA), searches.code)
+    kills = 0
+    while True:
+        known = len(searches.events(2)) if kills else 0
+        _wait_for_events(searches, known + 3, process)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+        process = searches.detcore.start("run", "--resume", 2)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stdout + stderr
+    assert kills >= 2
+    assert searches.events(2) == expected
+    assert [t.hparams for t in searches.trials(2)] == [t.hparams for t in searches.trials(1)]
+    assert set(states(searches, 2)) == {"COMPLETED"}
+    # What was reported is not trained again.
+    starts = [(start["trial"], start["from"]) for start in searches.starts()]
+    assert len(starts) <= len(reported) + kills
+
+
+def _wait_for_events(searches: Searches, count: int, process: Any) -> None:
+    """Wait until the second search has logged so many events, or is over."""
+    searches.detcore.wait_for(
+        lambda: _num_events(searches, 2) >= count or process.poll() is not None
+    )
+
+
+def _num_events(searches: Searches, experiment: int) -> int:
+    try:
+        return len(searches.events(experiment))
+    except Exception:  # noqa: BLE001  (not there yet)
+        return 0
+
+
+def test_rejected_hyperparameters_are_left_out_of_a_grid(searches: Searches) -> None:
+    searches.order(t1={"invalid": True})
+    space = {"rate": {"type": "categorical", "vals": [0.1, 0.2]}, "width": 3}
+    config = searches.config(hyperparameters=space)
+    text = config.read_text()
+    config.write_text(text.replace("name: random", "name: grid").replace("  max_trials: 3\n", ""))
+    finished = searches.detcore("run", config, searches.code, "--json")
+    assert finished.code == 0, finished.stderr
+    assert states(searches) == ["ERROR", "COMPLETED"]
+
+
+def test_a_search_without_one_good_trial_is_an_error_and_is_tried_again(
+    searches: Searches,
+) -> None:
+    orders = {f"t{k}": {"fail_at": 1} for k in (1, 2)}
+    searches.order(**orders)
+    summary = searches.run(code=1, searcher={"max_trials": 2})
+    assert summary["state"] == "ERROR"
+    assert "no trial completed" in summary["error"]
+    searches.order()
+    summary = searches.resume()
+    assert summary["state"] == "COMPLETED"
+    assert states(searches) == ["ERROR", "COMPLETED"]
+
+
+def begun(searches: Searches, **changes: Any) -> Any:
+    """Start a search whose first two trials run and wait."""
+    searches.order(**{f"t{k}": {"hold": True} for k in (1, 2)})
+    process = searches.detcore.start(
+        "run", searches.config(**changes), searches.code, "--max-slots", 2
+    )
+    searches.detcore.wait_for(lambda: searches.holding() == [1, 2])
+    return process
+
+
+def finish(searches: Searches) -> None:
+    """Let all trials go, and go on to the end."""
+    (searches.code / "go").touch()
+    summary = searches.resume(1, "--max-slots", 2)
+    assert summary["state"] == "COMPLETED"
+    assert states(searches) == ["COMPLETED"] * 3
+    assert sorted(of_trials(searches.events(), "validated")) == [(k, 4) for k in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("what", "state", "code"),
+    [("pause", "PAUSED", 75), ("cancel", "CANCELED", 1), ("kill", "CANCELED", 1)],
+)
+def test_control_from_another_terminal(
+    searches: Searches, what: str, state: str, code: int
+) -> None:
+    process = begun(searches)
+    asked = searches.detcore("experiment", what, 1, "--json")
+    assert json.loads(asked.stdout) == {"experiment_id": 1, "state": state}, asked.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert states(searches) == [state] * 3
+    checkpoints = searches.detcore.committed()
+    assert len(checkpoints) == (0 if what == "kill" else 2)
+    with searches.database() as database:
+        assert database.requested_control(1) is None
+    finish(searches)
+    from_ = {start["trial"]: start["from"] for start in searches.starts()}
+    assert from_[1] == from_[2] == (0 if what == "kill" else 1)
+
+
+def test_control_without_a_runner_settles_the_records(searches: Searches) -> None:
+    process = begun(searches)
+    process.kill()
+    process.communicate()
+    paused = searches.detcore("experiment", "pause", 1)
+    assert paused.code == 0, paused.stderr
+    assert states(searches) == ["PAUSED"] * 3
+    canceled = searches.detcore("experiment", "cancel", 1, "--json")
+    assert json.loads(canceled.stdout)["state"] == "CANCELED"
+    refused = searches.detcore("experiment", "pause", 1)
+    assert refused.code == 1
+    assert "experiment 1 is over (CANCELED)" in refused.stderr
+    finish(searches)
+
+
+def test_interrupts_reach_all_trials(searches: Searches) -> None:
+    process = begun(searches)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    assert states(searches) == ["PAUSED"] * 3
+    assert len(searches.detcore.committed()) == 2
+    finish(searches)
+
+
+def test_a_worker_that_makes_way_by_itself_pauses_the_search_at_its_end(
+    searches: Searches,
+) -> None:
+    searches.order(t1={"hold": True})
+    process = searches.detcore.start("run", searches.config(), searches.code)
+    searches.detcore.wait_for(searches.holding)
+    pid = searches.trials()[0].pid
+    assert pid == process.pid
+    children = (f for f in os.listdir("/proc") if f.isdigit())
+    scripts = [int(c) for c in children if _is_script_of(int(c), searches)]
+    for each in scripts:
+        os.kill(each, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert states(searches) == ["PAUSED", "COMPLETED", "COMPLETED"]
+    finish(searches)
+
+
+def _is_script_of(pid: int, searches: Searches) -> bool:
+    try:
+        folder = os.readlink(f"/proc/{pid}/cwd")
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return folder == str(searches.code) and b"train.py" in file.read()
+    except OSError:
+        return False
+
+
+def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
+    searches: Searches,
+) -> None:
+    for searcher, message in (
+        ({"name": "custom", "max_length": None, "max_trials": None}, "'custom'"),
+        ({"name": "optuna", "sampler": "TPE"}, "searcher.sampler is 'TPE'"),
+        ({"name": "adaptive_asha", "max_trials": 1, "bracket_rungs": [2, 1]}, "2 brackets"),
+    ):
+        config = searches.config(searcher=searcher)
+        config.write_text(
+            "".join(line for line in config.read_text().splitlines(True) if "null" not in line)
+        )
+        finished = searches.detcore("run", config, searches.code)
+        assert finished.code in (1, 2), finished.stdout
+        assert message in finished.stderr
+    assert "There are no experiments" in searches.detcore("experiment", "list").stderr
+
+
+def test_a_search_method_of_a_plugin(searches: Searches) -> None:
+    """It trains each trial twice as long as the one before, and decides at the end."""
+    searcher = {"name": "doubling", "max_trials": 3, "max_length": 2}
+    summary = searches.run(searcher=searcher)
+    assert summary["state"] == "COMPLETED"
+    assert of_trials(searches.events(), "validated") == [(0, 2), (1, 4), (2, 8)]
+    for name, message in (("hollow", "has no exited and no progress"), ("broken", "cannot be")):
+        finished = searches.detcore("run", searches.config(searcher={"name": name}), searches.code)
+        assert finished.code == 1
+        assert message in finished.stderr
+
+
+def test_an_experiment_of_an_earlier_release_goes_on(searches: Searches) -> None:
+    single = {"name": "single"}
+    searches.order(t1={"hold": True})
+    config = searches.config(searcher=single, hyperparameters={"rate": 0.5})
+    config.write_text(config.read_text().replace("  max_trials: 3\n", ""))
+    process = searches.detcore.start("run", config, searches.code)
+    searches.detcore.wait_for(searches.holding)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    from sqlalchemy import text
+
+    with searches.database() as database, database._engine.begin() as connection:
+        connection.execute(text("DELETE FROM search_events"))
+        connection.execute(text("UPDATE trials SET search_index = NULL, length = NULL"))
+    (searches.code / "go").touch()
+    summary = searches.resume()
+    assert summary["state"] == "COMPLETED"
+    assert [start["from"] for start in searches.starts()] == [0, 1]
