@@ -2,108 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import json
 import math
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from recorded import Records
 from terminal import on_a_terminal
 
-from detcore.cli import CliContext
-from detcore.cli._experiment import experiment_group
 from detcore.cli._output import format_bytes, format_duration
 from detcore.cli._plot import draw_plot
-from detcore.cli._trial import trial_group
-from detcore.database import Database, MetricRecord, Spool
-from detcore.environment import read_environment
+from detcore.database import Database, Spool
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState
-
-CONFIG: dict[str, Any] = {
-    "entrypoint": "model_def:Digits",
-    "searcher": {
-        "name": "single",
-        "metric": "val_loss",
-        "smaller_is_better": True,
-        "max_length": {"epochs": 3},
-    },
-    "min_validation_period": {"batches": 10},
-    "min_checkpoint_period": {"batches": 0},
-    "checkpoint_storage": {"type": "s3", "bucket": "runs", "secret_key": "hunter2"},
-    "reproducibility": {"experiment_seed": 7},
-}
-
-
-@dataclasses.dataclass
-class Records:
-    """A home with records, and the commands that read them."""
-
-    home: Path
-    database: Database
-
-    def __call__(self, *arguments: str) -> Result:
-        group = {"experiment": experiment_group, "trial": trial_group}[arguments[0]]
-        environment = read_environment({"DETCORE_HOME": str(self.home)})
-        return CliRunner().invoke(
-            group, list(arguments[1:]), obj=CliContext(environment=environment)
-        )
-
-    def data(self, *arguments: str) -> Any:
-        result = self(*arguments, "--json")
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    def experiment(self, config: dict[str, Any] | None = None, name: str = "digits") -> int:
-        return self.database.create_experiment(
-            config=CONFIG if config is None else config,
-            config_text=None,
-            model_dir="/code",
-            name=name,
-        )
-
-    def trial(self, experiment_id: int, **hparams: object) -> int:
-        return self.database.create_trial(experiment_id=experiment_id, hparams=hparams, seed=11)
-
-    def report(self, trial_id: int, kind: str, step: int, **metrics: Any) -> None:
-        run_id = self.database.get_trial(trial_id).run_id
-        self.database.add_metrics(
-            [
-                MetricRecord(
-                    trial_id=trial_id,
-                    run_id=run_id,
-                    kind=kind,
-                    steps_completed=step,
-                    metrics=metrics,
-                )
-            ]
-        )
-
-    def trained(self) -> int:
-        """Record a trial that was validated three times and saved once."""
-        trial = self.trial(self.experiment(), learning_rate=0.5, layers={"count": 2})
-        self.database.start_run(trial)
-        for step in (10, 20, 30):
-            self.report(trial, "training", step, loss=1 / step)
-            self.report(trial, "validation", step, val_loss=abs(step - 20) + 0.25, accuracy=0.5)
-        self.database.checkpoint_started(
-            uuid="abcd1234-full-uuid",
-            trial_id=trial,
-            experiment_id=1,
-            storage_url="s3://runs",
-            steps_completed=30,
-        )
-        self.database.checkpoint_committed(
-            "abcd1234-full-uuid", metadata={}, resources={"w": 1500}, steps_completed=30
-        )
-        return trial
 
 
 @pytest.fixture

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store
+from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
     format_bytes,
@@ -22,22 +22,18 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._prune import prune
-from detcore.errors import CheckpointStateError, DetcoreError
+from detcore.errors import CheckpointStateError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import Fault, Manifest, RecordedPlace
+    from detcore.checkpoint import Fault, Manifest
     from detcore.cli._context import CliContext
-    from detcore.database import CheckpointRecord, Database
-    from detcore.hooks import PluginManager
-    from detcore.storage import StorageBackend
+    from detcore.database import CheckpointRecord
 
 __all__ = ["checkpoint_group"]
 
 _EXIT_FAULTY = 1
-_READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 _TENSORS_SHOWN = 40
 _AXES_SHOWN = 8
-_SHOWN = ("ACTIVE", "DAMAGED", *_READABLE)
 
 _EXAMPLES = """
 \b
@@ -55,51 +51,7 @@ Exit codes:
 """
 
 
-class _Store:
-    """The records, and the storages that they name."""
-
-    def __init__(self, obj: CliContext, database: Database, stack: contextlib.ExitStack) -> None:
-        from detcore.checkpoint import watch_transfers
-
-        self._home = obj.environment.home
-        self._plugins: PluginManager = obj.plugin_manager()
-        self._stack = stack
-        self._places: dict[tuple[int, str], RecordedPlace] = {}
-        self._opened: dict[str, StorageBackend] = {}
-        self.database = database
-        self.observer = watch_transfers(sys.stderr, lines=True)
-
-    def storage(self, record: CheckpointRecord) -> StorageBackend:
-        """Open the storage that a checkpoint is in."""
-        from detcore.checkpoint import find_place
-
-        home, plugins = self._home, self._plugins
-        key = (record.experiment_id, record.storage_url)
-        if key not in self._places:
-            self._places[key] = find_place(
-                record, database=self.database, home=home, plugins=plugins
-            )
-        place = self._places[key]
-        spec = repr(place.spec)  # two experiments may mean different servers by one URL
-        if spec not in self._opened:
-            self._opened[spec] = place.open(home=home, plugins=plugins)
-            self._stack.callback(self._opened[spec].close)
-        return self._opened[spec]
-
-
-@contextlib.contextmanager
-def _open_store(obj: CliContext) -> Iterator[_Store]:
-    from detcore.database import Database, ingest_spools
-
-    with (
-        Database.open(obj.environment.database_url) as database,
-        contextlib.ExitStack() as stack,
-    ):
-        ingest_spools(database, obj.environment.home)
-        yield _Store(obj, database, stack)
-
-
-@click.group("checkpoint", epilog=_EXAMPLES)
+@click.group("checkpoint", cls=CommandGroup, epilog=_EXAMPLES)
 def checkpoint_group() -> None:
     """List, download, verify and delete checkpoints.
 
@@ -117,10 +69,10 @@ checkpoint_group.add_command(prune)
 @click.pass_obj
 def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
     """List checkpoints, oldest first."""
-    with _open_store(obj) as store:
+    with open_store(obj) as store:
         if experiment is not None:
             store.database.get_experiment(experiment)  # one that is not there is an error
-        states = None if deleted else _SHOWN
+        states = None if deleted else SHOWN
         records = store.database.list_checkpoints(experiment_id=experiment, states=states)
     if as_json:
         print_json([_plain(record) for record in records])
@@ -159,10 +111,10 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     from detcore.checkpoint import read_manifest
 
     manifest: Manifest | None = None
-    with _open_store(obj) as store:
+    with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
         path = None
-        if record.state in _READABLE:
+        if record.state in READABLE:
             storage = store.storage(record)
             manifest = read_manifest(storage, record.uuid)
             path = storage.direct_path(record.uuid)
@@ -189,7 +141,7 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
     """
     from detcore.checkpoint import download_checkpoint
 
-    with _open_store(obj) as store:
+    with open_store(obj) as store:
         record = _readable(store, uuid)
         folder = output or Path(record.uuid)
         manifest = download_checkpoint(
@@ -210,13 +162,13 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
     if (uuid is None) != verify_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
     results = []
-    with _open_store(context.obj) as store:
+    with open_store(context.obj) as store:
         if uuid is None:
-            records = store.database.list_checkpoints(states=_READABLE)
+            records = store.database.list_checkpoints(states=READABLE)
         else:
             records = [_readable(store, uuid)]
         for record in records:
-            faults = _faults(store, record)
+            faults = store.faults(record)
             told = [{"name": fault.name, "reason": fault.reason} for fault in faults]
             results.append({"uuid": record.uuid, "faults": told})
             if not as_json:
@@ -241,18 +193,18 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
     if (uuid is None) != repair_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
     is_faulty = False
-    with _open_store(context.obj) as store:
+    with open_store(context.obj) as store:
         one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
         _settle(store, one or store.database.list_checkpoints())
         records = store.database.list_checkpoints()
         wanted = {record.uuid for record in one or records}
         for record in records:
-            if record.uuid in wanted and record.state in ("DAMAGED", *_READABLE):
+            if record.uuid in wanted and record.state in ("DAMAGED", *READABLE):
                 is_faulty |= _repair(store, record, remove_strays=remove_strays)
     context.exit(_EXIT_FAULTY if is_faulty else 0)
 
 
-def _settle(store: _Store, records: list[CheckpointRecord]) -> None:
+def _settle(store: CheckpointStore, records: list[CheckpointRecord]) -> None:
     """Settle what processes that are gone left of these checkpoints' trials."""
     from detcore.checkpoint import recover_checkpoints
 
@@ -266,7 +218,7 @@ def _settle(store: _Store, records: list[CheckpointRecord]) -> None:
             recover_checkpoints(store.database, store.storage(record), trial_id)
 
 
-def _repair(store: _Store, record: CheckpointRecord, *, remove_strays: bool) -> bool:
+def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
     """Repair one checkpoint and say what was found; return whether it is damaged."""
     from detcore.checkpoint import Fault, repair_checkpoint
 
@@ -299,7 +251,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
     """Delete a checkpoint's files. What was recorded of it stays."""
     from detcore.checkpoint import delete_checkpoint
 
-    with _open_store(obj) as store:
+    with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
         if record.state == "ACTIVE" and store.database.run_is_alive(record.trial_id) is not False:
             raise CheckpointStateError(
@@ -321,9 +273,9 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
     click.echo(f"deleted checkpoint {record.uuid}")
 
 
-def _readable(store: _Store, uuid: str) -> CheckpointRecord:
+def _readable(store: CheckpointStore, uuid: str) -> CheckpointRecord:
     record = store.database.get_checkpoint(uuid)
-    if record.state in _READABLE:
+    if record.state in READABLE:
         return record
     why = {
         "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
@@ -335,16 +287,6 @@ def _readable(store: _Store, uuid: str) -> CheckpointRecord:
         f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"
         "List those that are there with: detcore checkpoint list"
     )
-
-
-def _faults(store: _Store, record: CheckpointRecord) -> list[Fault]:
-    from detcore.checkpoint import Fault, verify_checkpoint
-
-    try:
-        storage = store.storage(record)
-        return verify_checkpoint(storage, record.uuid, observer=store.observer)
-    except DetcoreError as error:  # a storage that is away must not hide what others hold
-        return [Fault(record.storage_url, str(error).partition("\n")[0])]
 
 
 def _confirm(record: CheckpointRecord) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._groups import CommandGroup
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,7 +51,7 @@ _settings = click.option(
 )
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config_group() -> None:
     """Check, show and describe experiment files.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._groups import CommandGroup
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.data import LedgerReport
@@ -28,7 +30,7 @@ Exit codes:
 """
 
 
-@click.group("data")
+@click.group("data", cls=CommandGroup)
 def data_group() -> None:
     """Look at what a trial was trained on.
 

@@ -6,13 +6,12 @@ nothing else of weight.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._context import CliContext
+from detcore.cli._groups import Lazy, import_command, near_name
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
@@ -36,33 +35,33 @@ Exit codes:
 \b
 Environment variables:
   DETCORE_HOME             where records and default checkpoints live
-  DETCORE_DB         SQLAlchemy URL of the record store
+  DETCORE_DB               SQLAlchemy URL of the record store
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
 """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Lazy:
-    target: str
-    summary: str
-
-
 COMMANDS = {
-    "run": _Lazy("detcore.cli._run:run", "Train an experiment, or go on with one."),
-    "launch": _Lazy("detcore.cli._launch:launch", "Run a command as several workers."),
-    "experiment": _Lazy(
-        "detcore.cli._experiment:experiment_group", "List and describe experiments."
+    "run": Lazy("detcore.cli._run:run", "Train an experiment, or go on with one."),
+    "launch": Lazy("detcore.cli._launch:launch", "Run a command as several workers."),
+    "experiment": Lazy(
+        "detcore.cli._experiment:experiment_group", "See experiments, plot them, pause, cancel."
     ),
-    "trial": _Lazy("detcore.cli._trial:trial_group", "Describe trials and plot their metrics."),
-    "checkpoint": _Lazy(
+    "trial": Lazy("detcore.cli._trial:trial_group", "Metrics, plots and logs of a trial."),
+    "top": Lazy("detcore.cli._top:top", "Follow what is running."),
+    "report": Lazy("detcore.cli._report:report", "Write an experiment down in one HTML file."),
+    "tensorboard": Lazy(
+        "detcore.cli._tensorboard:tensorboard", "Start TensorBoard on experiments."
+    ),
+    "checkpoint": Lazy(
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
     ),
-    "storage": _Lazy("detcore.cli._storage:storage_group", "Try out a checkpoint storage."),
-    "config": _Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
-    "data": _Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
-    "plugins": _Lazy("detcore.cli._plugins:plugins_group", "List plugins and find their faults."),
+    "model": Lazy("detcore.cli._model:model_group", "Register checkpoints as versions of models."),
+    "storage": Lazy("detcore.cli._storage:storage_group", "Try out a checkpoint storage."),
+    "config": Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
+    "data": Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
+    "plugins": Lazy("detcore.cli._plugins:plugins_group", "List plugins and find their faults."),
 }
 
 
@@ -78,9 +77,7 @@ class _Main(click.Group):
         lazy = COMMANDS.get(cmd_name)
         if lazy is None:
             return _plugins_of(ctx).command(cmd_name)
-        module, _, attribute = lazy.target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        return import_command(lazy)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -118,11 +115,8 @@ class _Main(click.Group):
 
 
 def _unknown_command(ctx: click.Context, name: str) -> str:
-    import difflib
-
-    names = [*COMMANDS, *_plugins_of(ctx).commands()]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else "'detcore --help' lists the commands."
+    near = near_name(name, [*COMMANDS, *_plugins_of(ctx).commands()])
+    hint = f"Did you mean '{near}'?" if near else "'detcore --help' lists the commands."
     return f"no command is called {name!r}.\n{hint}"
 
 

@@ -7,32 +7,46 @@ rich is imported on first use.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = [
     "Column",
+    "Format",
+    "choose_format",
     "format_bytes",
     "format_duration",
     "format_number",
+    "format_options",
     "format_time",
     "make_console",
+    "make_table",
     "plain_value",
+    "print_csv",
     "print_fields",
     "print_heading",
     "print_json",
     "print_line",
     "print_table",
 ]
+
+
+Format = Literal["table", "json", "csv"]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# What makes a spreadsheet take a text for a formula (also the full-width forms of these signs).
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +86,11 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         for line in _plain_columns(columns, rows):
             click.echo(line)
         return
+    console.print(make_table(columns, rows))
+
+
+def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
+    """Return the table that `print_table` draws on a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -86,7 +105,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         )
     for row in rows:
         table.add_row(*[Text(value) for value in row])
-    console.print(table)
+    return table
 
 
 def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -150,6 +169,81 @@ def print_json(value: object) -> None:
     strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, because JSON has no numbers for them.
     """
     click.echo(json.dumps(plain_value(value), indent=2, allow_nan=False))
+
+
+def print_csv(
+    rows: Iterable[Mapping[str, object]],
+    columns: Sequence[str] = (),
+    *,
+    with_header: bool = True,
+) -> None:
+    """Print rows as CSV (RFC 4180), under a header line.
+
+    What is nested becomes columns with dots in their names, such as ``hparams.layers.count``; a
+    list is JSON. Nothing is an empty cell. A text that a spreadsheet would take for a formula has
+    an apostrophe before it; numbers are as they are.
+
+    Args:
+        rows: Values by name, as for `print_json`.
+        columns: Those that are there without rows as well, and come first.
+        with_header: Whether to print the names of the columns.
+    """
+    flat = [dict(_flat_cells(row)) for row in rows]
+    names = dict.fromkeys(columns)
+    for row in flat:
+        names.update(dict.fromkeys(row))
+    # A group that is missing in one row (no best validation yet) is no column beside its members.
+    groups = {name[:at] for name in names for at, sign in enumerate(name) if sign == "."}
+    header = [name for name in names if name not in groups or any(row.get(name) for row in flat)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    if with_header:
+        writer.writerow([_guarded(name) for name in header])
+    writer.writerows([[_cell(row.get(name)) for name in header] for row in flat])
+    click.echo(text.getvalue(), nl=False)
+
+
+def _flat_cells(row: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
+    for key, value in row.items():
+        plain = plain_value(value)
+        if isinstance(plain, dict) and plain:
+            yield from _flat_cells(plain, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", None if plain == {} else value
+
+
+def _cell(value: object) -> str:
+    plain = plain_value(value)
+    if plain is None:
+        return ""
+    if isinstance(value, float):
+        return str(plain)  # -inf is a number, too
+    return _guarded(plain) if isinstance(plain, str) else json.dumps(plain)
+
+
+def _guarded(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def format_options(command: _Command) -> _Command:
+    """Add ``--json`` and ``--csv`` to a command; `choose_format` says which was given."""
+    for option in (
+        click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
+    ):
+        command = option(command)
+    return command
+
+
+def choose_format(as_json: bool, as_csv: bool) -> Format:
+    """Return how to print.
+
+    Raises:
+        click.UsageError: If both are wanted.
+    """
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, not both")
+    return "json" if as_json else "csv" if as_csv else "table"
 
 
 def plain_value(value: object) -> Any:

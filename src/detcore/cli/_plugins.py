@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._groups import CommandGroup
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.hooks import PluginEntry, PluginManager, PluginProblem
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["plugins_group"]
 
 
-@click.group("plugins")
+@click.group("plugins", cls=CommandGroup)
 def plugins_group() -> None:
     """List plugins, describe one, and find the faults of all."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._groups import CommandGroup
 from detcore.cli._output import Column, print_fields, print_json, print_line, print_table
 from detcore.errors import ConfigError
 
@@ -39,7 +40,7 @@ Exit codes:
 """
 
 
-@click.group("storage", epilog=_EXAMPLES)
+@click.group("storage", cls=CommandGroup, epilog=_EXAMPLES)
 def storage_group() -> None:
     """Try out what a checkpoint storage can do."""
 

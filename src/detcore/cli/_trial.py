@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._experiment import (
+from detcore.cli._groups import CommandGroup, Lazy
+from detcore.cli._output import choose_format, format_options
+from detcore.cli._records import (
     best_of,
     can_resume,
     describe_state,
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
         TrialRecord,
     )
 
-__all__ = ["trial_group"]
+__all__ = ["describe_command", "trial_group"]
 
 _SHOWN = 20
+_CSV_COLUMNS = ("kind", "steps_completed", "run_id", "reported_at", "n_records")
 _MAX_PLOT_WIDTH = 100
 _EXAMPLES = """
 \b
@@ -41,28 +44,47 @@ Examples:
 """
 
 
-@click.group("trial")
+_COMMANDS = {
+    "describe": Lazy("detcore.cli._trial:describe_command", "Show metrics, plot, checkpoints."),
+    "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
+}
+
+
+@click.group("trial", cls=CommandGroup, lazy_commands=_COMMANDS)
 def trial_group() -> None:
-    """Describe trials and plot their metrics."""
+    """Metrics, plots and logs of a trial."""
 
 
-@trial_group.command("describe", epilog=_EXAMPLES)
+@click.command("describe", epilog=_EXAMPLES)
 @click.argument("trial_id", type=int, metavar="TRIAL_ID")
 @click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
 @click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@format_options
 @click.pass_obj
 def describe_command(
-    obj: CliContext, trial_id: int, metric: str | None, show_all: bool, as_json: bool
+    obj: CliContext,
+    trial_id: int,
+    metric: str | None,
+    show_all: bool,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
-    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps."""
-    from detcore.cli._output import print_json
+    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps.
 
+    With --csv all reports of metrics.
+    """
+    from detcore.cli._output import print_csv, print_json
+
+    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         facts = _read(database, trial_id)
     series = _choose_series(facts, metric)
-    if as_json:
+    if form == "json":
         print_json(_plain(facts, series))
+        return
+    if form == "csv":
+        reports = [*facts.validations, *facts.training]
+        print_csv([{"kind": row.kind, **_plain_report(row)} for row in reports], _CSV_COLUMNS)
         return
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
@@ -182,6 +204,10 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
         "error": trial.error,
         "num_runs": facts.num_runs,
         "steps_completed": facts.steps_completed,
+        "search_index": trial.search_index,
+        "length": trial.length,
+        "rung": trial.rung,
+        "num_restarts": trial.num_restarts,
         "hparams": trial.hparams,
         "seed": trial.seed,
         "trial_dir": trial.trial_dir,
@@ -232,14 +258,17 @@ def _print_trial(facts: _Facts) -> None:
         style="bold",
     )
     state = "not started"
-    if trial.run_id:
+    if trial.run_id or trial.state.value != "PAUSED":
         state = describe_state(trial.state.value, facts.is_alive, trial.host)
     fields = {
         "state": f"{state}: {trial.error}" if trial.error else state,
         "steps": str(facts.steps_completed),
     }
     if facts.num_runs > 1:
-        fields["runs"] = f"{facts.num_runs} (the trial was resumed)"
+        crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
+        fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
+    if trial.rung is not None:
+        fields["rung"] = str(trial.rung)
     hparams = flatten(trial.hparams)
     if hparams:
         fields["hyperparameters"] = " ".join(f"{key}={value}" for key, value in hparams.items())

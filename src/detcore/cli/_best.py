@@ -1,0 +1,133 @@
+"""``detcore experiment best``: the best checkpoints of an experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import choose_format, format_options
+from detcore.cli._records import open_records, searcher_metric
+from detcore.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.database import Database
+
+__all__ = ["best", "best_checkpoints"]
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore experiment best 3
+  detcore experiment best 3 -n 5 --metric accuracy --larger-is-better
+  detcore checkpoint download $(detcore experiment best 3 --uuid)
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="How many, the best first.",
+)  # fmt: skip
+@click.option("--metric", metavar="NAME", help="Which validation metric; default: the searcher's.")
+@click.option(
+    "--smaller-is-better/--larger-is-better",
+    default=None,
+    help="Default: as the experiment's searcher has it.",
+)
+@click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
+@format_options
+@click.pass_obj
+def best(
+    obj: CliContext,
+    experiment_id: int,
+    number: int,
+    metric: str | None,
+    smaller_is_better: bool | None,
+    only_uuids: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """List the best checkpoints of an experiment: those that were validated at their step.
+
+    Checkpoints without that metric come last, and so do those with NaN.
+    """
+    from detcore.cli._output import print_csv, print_json
+
+    form = choose_format(as_json, as_csv)
+    with open_records(obj) as database:
+        own, own_direction = searcher_metric(database.get_experiment(experiment_id).config)
+        metric = metric or own
+        if metric is None:
+            raise click.UsageError(
+                f"experiment {experiment_id} has no searcher metric; name one with --metric"
+            )
+        if smaller_is_better is None:
+            smaller_is_better = own_direction is not False
+        rows = best_checkpoints(
+            database, experiment_id, metric, smaller_is_better=smaller_is_better, number=number
+        )
+    if not rows:
+        raise NotFoundError(
+            f"experiment {experiment_id} has no whole checkpoint (yet).\n"
+            f"See what there is: detcore checkpoint list --experiment {experiment_id}"
+        )
+    if only_uuids:
+        click.echo("\n".join(row["uuid"] for row in rows))
+    elif form == "json":
+        print_json({"experiment_id": experiment_id, "metric": metric,
+                    "smaller_is_better": smaller_is_better, "checkpoints": rows})  # fmt: skip
+    elif form == "csv":
+        print_csv(rows)
+    else:
+        _print(rows, metric)
+
+
+def best_checkpoints(
+    database: Database, experiment_id: int, metric: str, *, smaller_is_better: bool, number: int
+) -> list[dict[str, Any]]:
+    """Return the best checkpoints with what they reached, the best first."""
+    ranked = database.top_checkpoints(
+        experiment_id=experiment_id,
+        metric=metric,
+        smaller_is_better=smaller_is_better,
+        limit=number,
+    )
+    return [
+        {
+            "uuid": record.uuid,
+            "trial_id": record.trial_id,
+            "steps_completed": record.steps_completed,
+            "value": value,
+            "size_bytes": record.size_bytes,
+            "committed_at": record.committed_at,
+            "storage_url": record.storage_url,
+        }
+        for record, value in ((row.checkpoint, row.value) for row in ranked)
+    ]
+
+
+def _print(rows: list[dict[str, Any]], metric: str) -> None:
+    from detcore.cli._output import Column, format_bytes, format_number, print_table
+
+    print_table(
+        [
+            Column("UUID"),
+            Column(metric, align="right", wrap=True),
+            Column("TRIAL", align="right"),
+            Column("STEP", align="right"),
+            Column("SIZE", align="right"),
+        ],
+        [
+            [
+                row["uuid"],
+                format_number(row["value"]),
+                str(row["trial_id"]),
+                str(row["steps_completed"]),
+                format_bytes(row["size_bytes"]),
+            ]
+            for row in rows
+        ],
+    )

@@ -1,0 +1,84 @@
+"""Groups of commands: imported when they are called, and a hint where a name was mistyped."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+__all__ = ["CommandGroup", "Lazy", "import_command", "near_name"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is imported when it runs.
+
+    Attributes:
+        target: Where it is, as ``"module:attribute"``.
+        summary: The line that help shows of it.
+    """
+
+    target: str
+    summary: str
+
+
+class CommandGroup(click.Group):
+    """A group that takes commands by name and says which one was probably meant."""
+
+    def __init__(
+        self, *args: Any, lazy_commands: Mapping[str, Lazy] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy_commands = dict(lazy_commands or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands, those that are imported late first, in the order they were given."""
+        return [*self.lazy_commands, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported if need be, or None."""
+        lazy = self.lazy_commands.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if lazy is None else import_command(lazy)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, or say which one was probably meant."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return name, command, args[1:]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)  # click's message on unknown options
+        near = near_name(name, self.list_commands(ctx))
+        hint = f"Did you mean '{near}'?" if near else f"'{ctx.command_path} --help' lists them."
+        raise click.UsageError(f"'{ctx.command_path}' has no command {name!r}.\n{hint}", ctx=ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands; those that are imported late need not be for it."""
+        lines = [(name, lazy.summary) for name, lazy in self.lazy_commands.items()]
+        for name in super().list_commands(ctx):
+            command = super().get_command(ctx, name)
+            if command is not None and not command.hidden:
+                lines.append((name, command.get_short_help_str(formatter.width)))
+        if lines:
+            with formatter.section("Commands"):
+                formatter.write_dl(lines)
+
+
+def import_command(lazy: Lazy) -> click.Command:
+    """Import a command."""
+    module, _, attribute = lazy.target.partition(":")
+    command: click.Command = getattr(importlib.import_module(module), attribute)
+    return command
+
+
+def near_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that was probably meant, or None."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return near[0] if near else None

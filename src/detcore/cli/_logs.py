@@ -1,0 +1,227 @@
+"""``detcore trial logs`` and ``detcore experiment logs``: what workers printed."""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import choose_format, format_options
+from detcore.cli._records import open_records
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.cli._output import Format
+    from detcore.database import LogLine, TrialRecord
+
+__all__ = ["experiment_logs", "last_lines", "trial_logs"]
+
+_POLL_S = 0.2
+_TRIAL_EXAMPLES = """
+\b
+Examples:
+  detcore trial logs 3 --tail 20
+  detcore trial logs 3 -f              until the trial has ended
+  detcore trial logs 3 --rank 1        one of several workers
+"""
+_EXPERIMENT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment logs 3 --tail 50
+  detcore experiment logs 3 -f         all trials, also those that start later
+"""
+
+
+def _log_options(command: Any) -> Any:
+    for option in (
+        click.option("--timestamps", is_flag=True, help="Show when each line was printed."),
+        click.option("--rank", type=click.IntRange(min=0), metavar="R", help="One worker's only."),
+        click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines."),
+        click.option("-f", "--follow", is_flag=True, help="Wait for more, until it has ended."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("logs", epilog=_TRIAL_EXAMPLES)
+@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@_log_options
+@format_options
+@click.pass_obj
+def trial_logs(
+    obj: CliContext,
+    trial_id: int,
+    follow: bool,
+    tail: int | None,
+    rank: int | None,
+    timestamps: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Show what the workers of a trial printed, oldest first.
+
+    With --json one JSON object per line.
+    """
+    form = choose_format(as_json, as_csv)
+    with open_records(obj) as database:
+        trial = database.get_trial(trial_id)
+
+        def is_over() -> bool:
+            state = database.get_trial(trial_id).state.value
+            return state != "RUNNING" or database.run_is_alive(trial_id) is False
+
+        source = _Source(lambda: [trial], rank=rank)
+        show = _Printer(form, timestamps=timestamps, with_trial=False)
+        _show(source, show, tail=tail, follow=follow, is_over=is_over)
+
+
+@click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
+@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@_log_options
+@format_options
+@click.pass_obj
+def experiment_logs(
+    obj: CliContext,
+    experiment_id: int,
+    follow: bool,
+    tail: int | None,
+    rank: int | None,
+    timestamps: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Show what the trials of an experiment printed, in the order of time.
+
+    Each line begins with the trial's id. With --json one JSON object per line.
+    """
+    form = choose_format(as_json, as_csv)
+    with open_records(obj) as database:
+        database.get_experiment(experiment_id)  # one that is not there is an error
+
+        def is_over() -> bool:
+            state = database.get_experiment(experiment_id).state.value
+            return state != "RUNNING" or database.experiment_is_alive(experiment_id) is False
+
+        source = _Source(lambda: database.list_trials(experiment_id), rank=rank)
+        show = _Printer(form, timestamps=timestamps, with_trial=True)
+        _show(source, show, tail=tail, follow=follow, is_over=is_over)
+
+
+def last_lines(trial: TrialRecord, number: int) -> list[LogLine]:
+    """Return the last lines that a trial's workers printed."""
+    from detcore.database import read_trial_log
+
+    if trial.trial_dir is None:
+        return []
+    return list(deque(read_trial_log(Path(trial.trial_dir)), maxlen=number))
+
+
+class _Source:
+    """The logs of some trials."""
+
+    def __init__(self, list_trials: Callable[[], list[TrialRecord]], *, rank: int | None) -> None:
+        self._list_trials = list_trials
+        self._rank = rank
+        self._positions: dict[int, int] = {}
+
+    def read(self) -> Iterator[tuple[int, LogLine]]:
+        """Yield what was added since the last call: trial and line, in the order of time."""
+        from detcore.database import read_log_page
+
+        added = []
+        for trial in self._list_trials():
+            if trial.trial_dir is None:
+                continue
+            lines, self._positions[trial.id] = read_log_page(
+                Path(trial.trial_dir), self._positions.get(trial.id, 0)
+            )
+            added.append([(line.at, trial.id, at, line) for at, line in enumerate(lines)])
+        for _, trial_id, _, line in heapq.merge(*added):
+            if self._rank in (None, line.rank):
+                yield trial_id, line
+
+
+class _Printer:
+    """Writes lines to standard output."""
+
+    def __init__(self, form: Format, *, timestamps: bool, with_trial: bool) -> None:
+        self._form = form
+        self._timestamps = timestamps
+        self._with_trial = with_trial
+        self._has_ranks = False
+        self._has_header = False
+
+    def __call__(self, lines: Iterable[tuple[int, LogLine]]) -> None:
+        if self._form == "csv":
+            self._csv(lines)
+            return
+        for trial_id, line in lines:
+            click.echo(self._json(trial_id, line) if self._form == "json" else
+                       self._text(trial_id, line))  # fmt: skip
+
+    def _text(self, trial_id: int, line: LogLine) -> str:
+        self._has_ranks = self._has_ranks or line.rank > 0
+        parts = []
+        if self._timestamps:
+            parts.append(_moment(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3])
+        if self._with_trial:
+            parts.append(f"trial {trial_id}")
+        if self._has_ranks:
+            parts.append(f"[{line.rank}]")
+        return " ".join([*parts, line.text] if not self._with_trial else [*parts, "|", line.text])
+
+    def _json(self, trial_id: int, line: LogLine) -> str:
+        import json
+
+        return json.dumps(_plain(trial_id, line))
+
+    def _csv(self, lines: Iterable[tuple[int, LogLine]]) -> None:
+        from detcore.cli._output import print_csv
+
+        rows = [_plain(trial_id, line) for trial_id, line in lines]
+        if rows or not self._has_header:
+            print_csv(rows, _CSV_COLUMNS, with_header=not self._has_header)
+            self._has_header = True
+
+
+_CSV_COLUMNS = ("at", "trial_id", "run", "rank", "stream", "text")
+
+
+def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
+    from detcore.cli._output import plain_value
+
+    return {
+        "at": plain_value(_moment(line)),
+        "trial_id": trial_id,
+        "run": line.run,
+        "rank": line.rank,
+        "stream": line.stream,
+        "text": line.text,
+    }
+
+
+def _moment(line: LogLine) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(line.at, datetime.timezone.utc)
+
+
+def _show(
+    source: _Source,
+    show: _Printer,
+    *,
+    tail: int | None,
+    follow: bool,
+    is_over: Callable[[], bool],
+) -> None:
+    ends = not follow or is_over()  # asked before reading: what came until then is read
+    lines = source.read()
+    show(lines if tail is None else deque(lines, maxlen=tail))
+    while not ends:
+        time.sleep(_POLL_S)
+        ends = is_over()
+        show(source.read())

@@ -1,0 +1,277 @@
+"""Pages about an experiment: what `detcore experiment plot` and `detcore report` write."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.cli._experiment import summarize_config
+from detcore.cli._output import format_bytes, format_duration, format_number, format_time
+from detcore.cli._page_svg import draw_chart, draw_parallel, legend, trial_classes
+from detcore.cli._page_text import cut, escape, page, table
+from detcore.cli._records import describe_state, took_s
+
+if TYPE_CHECKING:
+    from detcore.cli._page_data import ExperimentView
+    from detcore.database import CheckpointRecord, LogLine
+
+__all__ = ["CheckpointRow", "Report", "plot_page", "report_page"]
+
+SIZE_LIMIT = 1_000_000
+# Points of a curve: as many as keep the page below its limit.
+_POINTS = (400, 200, 100, 50, 24, 12, 6)
+_MAX_CHECKPOINTS = 500
+_MAX_LOGS = 10
+_MAX_CONFIG = 60_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint, what it reached, and whether it is as it was saved.
+
+    Attributes:
+        faults: What is wrong with its files; none: nothing; None: nobody looked.
+    """
+
+    record: CheckpointRecord
+    value: float | None
+    faults: Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a report has beside the view.
+
+    Attributes:
+        config: The configuration as YAML, secrets starred out.
+        settings: The same as values.
+        logs: The last lines of trials that failed, by trial.
+        written_at: When, for people.
+    """
+
+    config: str
+    settings: Mapping[str, Any]
+    checkpoints: Sequence[CheckpointRow]
+    num_checkpoints: int
+    logs: Mapping[int, Sequence[LogLine]]
+    written_at: str
+
+
+def plot_page(view: ExperimentView) -> str:
+    """Return a page with learning curves and hyperparameters of an experiment."""
+    title = _title(view)
+    for points in _POINTS:
+        body = "\n".join(
+            [_head(view, title), _curves(view, points=points, with_others=False),
+             _hyperparameters(view)]
+        )  # fmt: skip
+        html = page(title, body, trials=[trial.id for trial in view.trials])
+        if len(html.encode()) <= SIZE_LIMIT:
+            break
+    return html
+
+
+def report_page(view: ExperimentView, report: Report) -> str:
+    """Return a page with all that is known of an experiment, below `SIZE_LIMIT` if it can be."""
+    title = _title(view)
+    rest = "\n".join(
+        [_hyperparameters(view), _checkpoints(view, report), _failures(view, report),
+         _configuration(report)]
+    )  # fmt: skip
+    for points in _points_to_try(view, len(rest.encode())):
+        body = "\n".join(
+            [_head(view, title), _summary(view, report),
+             _curves(view, points=points, with_others=True), rest]
+        )  # fmt: skip
+        html = page(title, body, trials=[trial.id for trial in view.trials])
+        if len(html.encode()) <= SIZE_LIMIT:
+            break
+    return html
+
+
+def _points_to_try(view: ExperimentView, spent: int) -> Sequence[int]:
+    """Return how many points of a curve to try: not so many that they cannot fit."""
+    lengths = [len(curve.points) for chart in view.charts for curve in chart.curves]
+    for index, points in enumerate(_POINTS):
+        # Others than the first chart get half as many; a point is 10 bytes or more.
+        if 10 * sum(min(length, points // 2) for length in lengths) + spent <= SIZE_LIMIT:
+            return _POINTS[index:]
+    return _POINTS[-1:]
+
+
+def _title(view: ExperimentView) -> str:
+    return f"Experiment {view.record.id}: {cut(view.record.name, 200)}"
+
+
+def _head(view: ExperimentView, title: str) -> str:
+    row = view.overview
+    state = describe_state(row["state"], row["is_alive"], row["host"])
+    told = [state, f"{view.num_trials} trial{'s' * (view.num_trials != 1)}"]
+    best = view.best
+    if best is not None and best.value is not None:
+        told.append(
+            f"best {cut(view.metric)} {format_number(best.value)} "
+            f"(trial {best.id}, step {best.value_step})"
+        )
+    if took_s(row) is not None:
+        told.append(format_duration(took_s(row)))
+    bad = f'<p class="bad">{escape(cut(row["error"], 2000))}</p>' if row["error"] else ""
+    return f"<h1>{escape(title)}</h1>\n<p>{escape(' · '.join(told))}</p>{bad}"
+
+
+def _summary(view: ExperimentView, report: Report) -> str:
+    row = view.overview
+    fields = summarize_config(report.settings)
+    fields["code"] = row["model_dir"]
+    fields["started"] = format_time(row["created_at"])
+    if row["ended_at"] is not None:
+        fields["ended"] = format_time(row["ended_at"])
+    if row["progress"] is not None:
+        fields["search"] = f"{row['progress']:.0%} done"
+    fields["report"] = f"written {report.written_at}"
+    items = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(cut(value, 1000))}</dd>"
+        for name, value in fields.items()
+    )
+    return f"<dl>{items}</dl>"
+
+
+def _curves(view: ExperimentView, *, points: int, with_others: bool) -> str:
+    parts = ["<h2>Learning curves</h2>"]
+    if not view.charts:
+        parts.append('<p class="dim">No trial has reported a metric with a finite value yet.</p>')
+        return "\n".join(parts)
+    parts.append(legend(view))
+    parts.append(draw_chart(view, view.charts[0], number=0, points=points, is_wide=True))
+    if with_others and len(view.charts) > 1:
+        others = [
+            draw_chart(view, chart, number=number, points=max(4, points // 2), is_wide=False)
+            for number, chart in enumerate(view.charts[1:], start=1)
+        ]
+        parts.append(f'<div class="charts">{"".join(others)}</div>')
+    if view.hidden_metrics:
+        names = ", ".join(cut(name) for name in view.hidden_metrics[:50])
+        parts.append(f'<p class="dim">Not drawn: {escape(names)}</p>')
+    return "\n".join(parts)
+
+
+def _hyperparameters(view: ExperimentView) -> str:
+    parts = ["<h2>Hyperparameters</h2>"] if view.constants or view.axes else []
+    if view.constants:
+        told = "".join(
+            f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
+            for name, value in list(view.constants.items())[:100]
+        )
+        who = "of all trials" if view.num_trials > 1 else "of the trial"
+        parts.append(f"<h3>Values {who}</h3><dl>{told}</dl>")
+    parallel = draw_parallel(view)
+    if parallel:
+        if not view.charts:
+            parts.append(legend(view))
+        parts.append(parallel)
+    parts.append("<h2>Trials</h2>")
+    if not view.trials:
+        parts.append('<p class="dim">None yet.</p>')
+        return "\n".join(parts)
+    shown = len(view.trials)
+    many = "" if shown == view.num_trials else f" (the first {shown} of {view.num_trials})"
+    parts.append(_trials(view, f"Trials, the best first{many}"))
+    return "\n".join(parts)
+
+
+def _trials(view: ExperimentView, caption: str) -> str:
+    classes = trial_classes(view)
+    has_rungs = any(trial.rung is not None for trial in view.trials)
+    varied = [axis.name for axis in view.axes if axis.name != view.metric][:50]
+    metric = cut(view.metric or "metric", 40)
+    header = ["trial", "state", "steps", *(["rung"] if has_rungs else []),
+              f"best {metric}", "at step", "last", *[cut(name, 60) for name in varied]]  # fmt: skip
+    rows = []
+    for trial in view.trials:
+        cells = [str(trial.id), trial.state, str(trial.steps)]
+        if has_rungs:
+            cells.append("-" if trial.rung is None else str(trial.rung))
+        cells += [
+            format_number(trial.value),
+            "-" if trial.value_step is None else str(trial.value_step),
+            format_number(None if trial.last is None else float(trial.last)),
+            *[
+                cut(format_number(trial.hparams[name])) if name in trial.hparams else "-"
+                for name in varied
+            ],
+        ]
+        rows.append((classes[trial.id].split()[0], cells))
+    first = 4 if has_rungs else 3
+    numbers = [0, 2, *([3] if has_rungs else []), first, first + 1, first + 2]
+    return table(caption, header, rows, right=numbers, is_tall=len(rows) > 20)
+
+
+def _checkpoints(view: ExperimentView, report: Report) -> str:
+    parts = ["<h2>Checkpoints</h2>"]
+    if not report.checkpoints:
+        parts.append('<p class="dim">There are none.</p>')
+        return "\n".join(parts)
+    looked = [row for row in report.checkpoints if row.faults is not None]
+    faulty = [row for row in looked if row.faults]
+    if not looked:
+        parts.append('<p class="dim">Their files were not read (not verified).</p>')
+    elif faulty:
+        parts.append(f'<p class="bad">{len(faulty)} of {len(looked)} are not as saved.</p>')
+    else:
+        parts.append(f'<p class="ok">All {len(looked)} that were read are as they were saved.</p>')
+    rows = []
+    for row in report.checkpoints[:_MAX_CHECKPOINTS]:
+        record = row.record
+        verified = "not verified"
+        if row.faults is not None:
+            verified = "ok" if not row.faults else cut("; ".join(row.faults), 200)
+        rows.append(
+            ("", [record.uuid, str(record.trial_id), str(record.steps_completed),
+                  _number(row.value), format_bytes(record.size_bytes), record.state, verified,
+                  format_time(record.committed_at), cut(record.storage_url, 120)])
+        )  # fmt: skip
+    shown = len(rows)
+    many = "" if shown == report.num_checkpoints else f" ({shown} of {report.num_checkpoints})"
+    parts.append(
+        table(
+            f"Checkpoints{many}",
+            ["checkpoint", "trial", "step", cut(view.metric or "metric", 40), "size", "state",
+             "files", "saved", "where"],
+            rows,
+            right=[1, 2, 3, 4],
+            is_tall=shown > 20,
+        )
+    )  # fmt: skip
+    return "\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else format_number(value)
+
+
+def _failures(view: ExperimentView, report: Report) -> str:
+    failed = [trial for trial in view.trials if trial.error]
+    if not failed:
+        return ""
+    parts = ["<h2>Failures</h2>"]
+    for trial in failed[:_MAX_LOGS]:
+        parts.append(f"<h3>Trial {trial.id}</h3><p>{escape(cut(trial.error, 2000))}</p>")
+        lines = report.logs.get(trial.id)
+        if lines:
+            text = "\n".join(f"{cut(line.text, 500)}" for line in lines)
+            parts.append(
+                f"<details><summary>last {len(lines)} lines it printed</summary>"
+                f"<pre>{escape(text)}</pre></details>"
+            )
+    if len(failed) > _MAX_LOGS:
+        rest = ", ".join(str(trial.id) for trial in failed[_MAX_LOGS:])
+        parts.append(f'<p class="dim">Failed, too: trials {escape(rest)}</p>')
+    return "\n".join(parts)
+
+
+def _configuration(report: Report) -> str:
+    return (
+        f'<h2>Configuration</h2><pre tabindex="0">{escape(cut(report.config, _MAX_CONFIG))}</pre>'
+    )

@@ -1,0 +1,293 @@
+"""Learning curves and parallel coordinates as SVG that belongs into a page of `_page_text`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detcore.cli._output import format_number
+from detcore.cli._page_data import Chart, Curve, ExperimentView, TrialView, thin
+from detcore.cli._page_scales import Axis, Scale
+from detcore.cli._page_text import cut, escape
+
+__all__ = ["Place", "draw_chart", "draw_parallel", "legend", "name_lines", "trial_classes"]
+
+# So many trials have a colour each; more are coloured by their rank.
+_MANY = 8
+_SHADES = 5
+_NAME_SHOWN = 18
+_LABEL_SHOWN = 14
+_HPARAMS_TOLD = 12
+
+
+class Place:
+    """A rectangle that values are drawn in, in pixels, y downwards."""
+
+    def __init__(self, *, left: float, right: float, top: float, bottom: float) -> None:
+        self.left, self.right, self.top, self.bottom = left, right, top, bottom
+
+    def x(self, position: float) -> float:
+        """Return where 0 to 1 is from left to right."""
+        return self.left + position * (self.right - self.left)
+
+    def y(self, position: float) -> float:
+        """Return where 0 to 1 is from the bottom to the top."""
+        return self.bottom - position * (self.bottom - self.top)
+
+
+def _inner(place: Place) -> Place:
+    """Return where curves are drawn: not on the axis itself."""
+    return Place(left=place.left, right=place.right - 6, top=place.top + 4, bottom=place.bottom - 8)
+
+
+def trial_classes(view: ExperimentView) -> dict[int, str]:
+    """Return the classes that colour each trial: few have one each, many a shade by their rank."""
+    ranked = sum(trial.rank is not None for trial in view.trials)
+    classes = {}
+    by_id = sorted(trial.id for trial in view.trials)
+    for trial in view.trials:
+        if len(by_id) <= _MANY:
+            colour = f"k{by_id.index(trial.id)}"
+        elif trial.rank is None:
+            colour = "none"
+        elif trial.rank == 0:
+            colour = "q0"
+        else:
+            colour = f"q{1 + min(_SHADES - 1, (trial.rank - 1) * _SHADES // max(1, ranked - 1))}"
+        best = " best" if trial.rank == 0 else ""
+        classes[trial.id] = f"t{trial.id} {colour}{best}"
+    return classes
+
+
+def legend(view: ExperimentView) -> str:
+    """Return what the colours mean."""
+    classes = trial_classes(view)
+    if not view.trials:
+        return ""
+    if len(view.trials) <= _MANY:
+        marks = [
+            (classes[trial.id].split()[1], f"trial {trial.id}{' (best)' * (trial.rank == 0)}")
+            for trial in sorted(view.trials, key=lambda trial: trial.id)
+        ]
+    else:
+        best = view.best
+        marks = []
+        if best is not None:
+            marks.append(("q0", f"best: trial {best.id}"))
+            marks += [("q1", "better"), ("q3", "in the middle"), ("q5", "worse")]
+        if any(trial.rank is None for trial in view.trials):
+            marks.append(("none", "without a value"))
+    items = "".join(f'<li class="{mark}"><i></i>{escape(text)}</li>' for mark, text in marks)
+    return f'<ul class="legend">{items}</ul>'
+
+
+def draw_chart(
+    view: ExperimentView, chart: Chart, *, number: int, points: int, is_wide: bool
+) -> str:
+    """Return a figure of learning curves.
+
+    Args:
+        view: The experiment.
+        chart: What to draw.
+        number: Of this chart on the page.
+        points: At most so many of each curve.
+        is_wide: Whether it has a line of the page to itself.
+    """
+    width, height = (1100, 380) if is_wide else (560, 260)
+    place = Place(left=64, right=width - 12, top=10, bottom=height - 38)
+    across, up = chart.scales()
+    parts = [_grid(place, across, up, height=height)]
+    place = _inner(place)
+    trials = {trial.id: trial for trial in view.trials}
+    classes = trial_classes(view)
+    drawn = [curve for curve in chart.curves if curve.points and curve.trial_id in trials]
+    for curve in reversed(drawn):  # the best one last: nothing lies over it
+        trial = trials[curve.trial_id]
+        parts.append(
+            _curve(
+                view, trial, curve, place, (across, up),
+                name=classes[trial.id], key=f"c{number}-{trial.id}", points=points, chart=chart,
+            )
+        )  # fmt: skip
+    note = ", log scale" if up.is_log else ""
+    title = f"{chart.metric} ({chart.kind}{note})"
+    gone = sum(curve.num_not_finite for curve in chart.curves)
+    told = f"{len(drawn)} trial{'s' * (len(drawn) != 1)} over {across.high:.0f} steps"
+    told += f"; {gone} values that are not finite are left out" if gone else ""
+    return (
+        f"<figure><h3>{escape(cut(title, 120))}</h3>"
+        f'<div class="wide"><svg class="fit{" big" * is_wide}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{escape(cut(title, 120))}: {escape(told)}; the table of trials '
+        f'has the numbers">{"".join(parts)}</svg></div>'
+        f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
+    )
+
+
+def _grid(place: Place, across: Scale, up: Scale, *, height: int) -> str:
+    parts = []
+    for position, label in up.ticks():
+        y = _inner(place).y(position)
+        parts.append(
+            f'<line class="grid" x1="{place.left}" x2="{place.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="dim" x="{place.left - 6}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{escape(label)}</text>"
+        )
+    ticks = across.ticks(6)
+    for index, (position, label) in enumerate(ticks):
+        x = _inner(place).x(position)
+        anchor = "end" if index == len(ticks) - 1 and position > 0.97 else "middle"
+        parts.append(
+            f'<text class="dim" x="{x:.1f}" y="{place.bottom + 16}" text-anchor="{anchor}">'
+            f"{escape(label)}</text>"
+        )
+    middle = place.x(0.5)
+    return (
+        f'{"".join(parts)}<line class="axis" x1="{place.left}" x2="{place.right}" '
+        f'y1="{place.bottom}" y2="{place.bottom}"/>'
+        f'<text class="dim" x="{middle:.0f}" y="{height - 4}" text-anchor="middle">steps</text>'
+    )
+
+
+def _curve(
+    view: ExperimentView,
+    trial: TrialView,
+    curve: Curve,
+    place: Place,
+    scales: tuple[Scale, Scale],
+    *,
+    name: str,
+    key: str,
+    points: int,
+    chart: Chart,
+) -> str:
+    across, up = scales
+    shown = thin(curve.points, points)
+    spots = [(place.x(across.position(x)), place.y(up.position(y))) for x, y in shown]
+    low = min(curve.points, key=lambda point: point[1])
+    high = max(curve.points, key=lambda point: point[1])
+    lines = [
+        _trial_line(view, trial),
+        f"{cut(chart.metric)}: last {format_number(curve.points[-1][1])} at "
+        f"{curve.points[-1][0]}, min {format_number(low[1])} at {low[0]}, "
+        f"max {format_number(high[1])} at {high[0]}",
+    ]
+    if curve.num_not_finite:
+        lines.append(f"{curve.num_not_finite} values are not finite")
+    dots = ""
+    if len(spots) == 1:
+        dots = f'<circle cx="{spots[0][0]:.1f}" cy="{spots[0][1]:.1f}" r="4"/>'
+    return _group(name, key, lines, _path(spots), dots)
+
+
+def _group(name: str, key: str, lines: Sequence[str], path: str, more: str = "") -> str:
+    told = escape("\n".join(lines))
+    return (
+        f'<g class="t {name}"><title>{told}</title><path id="{key}" d="{path}"/>'
+        f'<use href="#{key}"/>{more}</g>'
+    )
+
+
+def _path(spots: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_short(x)} {_short(y)}" for x, y in spots)
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def _trial_line(view: ExperimentView, trial: TrialView) -> str:
+    """Return a trial in a line: state, metric, what it was given."""
+    parts = [f"trial {trial.id} ({trial.state})"]
+    if view.metric is not None and trial.value is not None:
+        parts.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
+    names = [axis.name for axis in view.axes if axis.name in trial.hparams][:_HPARAMS_TOLD]
+    told = " ".join(f"{name}={cut(_hparam(trial.hparams[name]), 40)}" for name in names)
+    return "; ".join([*parts, told]) if told else "; ".join(parts)
+
+
+def _hparam(value: object) -> str:
+    return format_number(value)
+
+
+def draw_parallel(view: ExperimentView) -> str:
+    """Return a figure of parallel coordinates: each trial is a line through its values.
+
+    The last axis is the metric. A trial without a value on an axis is below it, at ``none``.
+    """
+    axes = view.axes
+    if len(axes) < 2:
+        return ""
+    gap = max(120.0, 940 / (len(axes) - 1))
+    width, height = round(gap * (len(axes) - 1) + 170), 400
+    place = Place(left=70, right=width - 100, top=64, bottom=height - 44)
+    below = place.bottom + 26
+    ids = [trial.id for trial in view.trials]
+    missing = any(trial_id not in axis.positions for axis in axes for trial_id in ids)
+    classes = trial_classes(view)
+    lines = []
+    for trial in reversed(view.trials):
+        spots = []
+        for index, axis in enumerate(axes):
+            at = axis.positions.get(trial.id)
+            x = place.x(index / (len(axes) - 1))
+            spots.append((x, below if at is None else place.y(at)))
+        name = classes[trial.id]
+        if trial.rank is None and "none" not in name:
+            name += " none"
+        lines.append(_group(name, f"p{trial.id}", [_trial_line(view, trial)], _path(spots)))
+    drawn = "".join(
+        _axis(axis, place, place.x(index / (len(axes) - 1)), is_last=index == len(axes) - 1)
+        for index, axis in enumerate(axes)
+    )
+    none = ""
+    if missing:
+        none = (
+            f'<text class="dim" x="{place.left - 8}" y="{below + 4}" text-anchor="end">none</text>'
+        )
+    told = f"Hyperparameters of {len(ids)} trials, and {cut(view.metric or '')}"
+    return (
+        f'<figure><div class="scroll" role="region" tabindex="0" aria-label="{escape(told)}">'
+        f'<svg viewBox="0 0 {width} {height}" style="width:100%;min-width:{width * 0.85:.0f}px" '
+        f'role="img" aria-label="{escape(told)}; the table of trials has the numbers">'
+        f"{''.join(lines)}{drawn}{none}</svg></div></figure>"
+    )
+
+
+def _axis(axis: Axis, place: Place, x: float, *, is_last: bool) -> str:
+    parts = [
+        f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{place.top}" y2="{place.bottom}"/>',
+        f"<g><title>{escape(cut(axis.name, 300))}</title>",
+    ]
+    lines = name_lines(axis)
+    for index, line in enumerate(lines):
+        y = place.top - 14 - 15 * (len(lines) - 1 - index)
+        weight = ' font-weight="600"' if is_last else ""
+        parts.append(
+            f'<text x="{x:.1f}" y="{y:.0f}" text-anchor="middle"{weight}>{escape(line)}</text>'
+        )
+    parts.append("</g>")
+    side, anchor = (8, "start") if is_last else (-8, "end")
+    for position, label in axis.ticks:
+        y = place.y(position)
+        short = cut(label, _LABEL_SHOWN)
+        full = f"<title>{escape(cut(label, 300))}</title>" if short != label else ""
+        parts.append(
+            f'<line class="axis" x1="{x - 3:.1f}" x2="{x + 3:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text x="{x + side:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">'
+            f"{full}{escape(short)}</text>"
+        )
+    return "".join(parts)
+
+
+def name_lines(axis: Axis) -> list[str]:
+    """Return an axis' name in up to three lines, cut at its dots."""
+    lines: list[str] = []
+    for part in axis.name.split("."):
+        if lines and len(lines[-1]) + len(part) < _NAME_SHOWN - 4:
+            lines[-1] += f".{part}"
+        else:
+            lines.append(f".{part}" if lines else part)
+    lines = lines if len(lines) <= 3 else [lines[0], "\u2026", lines[-1]]
+    lines = [cut(line, _NAME_SHOWN) for line in lines]
+    if axis.note:
+        lines[-1] += f" ({axis.note})"
+    return lines

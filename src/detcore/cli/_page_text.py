@@ -1,0 +1,144 @@
+"""Text in pages: everything that users named or wrote passes through here."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["cut", "escape", "page", "table"]
+
+# What HTML does not allow, or what turns the direction of the text around it.
+_UNWANTED = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_STYLE = """
+:root{color-scheme:light dark;--fg:#1b1f24;--dim:#5b6470;--bg:#fff;--box:#f5f6f8;--line:#d5d9df;
+--accent:#b34700;--ok:#116329;--bad:#b3261e;--none:#767676;
+--k0:#0072b2;--k1:#c84c00;--k2:#00805c;--k3:#a8447c;--k4:#8a6a00;--k5:#5b4bb7;--k6:#4d4d4d;
+--k7:#a03030;--q0:#c84c00;--q1:#08306b;--q2:#1a5597;--q3:#3878b5;--q4:#6399c6;--q5:#8db5d6}
+@media (prefers-color-scheme:dark){:root{--fg:#e4e7eb;--dim:#9aa4b0;--bg:#14171b;--box:#1e2227;
+--line:#3a414a;--accent:#ffb27a;--ok:#7ee2a0;--bad:#ff9a92;--none:#8c8c8c;
+--k0:#5db3f0;--k1:#ff9b5c;--k2:#3fcf9f;--k3:#f08fc5;--k4:#e0c04a;--k5:#a99bff;--k6:#c8c8c8;
+--k7:#ff8a8a;--q0:#ff9b5c;--q1:#d6ebff;--q2:#a3cdf2;--q3:#75aee0;--q4:#5089bd;--q5:#3b6690}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem;max-width:76rem;font:15px/1.5 system-ui,sans-serif;
+color:var(--fg);background:var(--bg)}
+h1{font-size:1.5rem;margin:0 0 .5rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2rem 0 .5rem}
+h3{font-size:1rem;margin:1rem 0 .25rem;font-weight:600;overflow-wrap:anywhere}
+a{color:var(--accent)}
+p{margin:.4rem 0}.dim{color:var(--dim)}.ok{color:var(--ok)}.bad{color:var(--bad)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.5rem 0}
+dt{color:var(--dim)}dd{margin:0;overflow-wrap:anywhere}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px}
+.scroll:focus-visible,summary:focus-visible{outline:2px solid var(--accent)}
+.tall{max-height:32rem;overflow-y:auto}
+table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:var(--dim);padding:.3rem .6rem}
+th,td{padding:.25rem .6rem;text-align:left;vertical-align:top;unicode-bidi:isolate;
+max-width:26rem;overflow-wrap:break-word;border-bottom:1px solid var(--line)}
+tr:last-child>td{border-bottom:0}
+thead th{position:sticky;top:0;background:var(--box);white-space:nowrap}
+th.r,td.r{text-align:right;white-space:nowrap}
+tbody tr:hover{background:var(--box)}
+pre{margin:0;padding:.7rem;background:var(--box);font:13px/1.45 ui-monospace,monospace;
+white-space:pre-wrap;overflow-wrap:anywhere;border-radius:6px}
+figure{margin:.5rem 0 1rem}
+svg{display:block;font:12px system-ui,sans-serif}
+.wide{overflow-x:auto}svg.fit{width:100%;height:auto}svg.big{min-width:44rem}
+svg text{fill:var(--fg)}svg .dim{fill:var(--dim)}
+.grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--dim);stroke-width:1}
+svg text{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
+.t{fill:none;stroke:var(--c);stroke-width:1.5px;stroke-linejoin:round;stroke-linecap:round}
+.t use{opacity:0;stroke-width:11px;stroke-dasharray:none;pointer-events:stroke}
+.t circle{fill:var(--c);stroke:none}
+.t.none{stroke-dasharray:4 5}.t.best{stroke-width:3px}
+.none{--c:var(--none)}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0;padding:0;list-style:none;
+font-size:.9rem}
+.legend i{display:inline-block;width:1.4rem;height:.25rem;margin-right:.4rem;vertical-align:middle;
+background:var(--c)}
+.charts{display:grid;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:0 1.5rem}
+@media print{.scroll,.tall{overflow:visible;max-height:none}}
+"""
+_CLASSES = "".join(
+    [f".k{index}{{--c:var(--k{index})}}" for index in range(8)]
+    + [f".q{index}{{--c:var(--q{index})}}" for index in range(6)]
+)
+
+
+def escape(value: object) -> str:
+    """Return a value as text that is nothing but text in HTML, attributes included."""
+    return html.escape(_UNWANTED.sub("\ufffd", str(value)), quote=True)
+
+
+def cut(value: object, limit: int = 80) -> str:
+    """Return a value as text of at most so many characters; not yet escaped."""
+    text = str(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
+
+
+def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
+    """Return a page that needs nothing but itself, and may load nothing.
+
+    Args:
+        title: Not yet escaped.
+        body: HTML.
+        trials: Those that light up everywhere when one is pointed at.
+    """
+    numbers = list(trials)
+    lit = ""
+    if numbers:
+        dim = "body:has(.t:hover,tr[class]:hover) g.t{opacity:.12}"
+        chosen = ",".join(f"body:has(.t{n}:hover) g.t{n}" for n in numbers)
+        rows = ",".join(f"body:has(g.t{n}:hover) tr.t{n}" for n in numbers)
+        lit = f"{dim}{chosen}{{opacity:1!important}}{rows}{{background:var(--box)}}"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{_CLASSES}{lit}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def table(
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[str]]],
+    *,
+    right: Sequence[int] = (),
+    is_tall: bool = False,
+) -> str:
+    """Return a table in a box that scrolls.
+
+    Args:
+        caption: What it shows; not yet escaped.
+        header: Names of the columns; not yet escaped.
+        rows: Class of the row, and its cells; not yet escaped.
+        right: Columns that stand at the right: numbers.
+        is_tall: Whether it scrolls up and down, too.
+    """
+
+    def cell(tag: str, index: int, text: str) -> str:
+        side = ' class="r"' if index in right else ""
+        return f"<{tag}{side}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, text) for index, text in enumerate(header))
+    lines = []
+    for name, cells in rows:
+        inner = "".join(cell("td", index, text) for index, text in enumerate(cells))
+        mark = f' class="{escape(name)}"' if name else ""
+        lines.append(f"<tr{mark}>{inner}</tr>")
+    body = "\n".join(lines)
+    size = " tall" if is_tall else ""
+    return (
+        f'<div class="scroll{size}" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )

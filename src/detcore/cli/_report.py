@@ -1,0 +1,164 @@
+"""``detcore report`` and ``detcore experiment plot``: an experiment in one file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._records import open_records
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.cli._page_data import ExperimentView
+    from detcore.cli._page_html import CheckpointRow, Report
+    from detcore.database import Database
+
+__all__ = ["plot", "report"]
+
+_LOG_LINES = 30
+_FAILED_SHOWN = 10
+_PLOT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment plot 3
+  detcore experiment plot 3 -o search.png --metric accuracy
+"""
+_REPORT_EXAMPLES = """
+\b
+Examples:
+  detcore report 3
+  detcore report 3 --no-verify -o - > report.html
+"""
+
+
+@click.command(epilog=_PLOT_EXAMPLES)
+@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.option(
+    "-o", "--output", metavar="FILE",
+    help="An .html page, which needs nothing else, or a .png image.  [default: "
+    "experiment-ID.html, here]",
+)  # fmt: skip
+@click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
+@click.pass_obj
+def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | None) -> None:
+    """Draw learning curves of all trials, and their hyperparameters against the metric.
+
+    A PNG image needs matplotlib: pip install 'detcore[plot]'.
+    """
+    from detcore.cli._page_data import read_view
+
+    path = output or f"experiment-{experiment_id}.html"
+    kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
+    if kind not in ("html", "htm", "png"):
+        raise click.UsageError(f"-o {path}: its name must end in .html or .png")
+    with open_records(obj) as database:
+        view = read_view(database, experiment_id, metric=metric)
+    if kind == "png":
+        from detcore.cli._page_png import write_png
+
+        _write(path, lambda file: write_png(view, file))
+        return
+    from detcore.cli._page_html import plot_page
+
+    _write_text(path, plot_page(view))
+
+
+@click.command(epilog=_REPORT_EXAMPLES)
+@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.option(
+    "-o", "--output", metavar="FILE",
+    help="Where to write it; - is standard output.  [default: report-ID.html, here]",
+)  # fmt: skip
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Whether to read the checkpoints and compare them with what was saved.  [default: yes]",
+)
+@click.pass_obj
+def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
+    """Write all that is known of an experiment into one HTML file.
+
+    Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
+    of reading them. The file loads nothing: it can be sent, and opened without a network.
+    """
+    from detcore.cli._page_data import read_view
+    from detcore.cli._page_html import report_page
+
+    with open_records(obj) as database:
+        view = read_view(database, experiment_id, all_metrics=True)
+        rest = _gather(obj, database, view, verify=verify)
+    _write_text(output or f"report-{experiment_id}.html", report_page(view, rest))
+
+
+def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
+    import datetime
+
+    import yaml
+
+    from detcore.cli._logs import last_lines
+    from detcore.cli._output import format_time, plain_value
+    from detcore.cli._page_html import Report
+    from detcore.config import mask_config
+
+    settings: Any = mask_config(dict(view.record.config))
+    failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
+    checkpoints = _checkpoints(obj, database, view, verify=verify)
+    return Report(
+        config=yaml.safe_dump(plain_value(settings), sort_keys=False, allow_unicode=True),
+        settings=settings,
+        checkpoints=checkpoints,
+        num_checkpoints=len(checkpoints),
+        logs={
+            trial_id: last_lines(database.get_trial(trial_id), _LOG_LINES) for trial_id in failed
+        },
+        written_at=format_time(datetime.datetime.now(datetime.timezone.utc)),
+    )
+
+
+def _checkpoints(
+    obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
+) -> list[CheckpointRow]:
+    from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore
+    from detcore.cli._page_html import CheckpointRow
+
+    records = database.list_checkpoints(experiment_id=view.record.id, states=SHOWN)
+    values = {}
+    if view.metric is not None:
+        values = database.checkpoint_metrics(view.record.id, view.metric)
+    rows = []
+    with CheckpointStore(obj, database) as store:
+        for record in records:
+            faults = None
+            if verify and record.state in READABLE:
+                faults = [str(fault) for fault in store.faults(record)]
+            rows.append(CheckpointRow(record, values.get(record.uuid), faults))
+    return rows
+
+
+def _write_text(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.buffer.write(text.encode())
+        return
+    _write(path, lambda file: file.write_bytes(text.encode()))
+
+
+def _write(path: str, write: Callable[[Path], object]) -> None:
+    """Write a file as a whole or not at all, and say where it is."""
+    target = Path(path)
+    if target.is_dir():
+        raise click.UsageError(f"{path} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise click.UsageError(f"there is no folder {target.parent}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    click.echo(str(target))

@@ -1,0 +1,265 @@
+"""``detcore experiment trials``: the trials of an experiment, as a table that can be followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import choose_format, format_options
+from detcore.cli._records import (
+    describe_trials,
+    flatten,
+    metric_value,
+    open_records,
+    searcher_metric,
+    trial_state,
+)
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.cli._output import Column
+    from detcore.database import Database
+
+__all__ = ["print_trials", "read_trials", "split_hparams", "trials"]
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore experiment trials 3 --sort metric --limit 10     the best ten
+  detcore experiment trials 3 --follow                     until the search has ended
+  detcore experiment trials 3 --csv > trials.csv
+"""
+# Of a checkpoint's UUID in a table with many columns; commands take a beginning of a UUID.
+_UUID_SHOWN = 8
+# Narrower terminals are shown fewer columns: what trials were given is worth more.
+_WIDE = 100
+_REDRAW_S = 1.0
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.option(
+    "--sort",
+    type=click.Choice(["id", "metric", "steps", "state"]),
+    default="id",
+    show_default=True,
+    help="Order; by metric the best come first, those without one last.",
+)
+@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
+@click.option("-f", "--follow", is_flag=True, help="Redraw on this terminal until it has ended.")
+@format_options
+@click.pass_obj
+def trials(
+    obj: CliContext,
+    experiment_id: int,
+    sort: str,
+    metric: str | None,
+    limit: int | None,
+    follow: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """List trials: state, steps, rung, best validation, hyperparameters.
+
+    Whether a smaller metric is better is the experiment's setting, also for --metric.
+    """
+    from detcore.cli._output import make_console, print_csv, print_json
+
+    form = choose_format(as_json, as_csv)
+    if follow and (form != "table" or not make_console().is_terminal):
+        raise click.UsageError("--follow redraws a table on a terminal; leave it out here")
+    with open_records(obj) as database:
+        metric, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+        if follow:
+            _follow(obj, database, experiment_id, sort=sort, metric=metric, limit=limit)
+            return
+    if form == "json":
+        print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
+    elif form == "csv":
+        print_csv(rows, ["id", "state"])
+    elif rows:
+        print_trials(rows, metric)
+    else:
+        click.echo(f"experiment {experiment_id} has no trials yet", err=True)
+
+
+def read_trials(
+    database: Database,
+    experiment_id: int,
+    *,
+    sort: str = "id",
+    metric: str | None = None,
+    limit: int | None = None,
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """Return the metric that trials are compared by, and the trials as plain values.
+
+    Args:
+        database: The records.
+        experiment_id: Whose trials.
+        sort: "id", "metric", "steps" or "state".
+        metric: By which metric; None: the searcher's.
+        limit: At most so many.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+    """
+    own, smaller = searcher_metric(database.get_experiment(experiment_id).config)
+    metric = metric or own
+    smaller = True if smaller is None else smaller
+    if sort == "metric" and metric is not None:
+        ranked = database.top_trials(
+            experiment_id, metric=metric, smaller_is_better=smaller, limit=limit
+        )
+        records = [row.trial for row in ranked]
+    else:
+        # In another order all have to be looked at before the first ones are known.
+        records = database.list_trials(experiment_id, limit=limit if sort == "id" else None)
+    rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
+    if sort == "steps":
+        rows.sort(key=lambda row: -row["steps_completed"])
+    elif sort == "state":
+        order = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
+        rows.sort(key=lambda row: order.index(row["state"]))
+    return metric, rows[:limit]
+
+
+def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
+    """Print trials as a table; what all have in common stands above it."""
+    from detcore.cli._output import print_line, print_table
+
+    same, varied = split_hparams(rows)
+    if same:
+        print_line("all with " + " ".join(f"{name}={value}" for name, value in same.items()))
+    columns, cells = _table(rows, metric, varied)
+    print_table(columns, cells)
+
+
+def _table(
+    rows: Sequence[dict[str, Any]], metric: str | None, varied: list[str]
+) -> tuple[list[Column], list[list[str]]]:
+    from detcore.cli._output import Column, make_console
+
+    console = make_console()
+    is_narrow = console.is_terminal and console.width < _WIDE
+    has_rungs = any(row["rung"] is not None for row in rows)
+    columns = [
+        Column("ID", align="right", style="bold"),
+        Column("STATE", wrap=True),
+        Column("STEPS", align="right"),
+        *([Column("RUNG", align="right")] if has_rungs else []),
+        Column("BEST", wrap=True),
+        *([] if is_narrow else [Column("RUNS", align="right"), Column("CHECKPOINT")]),
+        Column("HYPERPARAMETERS" if varied else "", wrap=True),
+    ]
+    cells = [
+        [
+            str(row["id"]),
+            trial_state(row),
+            str(row["steps_completed"]),
+            *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
+            _best_at(row, metric),
+            *([] if is_narrow else [str(row["num_runs"]), _uuid_text(row)]),
+            _hparams_text(row, varied),
+        ]
+        for row in rows
+    ]
+    return columns, cells
+
+
+def _uuid_text(row: dict[str, Any]) -> str:
+    return (row["latest_checkpoint"] or "-")[:_UUID_SHOWN]
+
+
+def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
+    """Return the hyperparameters that all trials share, and the names of the others."""
+    flat = [flatten(row["hparams"]) for row in rows]
+    shared = set(flat[0].items()).intersection(*[tree.items() for tree in flat])
+    same = {name: value for name, value in flat[0].items() if (name, value) in shared}
+    varied = {name: None for tree in flat for name in tree if name not in same}
+    return same, list(varied)
+
+
+def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
+    from detcore.cli._output import format_number
+
+    flat = flatten(row["hparams"])
+    short = {name: flat[name] for name in names if name in flat}
+    for name, text in short.items():
+        try:
+            short[name] = format_number(float(text)) if "." in text or "e" in text else text
+        except ValueError:
+            continue
+    return " ".join(f"{name}={text}" for name, text in short.items())
+
+
+def _best_at(row: dict[str, Any], metric: str | None) -> str:
+    from detcore.cli._output import format_number
+
+    value = metric_value(row, metric)
+    if value is None:
+        return "-"
+    return f"{metric} {format_number(value)} at {row['best_validation']['steps_completed']}"
+
+
+def _follow(
+    obj: CliContext,
+    database: Database,
+    experiment_id: int,
+    *,
+    sort: str,
+    metric: str | None,
+    limit: int | None,
+) -> None:
+    """Redraw the table until the experiment is not running any more."""
+    from rich.live import Live
+
+    from detcore.cli._output import make_console
+    from detcore.database import ingest_spools
+
+    console = make_console()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            record = database.get_experiment(experiment_id)  # before the trials: none is missed
+            is_over = (
+                record.state.value != "RUNNING"
+                or database.experiment_is_alive(experiment_id) is False
+            )
+            ingest_spools(database, obj.environment.home)
+            _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+            live.update(_frame(rows, metric, height=console.height, progress=record.progress))
+            live.refresh()
+            if is_over:
+                return
+            time.sleep(_REDRAW_S)
+
+
+def _frame(
+    rows: list[dict[str, Any]], metric: str | None, *, height: int, progress: float | None
+) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from detcore.cli._output import make_table
+
+    if not rows:
+        return Text("no trials yet", style="dim")
+    _, varied = split_hparams(rows)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[trial_state(row)] = counts.get(trial_state(row), 0) + 1
+    head = ", ".join(f"{number} {state}" for state, number in counts.items())
+    if progress is not None:
+        head += f"; search {progress:.0%} done"
+    # What runs is what one looks at; a terminal holds only so many lines.
+    fitting = max(1, height - 4)
+    shown = rows
+    if len(rows) > fitting:
+        first = sorted(rows, key=lambda row: row["state"] != "RUNNING")[:fitting]
+        ids = {row["id"] for row in first}
+        shown = [row for row in rows if row["id"] in ids]
+        head += f"; {len(rows) - fitting} not shown"
+    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied)))

@@ -1,0 +1,312 @@
+"""Lists of experiments, trials and checkpoints, logs, waiting: for people, CSV and programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from recorded import Records
+from terminal import on_a_terminal, without_colour
+
+from detcore.cli._groups import CommandGroup, import_command
+from detcore.cli._main import COMMANDS
+from detcore.cli._output import print_csv
+from detcore.database import Database, TrialLog
+from detcore.errors import NotFoundError
+from detcore.types import ExperimentState, TrialState
+
+LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    """A search of six trials: one with NaN, one with infinity, one without any report."""
+    home = tmp_path_factory.mktemp("search") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        records = Records(home, database)
+        experiment = records.experiment()
+        for number, loss in LOSSES.items():
+            trial = records.trial(experiment, rate=0.1 / number, layers={"count": number}, kind="a")
+            assert trial == number
+            folder = records.folder(trial)
+            run = database.start_run(trial)
+            if loss is not None:
+                records.report(trial, "validation", 10, val_loss=loss, accuracy=1 - number / 10)
+                records.checkpoint(trial, 10, f"{number}{number}-uuid")
+            log = TrialLog(folder, run)
+            log.append("stdout", f"first of {trial}")
+            log.append("stderr", f"second of {trial}", rank=1)
+            log.close()
+            state = TrialState.ERROR if number == 4 else TrialState.COMPLETED
+            database.set_trial_state(trial, state, error="it broke" if number == 4 else None)
+        database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+        other = records.experiment(name="=HYPERLINK()")
+        database.set_experiment_state(other, ExperimentState.ERROR, error="it broke")
+        yield records
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    """Records to add to."""
+    home = tmp_path_factory.mktemp("scratch") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        yield Records(home, database)
+
+
+def ids(rows: object) -> list[int]:
+    assert isinstance(rows, list)
+    return [row["id"] for row in rows]
+
+
+def test_trials_are_sorted_by_metric_with_those_without_one_last(search: Records) -> None:
+    data = search.data("experiment", "trials", "1", "--sort", "metric")
+    assert ids(data["trials"]) == [6, 2, 1, 5, 3, 4]
+    assert data["metric"] == "val_loss"
+    larger = search.data("experiment", "trials", "1", "--sort", "metric", "--metric", "accuracy")
+    assert larger["trials"][0]["id"] == 6  # the experiment says that smaller is better
+    limited = search.data("experiment", "trials", "1", "--sort", "metric", "--limit", "2")
+    assert ids(limited["trials"]) == [6, 2]
+    assert ids(search.data("experiment", "trials", "1", "--limit", "2")["trials"]) == [1, 2]
+    by_state = search.data("experiment", "trials", "1", "--sort", "state")["trials"]
+    assert by_state[-1]["state"] == "ERROR"
+
+
+def test_many_trials_are_described_like_few(
+    search: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = search.data("experiment", "trials", "1")
+    monkeypatch.setattr("detcore.cli._records._FEW", 0)
+    assert search.data("experiment", "trials", "1") == few
+
+
+def test_trials_are_shown_with_what_differs(search: Records) -> None:
+    text = search("experiment", "trials", "1").stdout
+    assert text.splitlines()[0] == "all with kind=a"
+    row = next(line for line in text.splitlines() if line.split()[0] == "2")
+    assert row.split() == [
+        "2", "COMPLETED", "10", "val_loss", "0.25", "at", "10", "1", "22-uuid",
+        "rate=0.05", "layers.count=2",
+    ]  # fmt: skip
+
+
+def test_csv_has_the_names_of_the_json_with_dots(search: Records) -> None:
+    rows = search.csv("experiment", "trials", "1")
+    assert [row["id"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert rows[1]["hparams.layers.count"] == "2"
+    assert rows[1]["best_validation.metrics.val_loss"] == "0.25"
+    assert rows[4]["best_validation.metrics.val_loss"] == "Infinity"
+    assert rows[3]["best_validation.metrics.val_loss"] == ""
+    assert "best_validation" not in rows[0]
+    text = search("experiment", "trials", "1", "--csv").stdout_bytes
+    assert text.count(b"\r\n") == text.count(b"\n") == 7
+    described = search.csv("trial", "describe", "2")
+    assert described[0]["metrics.val_loss"] == "0.25"
+    assert search.csv("experiment", "describe", "1") == rows
+
+
+def test_csv_cannot_hold_formulas(capsys: pytest.CaptureFixture[str], search: Records) -> None:
+    assert search.csv("experiment", "list")[1]["name"] == "'=HYPERLINK()"
+    print_csv([{"=a": "@b", "c": -1, "d": -math.inf, "e": 'say "x", y\n'}, {"f": ["-"]}], ["c"])
+    assert capsys.readouterr().out.splitlines() == [
+        "c,'=a,d,e,f", "-1,'@b,-Infinity,\"say \"\"x\"\", y", '",', ',,,,"[""-""]"',
+    ]  # fmt: skip
+
+
+def test_json_and_csv_exclude_each_other(search: Records) -> None:
+    result = search("experiment", "list", "--json", "--csv")
+    assert result.exit_code == 2
+    assert "give --json or --csv, not both" in result.stderr
+
+
+def test_experiments_are_sorted_limited_and_chosen(search: Records) -> None:
+    def listed(*options: str) -> list[int]:
+        return ids(search.data("experiment", "list", *options)["experiments"])
+
+    assert listed() == [1, 2]
+    assert listed("--limit", "1") == [2]
+    assert listed("--sort", "name") == [2, 1]
+    assert listed("--sort", "metric", "--limit", "1") == [1]
+    assert listed("--state", "error") == [2]
+    assert search.csv("experiment", "list", "--state", "RUNNING") == []
+
+
+def test_an_archived_experiment_is_left_out(search: Records) -> None:
+    assert search("experiment", "archive", "2").exit_code == 0
+    try:
+        assert ids(search.data("experiment", "list")["experiments"]) == [1]
+        assert "ERROR (archived)" in search("experiment", "list", "--all").stdout
+    finally:
+        assert search("experiment", "unarchive", "2").exit_code == 0
+    assert ids(search.data("experiment", "list")["experiments"]) == [1, 2]
+
+
+def test_the_best_checkpoints(search: Records) -> None:
+    assert search("experiment", "best", "1", "--uuid").stdout == "66-uuid\n"
+    data = search.data("experiment", "best", "1", "-n", "9")
+    assert [row["trial_id"] for row in data["checkpoints"]] == [6, 2, 1, 5, 3]
+    assert [row["value"] for row in data["checkpoints"]][-2:] == ["Infinity", None]
+    larger = ("--metric", "accuracy", "--larger-is-better")
+    assert search.csv("experiment", "best", "1", *larger)[0]["uuid"] == "11-uuid"
+    assert search("experiment", "best", "1").stdout.split()[:2] == ["UUID", "val_loss"]
+
+
+def test_without_checkpoints_there_is_no_best(search: Records) -> None:
+    error = search("experiment", "best", "2").exception
+    assert isinstance(error, NotFoundError)
+    assert "experiment 2 has no whole checkpoint (yet)" in str(error)
+
+
+def test_logs_of_a_trial(search: Records) -> None:
+    assert search("trial", "logs", "2").stdout == "first of 2\n[1] second of 2\n"
+    assert search("trial", "logs", "2", "--tail", "1").stdout == "[1] second of 2\n"
+    assert search("trial", "logs", "2", "--rank", "0").stdout == "first of 2\n"
+    (first, second) = search("trial", "logs", "2", "--json").stdout.splitlines()
+    assert json.loads(first)["text"] == "first of 2"
+    assert json.loads(second)["rank"] == 1
+    rows = search.csv("trial", "logs", "2")
+    assert [(row["stream"], row["text"]) for row in rows] == [
+        ("stdout", "first of 2"),
+        ("stderr", "second of 2"),
+    ]
+
+
+def test_logs_of_an_experiment_are_in_the_order_of_time(search: Records) -> None:
+    lines = search("experiment", "logs", "1").stdout.splitlines()
+    assert len(lines) == 12
+    assert lines[0] == "trial 1 | first of 1"
+    assert lines[-1] == "trial 6 [1] | second of 6"
+    stamped = search("experiment", "logs", "1", "--tail", "1", "--timestamps").stdout
+    assert stamped.startswith("20")
+    assert stamped.endswith("| second of 6\n")
+
+
+def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
+    experiment = scratch.experiment()
+    trial = scratch.trial(experiment, rate=1)
+    log = TrialLog(scratch.folder(trial), scratch.database.start_run(trial))
+    log.append("stdout", "before")
+
+    def go_on() -> None:
+        log.append("stdout", "after")
+        scratch.database.set_trial_state(trial, TrialState.COMPLETED)
+        scratch.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+
+    worker = threading.Timer(0.5, go_on)
+    worker.start()
+    followed = scratch("experiment", "logs", str(experiment), "-f").stdout
+    worker.join()
+    log.close()
+    assert followed == f"trial {trial} | before\ntrial {trial} | after\n"
+    assert scratch("trial", "logs", str(trial), "-f").stdout == "before\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        (ExperimentState.COMPLETED, 0),
+        (ExperimentState.ERROR, 1),
+        (ExperimentState.CANCELED, 1),
+        (ExperimentState.PAUSED, 75),
+    ],
+)
+def test_waiting_ends_with_the_experiment(
+    scratch: Records, state: ExperimentState, code: int
+) -> None:
+    experiment = scratch.experiment()
+    worker = threading.Timer(0.2, scratch.database.set_experiment_state, (experiment, state))
+    worker.start()
+    result = scratch("experiment", "wait", str(experiment), "--json")
+    worker.join()
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["state"] == state.value
+
+
+def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
+    experiment = scratch.experiment()  # this process runs it
+    result = scratch("experiment", "wait", str(experiment), "--timeout", "0")
+    assert result.exit_code == 124
+    assert result.stderr == f"experiment {experiment} is still RUNNING\n"
+    code = (
+        "import sys; from detcore.database import Database\n"
+        "with Database.open(sys.argv[1]) as database:\n"
+        "    print(database.create_experiment(\n"
+        "        config={}, config_text=None, model_dir='/m', name='n'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, scratch.database.url],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    result = scratch("experiment", "wait", done.stdout.strip())
+    assert result.exit_code == 75
+    assert "RUNNING (process gone)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("experiment", "tirals", "1"), "Did you mean 'trials'?"),
+        (("experiment", "zzz"), "lists them."),
+        (("trial", "log", "1"), "Did you mean 'logs'?"),
+        (("model", "registerversion"), "Did you mean 'register-version'?"),
+        (("checkpoint", "verfy"), "Did you mean 'verify'?"),
+    ],
+)
+def test_a_mistyped_command(search: Records, arguments: tuple[str, ...], hint: str) -> None:
+    result = search(*arguments)
+    assert result.exit_code == 2
+    assert f"has no command '{arguments[1]}'." in result.stderr
+    assert hint in result.stderr
+
+
+def test_help_of_a_group_imports_none_of_its_commands(search: Records) -> None:
+    result = search("experiment", "--help")
+    assert result.exit_code == 0
+    for name in ("list", "trials", "best", "logs", "plot", "wait", "pause", "kill", "archive"):
+        assert f"\n  {name} " in result.stdout
+
+
+@pytest.mark.parametrize("name", ["experiment", "trial"])
+def test_each_command_of_a_group_is_where_its_table_says(name: str) -> None:
+    group = import_command(COMMANDS[name])
+    assert isinstance(group, CommandGroup)
+    assert group.lazy_commands
+    for command_name, lazy in group.lazy_commands.items():
+        command = import_command(lazy)
+        assert command.name == command_name
+        assert command.help
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_trials_are_followed_on_a_terminal(search: Records, width: int) -> None:
+    code, written, _ = on_a_terminal(
+        [sys.executable, "-m", "detcore", "experiment", "trials", "1", "--follow"],
+        variables={"DETCORE_HOME": str(search.home)},
+        folder=Path.cwd(),
+        width=width,
+    )
+    text = without_colour(written)
+    assert code == 0, text
+    assert "5 COMPLETED, 1 ERROR" in text
+    assert "val_loss" in text
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_following_needs_a_terminal(search: Records) -> None:
+    result = search("experiment", "trials", "1", "--follow")
+    assert result.exit_code == 2
+    assert "--follow redraws a table on a terminal" in result.stderr
+
+
+def test_an_unwritten_metric_setting_is_no_error(scratch: Records) -> None:
+    experiment = scratch.experiment(config={"is_standalone": True})
+    scratch.trial(experiment, rate=1)
+    assert scratch.data("experiment", "trials", str(experiment))["metric"] is None
+    result = scratch("experiment", "best", str(experiment))
+    assert isinstance(result.exception, SystemExit)
+    assert "name one with --metric" in result.stderr

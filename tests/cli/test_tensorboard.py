@@ -1,0 +1,82 @@
+"""``detcore tensorboard``: what it starts TensorBoard with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_distributions import run_detcore
+from recorded import Records
+
+from detcore.database import Database
+from detcore.errors import NotFoundError
+from detcore.types import ExperimentState
+
+# A TensorBoard that says what it was asked for, in place of one that serves for ever.
+MAIN = """
+import json, os, sys
+arguments = sys.argv[1:]
+folder = arguments[arguments.index("--logdir") + 1]
+files = [os.path.relpath(os.path.join(at, name), folder)
+         for at, _, names in os.walk(folder, followlinks=True) for name in names]
+print(json.dumps({"arguments": arguments[2:], "files": sorted(files)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    home = tmp_path_factory.mktemp("tensorboard") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        records = Records(home, database)
+        for _ in range(2):
+            trial = records.trial(records.experiment())
+            events = records.folder(trial) / "tensorboard"
+            events.mkdir()
+            (events / "events.out.tfevents.1").write_bytes(b"")
+        stray = records.trial(records.experiment())
+        elsewhere = home.parent / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "x.tfevents.1").write_bytes(b"")
+        database.set_trial_dir(stray, str(elsewhere))
+        database.set_experiment_state(records.experiment(), ExperimentState.COMPLETED)
+        yield records
+
+
+def start(records: Records, site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    package = site / "tensorboard"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(MAIN, encoding="utf-8")
+    return run_detcore(
+        "tensorboard", *arguments, sites=[site], variables={"DETCORE_HOME": str(records.home)}
+    )
+
+
+def test_it_is_started_on_the_event_files_of_several_experiments(
+    records: Records, tmp_path: Path
+) -> None:
+    done = start(records, tmp_path, "1", "2", "3", "--", "--port", "6007")
+    told = json.loads(done.stdout)
+    assert told["arguments"] == ["--port", "6007"]
+    events = [file for file in told["files"] if "tfevents" in file]
+    assert events == [
+        "experiment-1/1/tensorboard/events.out.tfevents.1",
+        "experiment-2/2/tensorboard/events.out.tfevents.1",
+        "experiment-3-trial-3/x.tfevents.1",
+    ]
+    again = start(records, tmp_path, "1", "2", "3", "--bind_all")  # its own options need no --
+    assert json.loads(again.stdout) == {"arguments": ["--bind_all"], "files": told["files"]}
+
+
+def test_what_is_wrong_is_said(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "give the id of an experiment" in records("tensorboard").stderr
+    assert "'x' is no id of an experiment" in records("tensorboard", "x").stderr
+    error = records("tensorboard", "4").exception
+    assert isinstance(error, NotFoundError)
+    assert "experiment 4 wrote no event files" in str(error)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    missing = records("tensorboard", "1").exception
+    assert "pip install tensorboard" in str(missing)

@@ -1,0 +1,88 @@
+"""``detcore top``: what runs, as one frame and as one that is redrawn."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from recorded import Records
+from terminal import without_colour
+
+from detcore.database import Database
+from detcore.types import ExperimentState, TrialState
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    """Experiments of which this process runs one, with two trials of which one runs."""
+    home = tmp_path_factory.mktemp("top") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        records = Records(home, database)
+        config = {
+            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}}
+        }
+        experiment = records.experiment(config)
+        for state in (TrialState.RUNNING, TrialState.COMPLETED):
+            trial = records.trial(experiment)
+            database.start_run(trial)
+            for step in (10, 20):
+                records.report(trial, "training", step, loss=1 / step, text="no number")
+            records.report(trial, "validation", 20, val_loss=0.25)
+            database.set_trial_state(trial, state)
+        database.set_experiment_state(records.experiment(), ExperimentState.COMPLETED)
+        yield records
+
+
+def test_one_frame_for_programs(records: Records) -> None:
+    data = records.data("top")
+    (trial,) = data["trials"]
+    assert (trial["trial_id"], trial["steps_completed"], trial["progress"]) == (1, 20, 0.5)
+    assert trial["training"] == {"loss": 0.05}
+    assert trial["validation"] == 0.25
+    assert trial["steps_per_second"] > 0
+    (experiment,) = data["experiments"]
+    assert (experiment["num_running"], experiment["num_trials"]) == (1, 2)
+    assert experiment["pid"] == os.getpid()
+    assert [row["trial_id"] for row in records.csv("top")] == ["1"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells by /proc")
+def test_the_processes_are_measured(records: Records) -> None:
+    (experiment,) = records.data("top")["experiments"]
+    assert experiment["memory_bytes"] > 10_000_000  # this process: Python, SQLAlchemy, pytest
+    assert experiment["cpu_percent"] >= 0
+
+
+def test_one_frame_in_a_pipe(records: Records) -> None:
+    head, row, total = records("top", "--once").stdout.splitlines()
+    assert head.split()[:4] == ["EXP", "TRIAL", "STEPS", "DONE"]
+    assert row.split()[:4] == ["1", "1", "20", "50%"]
+    assert "val_loss 0.25" in row
+    assert total.startswith("experiment 1 digits: 1 of 2 trials running, ")
+    assert records("top", "--experiment", "2").stdout == "nothing runs\n"
+
+
+def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detcore", "top", "--interval", "0.1"],
+        stdout=follower,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "DETCORE_HOME": str(records.home), "TERM": "xterm"},
+        # A background job of a shell, which the tests may be, is started with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(follower)
+    written = ""
+    while without_colour(written).count("1 of 2 trials running") < 2:
+        written += os.read(leader, 65536).decode()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    os.close(leader)
+    assert process.returncode == 130
+    assert stderr == b"interrupted\n"

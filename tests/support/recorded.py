@@ -1,0 +1,118 @@
+"""Records as training would leave them, and the commands that read them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from detcore.cli import CliContext
+from detcore.cli._groups import import_command
+from detcore.cli._main import COMMANDS
+from detcore.database import Database, MetricRecord
+from detcore.environment import read_environment
+
+__all__ = ["CONFIG", "Records"]
+
+CONFIG: dict[str, Any] = {
+    "entrypoint": "model_def:Digits",
+    "searcher": {
+        "name": "single",
+        "metric": "val_loss",
+        "smaller_is_better": True,
+        "max_length": {"epochs": 3},
+    },
+    "min_validation_period": {"batches": 10},
+    "min_checkpoint_period": {"batches": 0},
+    "checkpoint_storage": {"type": "s3", "bucket": "runs", "secret_key": "hunter2"},
+    "reproducibility": {"experiment_seed": 7},
+}
+
+
+@dataclasses.dataclass
+class Records:
+    """A home with records, and the commands that read them."""
+
+    home: Path
+    database: Database
+
+    def __call__(self, *arguments: str) -> Result:
+        command = import_command(COMMANDS[arguments[0]])
+        environment = read_environment({"DETCORE_HOME": str(self.home)})
+        return CliRunner().invoke(
+            command, list(arguments[1:]), obj=CliContext(environment=environment)
+        )
+
+    def data(self, *arguments: str) -> Any:
+        result = self(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def csv(self, *arguments: str) -> list[dict[str, str]]:
+        """Return what a command prints with ``--csv``, by the names of its columns."""
+        result = self(*arguments, "--csv")
+        assert result.exit_code == 0, result.output
+        return list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
+
+    def experiment(self, config: dict[str, Any] | None = None, name: str = "digits") -> int:
+        return self.database.create_experiment(
+            config=CONFIG if config is None else config,
+            config_text=None,
+            model_dir="/code",
+            name=name,
+        )
+
+    def trial(self, experiment_id: int, **hparams: object) -> int:
+        return self.database.create_trial(experiment_id=experiment_id, hparams=hparams, seed=11)
+
+    def report(self, trial_id: int, kind: str, step: int, **metrics: Any) -> None:
+        run_id = self.database.get_trial(trial_id).run_id
+        self.database.add_metrics(
+            [
+                MetricRecord(
+                    trial_id=trial_id,
+                    run_id=run_id,
+                    kind=kind,
+                    steps_completed=step,
+                    metrics=metrics,
+                )
+            ]
+        )
+
+    def checkpoint(self, trial_id: int, step: int, uuid: str, *, size: int = 1500) -> str:
+        """Record a checkpoint, without files."""
+        experiment = self.database.get_trial(trial_id).experiment_id
+        self.database.checkpoint_started(
+            uuid=uuid,
+            trial_id=trial_id,
+            experiment_id=experiment,
+            storage_url="s3://runs",
+            steps_completed=step,
+        )
+        self.database.checkpoint_committed(
+            uuid, metadata={}, resources={"w": size}, steps_completed=step
+        )
+        return uuid
+
+    def folder(self, trial_id: int) -> Path:
+        """Give a trial its folder."""
+        trial = self.database.get_trial(trial_id)
+        folder = self.home / "experiments" / str(trial.experiment_id) / "trials" / str(trial_id)
+        folder.mkdir(parents=True)
+        self.database.set_trial_dir(trial_id, str(folder))
+        return folder
+
+    def trained(self) -> int:
+        """Record a trial that was validated three times and saved once."""
+        trial = self.trial(self.experiment(), learning_rate=0.5, layers={"count": 2})
+        self.database.start_run(trial)
+        for step in (10, 20, 30):
+            self.report(trial, "training", step, loss=1 / step)
+            self.report(trial, "validation", step, val_loss=abs(step - 20) + 0.25, accuracy=0.5)
+        self.checkpoint(trial, 30, "abcd1234-full-uuid")
+        return trial
