@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore import core, errors, experimental
     from detcore.errors import DetcoreError, InvalidHP
+    from detcore.experimental import Determined as Client
     from detcore.hooks import hookimpl
     from detcore.trial import Trial, TrialContext
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Client",
     "DetcoreError",
     "InvalidHP",
     "Trial",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Client": "detcore.experimental",
     "DetcoreError": "detcore.errors",
     "InvalidHP": "detcore.errors",
     "Trial": "detcore.trial",
@@ -45,7 +48,9 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'detcore' has no attribute {name!r}")
     module = importlib.import_module(home)
-    return module if home == f"detcore.{name}" else getattr(module, name)
+    if home == f"detcore.{name}":
+        return module
+    return getattr(module, "Determined" if name == "Client" else name)
 
 
 def __dir__() -> list[str]:

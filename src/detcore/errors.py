@@ -23,6 +23,8 @@ __all__ = [
     "DatabaseError",
     "DetcoreError",
     "DistributedError",
+    "ExperimentPausedError",
+    "InvalidArgumentError",
     "InvalidCheckpointError",
     "InvalidConfigurationException",
     "InvalidDataTypeError",
@@ -33,8 +35,10 @@ __all__ = [
     "InvalidModelError",
     "InvalidModelException",
     "LedgerError",
+    "MasterNotSupportedError",
     "MetricError",
     "MetricTypeError",
+    "NoCheckpointError",
     "NotFoundError",
     "PeerLostError",
     "PluginConflictError",
@@ -59,7 +63,7 @@ class DetcoreError(Exception):
     """Base of every error raised on purpose by detcore and its plugins."""
 
 
-# -- the experiment and the user's own classes --------------------------------------------------
+# -- the experiment and the user's own classes ----------------------------------------------------
 
 
 class ConfigError(DetcoreError, ValueError):
@@ -253,6 +257,28 @@ class SearchError(RunError):
 
 class WorkerError(RunError):
     """A worker process that ended without finishing its trial."""
+
+
+# -- the client -----------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(DetcoreError, ValueError, TypeError, AssertionError):
+    """Arguments of a client's method that cannot be used, or not together.
+
+    The documents name AssertionError for some of them and ValueError for others.
+    """
+
+
+class NoCheckpointError(CheckpointNotFoundError, NotFoundError, AssertionError, ValueError):
+    """No checkpoint fits what was asked for, such as the best one of a trial that has none."""
+
+
+class ExperimentPausedError(RunError, ValueError):
+    """An experiment that is waited for, but does not run."""
+
+
+class MasterNotSupportedError(ConfigError, NotImplementedError):
+    """The address of a master was given, which this release cannot talk to."""
 
 
 # Names that the earlier system published.

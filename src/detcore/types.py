@@ -142,10 +142,15 @@ class Framework:
         controller: A callable ``(trial, context) -> SteppingController | LoopingController``.
         prepare_worker: A callable ``(PrepareOptions) -> None``, run in a worker process before
             the trial is made (seeds, device settings), or None.
-        load_checkpoint: A callable ``(path) -> model`` for checkpoints this framework wrote, or
-            None.
+        load_checkpoint: A callable ``(path, tags=..., **kwargs) -> model`` for checkpoints this
+            framework wrote, or None. It is given only what the caller gave.
+        reads: What `load_checkpoint` reads besides its own: what ``metadata.json`` of a checkpoint
+            says of the framework without its version, such as ``"torch"``, or with the format,
+            ``"tensorflow:h5"``.
         native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
             trains without a trial class, or None.
+        metric: The validation metric by which a configuration written in Python judges its trials
+            where it names none.
         several_workers: Whether its controllers train one model on several workers together. A
             trial of several workers is refused where they do not.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
@@ -160,7 +165,9 @@ class Framework:
     controller: str
     prepare_worker: str | None = None
     load_checkpoint: str | None = None
+    reads: tuple[str, ...] = ()
     native_init: str | None = None
+    metric: str = "val_loss"
     several_workers: bool = False
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()

@@ -26,6 +26,9 @@ def detcore_register_framework():
         "import detcore.experimental.estimator; init = detcore.experimental.estimator.init",
         "from detcore.experimental import estimator; init = estimator.init",
         "from detcore.experimental.estimator import init",
+        "from detcore.experimental import keras; init = keras.init",
+        "from detcore.experimental import create; init = create",
+        "from detcore.experimental import create_trial_instance; init = create_trial_instance",
     ],
 )
 def test_every_way_to_import_it_is_light(statement: str) -> None:

@@ -6,6 +6,7 @@ and atomically; what has no manifest is invisible, and is removed when its trial
 
 from detcore.checkpoint._bars import TransferBars, TransferLines, watch_transfers
 from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
+from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._download import DownloadMode, download_checkpoint
 from detcore.checkpoint._manifest import (
@@ -54,11 +55,13 @@ __all__ = [
     "TransferObserver",
     "apply_retention",
     "choose_checkpoints",
+    "copy_checkpoint",
     "delete_checkpoint",
     "download_checkpoint",
     "find_place",
     "find_source",
     "has_manifest",
+    "is_whole_copy",
     "list_committed",
     "open_recorded",
     "pin_source",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
+    from detcore.trial._code import list_code
     from detcore.trial._context import TrialContext, TrialSetup
     from detcore.trial._controller import (
         LoopingController,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         SupportsTensors,
         ValidationResult,
     )
+    from detcore.trial._instance import InstanceCheckpoints, InstanceRecord
     from detcore.trial._loop import (
         OpenTrial,
         Outcome,
@@ -27,16 +29,19 @@ if TYPE_CHECKING:
         prepare_process,
         run_trial,
     )
+    from detcore.trial._native import NativeStart, start_native
     from detcore.trial._random import (
         capture_random_state,
         preserved_random_state,
         restore_random_state,
     )
     from detcore.trial._resolve import (
+        ImportEnded,
         check_requirements,
         find_framework,
         import_object,
         import_trial_class,
+        is_importing_trial,
     )
     from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_config
     from detcore.trial._trial import Trial
@@ -44,7 +49,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Clock",
     "Decision",
+    "ImportEnded",
+    "InstanceCheckpoints",
+    "InstanceRecord",
     "LoopingController",
+    "NativeStart",
     "OpenTrial",
     "Outcome",
     "PrepareOptions",
@@ -64,18 +73,25 @@ __all__ = [
     "find_framework",
     "import_object",
     "import_trial_class",
+    "is_importing_trial",
+    "list_code",
     "open_trial",
     "plan_from_config",
     "prepare_process",
     "preserved_random_state",
     "restore_random_state",
     "run_trial",
+    "start_native",
 ]
 
 _HOMES = {
     "Clock": "_clock",
     "Decision": "_schedule",
+    "ImportEnded": "_resolve",
+    "InstanceCheckpoints": "_instance",
+    "InstanceRecord": "_instance",
     "LoopingController": "_controller",
+    "NativeStart": "_native",
     "OpenTrial": "_loop",
     "Outcome": "_loop",
     "PrepareOptions": "_controller",
@@ -95,12 +111,15 @@ _HOMES = {
     "find_framework": "_resolve",
     "import_object": "_resolve",
     "import_trial_class": "_resolve",
+    "is_importing_trial": "_resolve",
+    "list_code": "_code",
     "open_trial": "_loop",
     "plan_from_config": "_schedule",
     "prepare_process": "_loop",
     "preserved_random_state": "_random",
     "restore_random_state": "_random",
     "run_trial": "_loop",
+    "start_native": "_native",
 }
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from detcore.data import LedgerWriter
     from detcore.distributed import DistributedContext
+    from detcore.trial._instance import InstanceCheckpoints
+    from detcore.trial._trial import Trial
 
 __all__ = ["TrialContext", "TrialSetup"]
 
@@ -56,12 +58,15 @@ class TrialContext:
         distributed: The `DistributedContext` of the trial's workers.
         planned_batches: Absolute batch at which training ends, as far as the search method has
             asked yet; None before that is known.
+        checkpoints: The checkpoints of a trial that ``detcore.experimental.create_trial_instance``
+            made; None in a run.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
         self.setup = setup
         self.distributed = setup.distributed
         self.planned_batches: int | None = None
+        self.checkpoints: InstanceCheckpoints | None = None
         self._stop_requested = False
 
     @classmethod
@@ -196,6 +201,17 @@ class TrialContext:
         from detcore.trial._saving import own_folder
 
         return own_folder(directory, self.distributed)
+
+    def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
+        """Have what a trial builds start from a checkpoint; for framework plugins to override.
+
+        Called for a trial that was made for debugging, before anybody uses it. The default does
+        nothing: ``checkpoints.restore()`` works with every framework.
+
+        Args:
+            trial: The trial, whose methods may be replaced.
+            checkpoint: The newest checkpoint in its folder, or None.
+        """
 
     def get_tensorboard_path(self) -> Path:
         """Return the folder for event files of this trial."""

@@ -370,10 +370,14 @@ def _trial_record(
 ) -> dict[str, Any]:
     from detcore.config import mask_config
 
+    name = f"{trial_class.__module__}:{trial_class.__qualname__}"
+    entrypoint = str(info.config.get("entrypoint"))
+    if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
+        name = entrypoint  # a file in a folder, whose module name does not tell which
     return {
         "version": 1,
         "framework": framework.name,
-        "trial_class": f"{trial_class.__module__}:{trial_class.__qualname__}",
+        "trial_class": name,
         "experiment_id": info.experiment_id,
         "trial_id": info.trial_id,
         "trial_seed": info.trial_seed,

@@ -7,17 +7,37 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidExperimentError, PluginNotFoundError
 from detcore.trial._trial import Trial
 from detcore.types import Framework
 
-__all__ = ["check_requirements", "find_framework", "import_object", "import_trial_class"]
+__all__ = [
+    "ImportEnded",
+    "check_requirements",
+    "find_framework",
+    "import_object",
+    "import_trial_class",
+    "is_importing_trial",
+]
 
 # Packages that users import, and the distribution that brings each.
 _PLUGIN_PREFIX = "detcore_"
 _OLD_NAME = "determined"
+
+
+class ImportEnded(BaseException):
+    """Ends the import of a module that has come to where it would start an experiment of itself.
+
+    Args:
+        module: The module that defines the trial class, as far as it came.
+    """
+
+    def __init__(self, module: ModuleType | None) -> None:
+        super().__init__("the trial class is known; the rest of its script is not run")
+        self.module = module
 
 
 def import_object(name: str) -> Any:
@@ -29,21 +49,36 @@ def import_object(name: str) -> Any:
 def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     """Import the user's trial class.
 
-    The caller has put `model_dir` on ``sys.path``.
+    The caller has put `model_dir` on ``sys.path``. A file's own folder is put there by this.
+
+    The import of a script that starts an experiment of its own class
+    (``detcore.experimental.create``) ends there.
 
     Args:
-        entrypoint: ``"module:Class"``.
-        model_dir: Folder of the user's code, for messages.
+        entrypoint: ``"module:Class"``, or ``"folder/file.py:Class"`` for a file below `model_dir`.
+        model_dir: Folder of the user's code.
 
     Raises:
         InvalidExperimentError: If the module or the class is not there, or is not a trial class.
         PluginNotFoundError: If the module imports a plugin that is not installed.
     """
-    module_name, _, class_name = entrypoint.partition(":")
+    module_name, _, class_name = entrypoint.rpartition(":")
     try:
-        module = importlib.import_module(module_name)
+        if module_name.endswith(".py"):
+            module = _import_file(model_dir / module_name, entrypoint)
+        else:
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise _explain_missing(error, entrypoint, model_dir) from error
+    except ImportEnded as ended:
+        if ended.module is None or not hasattr(ended.module, class_name):
+            raise InvalidExperimentError(
+                f"entrypoint {entrypoint!r}: its import comes to a call of create() before the "
+                f"class {class_name!r} is defined.\n"
+                'Put the call of create() below: if __name__ == "__main__":'
+            ) from None
+        module = ended.module
+        sys.modules[module.__name__] = module
     trial_class = getattr(module, class_name, None)
     if trial_class is None:
         classes = sorted(
@@ -64,6 +99,42 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     return trial_class
 
 
+def is_importing_trial() -> bool:
+    """Whether this thread is in `import_trial_class` now."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is import_trial_class.__code__:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]  # the loop ends at None
+    return False
+
+
+def _import_file(path: Path, entrypoint: str) -> ModuleType:
+    """Import a file as a module of its name; its neighbours can be imported by theirs."""
+    if not path.is_file():
+        raise InvalidExperimentError(f"entrypoint {entrypoint!r}: there is no file {path}.")
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name, number = path.stem, 1
+    while name in sys.modules:
+        if getattr(sys.modules[name], "__file__", None) == str(path):
+            return sys.modules[name]
+        number += 1
+        name = f"{path.stem}_{number}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # of any file that ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
 def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Path) -> Exception:
     missing = (error.name or "").partition(".")[0]
     if missing.startswith(_PLUGIN_PREFIX) and importlib.util.find_spec(missing) is None:
@@ -82,7 +153,7 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
             "detcore_estimator, determined.core is detcore.core.\n"
             f"  pip install {plugin}"
         )
-    if missing == entrypoint.partition(":")[0].partition(".")[0]:
+    if missing == entrypoint.rpartition(":")[0].partition(".")[0]:
         files = sorted(path.stem for path in model_dir.glob("*.py"))
         return InvalidExperimentError(
             f"entrypoint {entrypoint!r}: there is no module {error.name!r} in {model_dir}.\n"

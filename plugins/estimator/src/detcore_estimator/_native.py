@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from detcore import core
-from detcore.config import (
-    ExperimentConfig,
-    load_config,
-    load_mapping,
-    resolve_constants,
-    smoke_config,
-    trial_seed,
-)
-from detcore.environment import read_environment
-from detcore.errors import ConfigError, ContextStateError, InvalidExperimentError, describe
-from detcore.trial import TrialSetup, open_trial, prepare_process
-from detcore.types import Framework, TrialInfo
+from detcore.errors import ContextStateError, InvalidExperimentError
+from detcore.trial import NativeStart, start_native
 from detcore_estimator._context import EstimatorContext
 from detcore_estimator._trial import EstimatorTrial
 from detcore_estimator.plugin import detcore_register_framework
 
-if TYPE_CHECKING:
-    from detcore.core import ScriptExperiment
-    from detcore.distributed import DistributedContext
-
 __all__ = ["EstimatorNativeContext", "NativeTrial", "init"]
-
-_logger = logging.getLogger("detcore.estimator")
-
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
-_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "loss"}
-_LENGTH = "max_length"
 
 
 def init(
@@ -75,14 +52,17 @@ def init(
             configuration for a search.
         ConfigError: If the configuration has mistakes, or there is no folder `context_dir`.
     """
-    _refuse_cluster(command=command, master_url=master_url)
-    for name, value in (("local", local), ("test", test)):
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {describe(value)}; it is True or False")
-    environment = read_environment()
-    if environment.trial_info is not None:
-        return _of_a_run(core.read_trial_info(environment), config)
-    return _of_a_script(config, test, _code_folder(context_dir))
+    return EstimatorNativeContext(
+        start_native(
+            detcore_register_framework(),
+            config=config,
+            local=local,
+            test=test,
+            context_dir=context_dir,
+            command=command,
+            master_url=master_url,
+        )
+    )
 
 
 class EstimatorNativeContext(EstimatorContext):
@@ -95,20 +75,15 @@ class EstimatorNativeContext(EstimatorContext):
             every checkpoint gets a SavedModel for each. Set it before `train_and_evaluate`.
     """
 
-    def __init__(
-        self, setup: TrialSetup, *, experiment_config: ExperimentConfig, has_length: bool
-    ) -> None:
+    def __init__(self, start: NativeStart) -> None:
         """Take what `init` found.
 
         Args:
-            setup: What is known before training.
-            experiment_config: The configuration.
-            has_length: Whether it says how long to train; else ``max_steps`` does.
+            start: The configuration, and which trial this is.
         """
-        super().__init__(setup)
+        super().__init__(start.setup())
         self.serving_input_receiver_fns: Mapping[str, Callable[..., Any]] = {}
-        self._experiment_config = experiment_config
-        self._has_length = has_length
+        self._start = start
         self._is_used = False
 
     def get_tensorboard_path(self) -> Path:
@@ -148,58 +123,8 @@ class EstimatorNativeContext(EstimatorContext):
                 "hyperparameters with detcore run."
             )
         self._is_used = True
-        config = self._config_with_length(train_spec)
         trial = NativeTrial(self, estimator, train_spec, eval_spec)
-        script = self._script(config)
-        storage = script.config.get("checkpoint_storage")
-        code_files = self._code_files()
-        with core.init(
-            distributed=self.distributed, checkpoint_storage=storage, script=script
-        ) as opened:
-            with open_trial(opened, _framework(), config, context=self) as ready:
-                outcome = ready.train(trial, code_files=code_files)
-            if outcome.is_preempted:
-                raise SystemExit(_COME_BACK)
-
-    def _config_with_length(self, train_spec: Any) -> ExperimentConfig:
-        if self._has_length:
-            return self._experiment_config
-        max_steps = getattr(train_spec, "max_steps", None)
-        if max_steps is None:
-            raise InvalidExperimentError(
-                "nothing says how long to train: the configuration has no searcher.max_length, and "
-                "the TrainSpec no max_steps.\n"
-                "Pass one of them, such as:\n"
-                '  init(config={"searcher": {"max_length": {"batches": 1000}}})'
-            )
-        plain = self._experiment_config.model_dump(mode="json")
-        plain["searcher"][_LENGTH] = {"batches": int(max_steps)}
-        return ExperimentConfig.model_validate(plain)
-
-    def _script(self, config: ExperimentConfig) -> ScriptExperiment:
-        """Return what is recorded if this is a script by itself."""
-        info = self.info
-        assert info is not None  # init gives one
-        if info.trial_id:
-            return core.ScriptExperiment()
-        return core.ScriptExperiment(
-            config=config.model_dump(mode="json"),
-            hparams=self.setup.hparams,
-            seed=self.setup.seed,
-            name=self.setup.config.get("name"),
-            model_dir=Path(info.model_dir) if info.model_dir else None,
-            test_mode=self.setup.test_mode,
-        )
-
-    def _code_files(self) -> list[str] | None:
-        """Return the files that checkpoints get a copy of; None: all code of the trial's folder."""
-        info = self.info
-        assert info is not None  # init gives one
-        if info.model_dir:  # a run's, or context_dir
-            return None
-        # Beside a script there may be anything: a home folder, /tmp.
-        file = core.script_file()
-        return [file.name] if file is not None else []
+        self._start.train(trial, self, None if self._start.has_length else _length(train_spec))
 
 
 class NativeTrial(EstimatorTrial):
@@ -229,130 +154,13 @@ class NativeTrial(EstimatorTrial):
         return self._serving
 
 
-def _framework() -> Framework:
-    return detcore_register_framework()
-
-
-def _refuse_cluster(**given: Any) -> None:
-    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-    if named:
+def _length(train_spec: Any) -> Mapping[str, int]:
+    max_steps = getattr(train_spec, "max_steps", None)
+    if max_steps is None:
         raise InvalidExperimentError(
-            f"init was given {' and '.join(named)}, which is for training on a cluster.\n"
-            "This release trains on this machine; clusters come with a later release.\n"
-            "Leave it out to train here, or write an experiment file with the script as its "
-            "entrypoint: detcore run CONFIG.yaml"
+            "nothing says how long to train: the configuration has no searcher.max_length, and "
+            "the TrainSpec no max_steps.\n"
+            "Pass one of them, such as:\n"
+            '  init(config={"searcher": {"max_length": {"batches": 1000}}})'
         )
-
-
-def _code_folder(context_dir: str | os.PathLike[str]) -> str:
-    if not os.fspath(context_dir):
-        return ""
-    folder = Path(context_dir).absolute()
-    if not folder.is_dir():
-        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
-    return str(folder)
-
-
-def _of_a_run(info: TrialInfo, config: object) -> EstimatorNativeContext:
-    """Return the context of a trial that ``detcore run`` started."""
-    if config is not None:
-        _logger.info("the config given to init is not used: the experiment file's is")
-    experiment_config = ExperimentConfig.model_validate(info.config)
-    distributed = _workers()
-    prepare_process(_framework(), info.trial_seed, experiment_config, distributed)
-    return _context(
-        info,
-        experiment_config,
-        distributed,
-        has_length=True,
-        tensorboard_path=Path(info.trial_dir) / "tensorboard",
-    )
-
-
-def _of_a_script(config: Any, test: bool, code_folder: str) -> EstimatorNativeContext:
-    """Return the context of a script by itself; its trial is recorded when training begins."""
-    experiment_config, has_name, has_length = _read_config(config)
-    if experiment_config.searcher.name != "single":
-        raise InvalidExperimentError(
-            f"searcher.name is {experiment_config.searcher.name!r}, but a script by itself trains "
-            "one trial.\n"
-            "Set it to 'single', or search with the script as the entrypoint of an experiment "
-            "file: detcore run CONFIG.yaml"
-        )
-    if test:
-        experiment_config, has_length = smoke_config(experiment_config), True
-    distributed = _workers()
-    if distributed.size > 1:
-        # Each worker has drawn a seed where the configuration gives none: the chief's counts.
-        chiefs = distributed.broadcast(experiment_config.model_dump(mode="json"))
-        experiment_config = ExperimentConfig.model_validate(chiefs)
-    plain = experiment_config.model_dump(mode="json")
-    seed = plain["reproducibility"]["experiment_seed"]
-    if not has_name:
-        plain["name"] = None
-    info = TrialInfo(
-        experiment_id=0,
-        trial_id=0,
-        run_id=1,
-        trial_seed=trial_seed(seed),
-        hparams=resolve_constants(experiment_config.hyperparameters, seed=seed),
-        config=plain,
-        model_dir=code_folder,
-        trial_dir="",
-        database_url="",
-        test_mode=test,
-    )
-    prepare_process(_framework(), info.trial_seed, experiment_config, distributed)
-    return _context(
-        info, experiment_config, distributed, has_length=has_length, tensorboard_path=None
-    )
-
-
-def _workers() -> DistributedContext:
-    """Return the workers that detcore started, this one among them; else this one alone."""
-    alone = read_environment().num_workers == 1
-    return core.DistributedContext() if alone else core.DistributedContext.from_env()
-
-
-def _read_config(config: Any) -> tuple[ExperimentConfig, bool, bool]:
-    """Return the configuration, and whether it gives a name and a length."""
-    if isinstance(config, str | os.PathLike):
-        return load_config(Path(config)).config, True, True
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(
-            f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
-            "None"
-        )
-    given = copy.deepcopy(dict(config or {}))
-    searcher = given.get("searcher", {})
-    if not isinstance(searcher, Mapping):
-        return load_mapping(given).config, False, False  # raises, and says what is wrong
-    has_length = _LENGTH in searcher
-    given["searcher"] = {**_SEARCHER, **({} if has_length else {_LENGTH: 1}), **searcher}
-    return load_mapping(given).config, "name" in given, has_length
-
-
-def _context(
-    info: TrialInfo,
-    experiment_config: ExperimentConfig,
-    distributed: DistributedContext,
-    *,
-    has_length: bool,
-    tensorboard_path: Path | None,
-) -> EstimatorNativeContext:
-    environment = read_environment()
-    return EstimatorNativeContext(
-        TrialSetup(
-            config=info.config,
-            hparams=info.hparams,
-            seed=info.trial_seed,
-            distributed=distributed,
-            info=info,
-            tensorboard_path=tensorboard_path,
-            cache_dir=environment.home / "cache",
-            steps_completed=info.steps_completed,
-            test_mode=info.test_mode,
-        ),
-        experiment_config=experiment_config,
-        has_length=has_length,
-    )
+    return {"batches": int(max_steps)}

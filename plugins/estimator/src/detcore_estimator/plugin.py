@@ -18,6 +18,7 @@ def detcore_register_framework() -> Framework:
         controller="detcore_estimator._controller:EstimatorController",
         prepare_worker="detcore_estimator._worker:prepare_worker",
         load_checkpoint="detcore_estimator._load:load_estimator_from_checkpoint_path",
+        reads=("tensorflow", "tensorflow:saved_model"),
         native_init="detcore_estimator._native:init",
         metric="loss",
         several_workers=True,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         load_model_from_checkpoint_path,
         load_weights_from_checkpoint_path,
     )
+    from detcore_keras._native import TFKerasNativeContext, init
     from detcore_keras._trial import TFKerasTrial
     from detcore_keras.callbacks import TFKerasTensorBoard
 
@@ -26,11 +27,13 @@ __all__ = [
     "DetcoreCallback",
     "SequenceAdapter",
     "TFKerasExperimentalContext",
+    "TFKerasNativeContext",
     "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
     "__version__",
     "callbacks",
+    "init",
     "load_model_from_checkpoint_path",
     "load_weights_from_checkpoint_path",
 ]
@@ -39,10 +42,12 @@ _HOMES = {
     "DetcoreCallback": "_detcore_callback",
     "SequenceAdapter": "_adapter",
     "TFKerasExperimentalContext": "_context",
+    "TFKerasNativeContext": "_native",
     "TFKerasTensorBoard": "callbacks",
     "TFKerasTrial": "_trial",
     "TFKerasTrialContext": "_context",
     "callbacks": "callbacks",
+    "init": "_native",
     "load_model_from_checkpoint_path": "_load",
     "load_weights_from_checkpoint_path": "_load",
 }

@@ -16,6 +16,9 @@ from detcore.errors import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore import Trial
     from detcore.trial import TrialSetup
 
 __all__ = ["FitOptions", "TFKerasExperimentalContext", "TFKerasTrialContext"]
@@ -153,6 +156,26 @@ class TFKerasTrialContext(TrialContext):
             dataset = dataset.shard(size, self.distributed.get_rank())
         self.wrapped_datasets.append(dataset)
         return dataset
+
+    def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
+        """Have ``build_model`` build one model, with the weights of a checkpoint."""
+        keras_trial: Any = trial
+        build = keras_trial.build_model
+        built: list[Any] = []
+
+        def build_model() -> Any:
+            if not built:
+                returned = build()
+                model = self.wrapped_models[-1] if self.wrapped_models else returned
+                model = model if returned is None else returned
+                if checkpoint is not None:
+                    from detcore_keras._load import load_weights_from_checkpoint_path
+
+                    load_weights_from_checkpoint_path(checkpoint, model)
+                built.append(model)
+            return built[0]
+
+        keras_trial.build_model = build_model
 
     def configure_fit(
         self,

@@ -18,6 +18,8 @@ def detcore_register_framework() -> Framework:
         controller="detcore_keras._controller:KerasController",
         prepare_worker="detcore_keras._worker:prepare_worker",
         load_checkpoint="detcore_keras._load:load_model_from_checkpoint_path",
+        reads=("tensorflow:h5", "tensorflow:saved_weights"),
+        native_init="detcore_keras._native:init",
         several_workers=True,
         requires=("tensorflow",),
         related=("keras", "numpy", "horovod"),

@@ -1,0 +1,204 @@
+"""The native form: a script that makes its model itself, and whose ``model.fit`` is detcore's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import ContextStateError, InvalidExperimentError, InvalidModelError
+from detcore.trial import NativeStart, start_native
+from detcore_keras._context import TFKerasTrialContext
+from detcore_keras._fit_arguments import FitArguments, read_fit_arguments
+from detcore_keras._trial import TFKerasTrial
+from detcore_keras.plugin import detcore_register_framework
+
+__all__ = ["NativeTrial", "TFKerasNativeContext", "init"]
+
+_TAKEN_OVER = ("fit", "fit_generator")
+_BATCH_SIZE = "global_batch_size"
+
+
+def init(
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    local: bool = False,
+    test: bool = False,
+    context_dir: str | os.PathLike[str] = "",
+    command: list[str] | None = None,
+    master_url: str | None = None,
+) -> TFKerasNativeContext:
+    """Make the context with which a script trains a Keras model.
+
+    Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow. Nothing is
+    recorded before ``model.fit``.
+
+    In a script by itself training happens here, in this process, or in those that ``detcore
+    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, it is that
+    trial's: `config` and `test` are then those of the run.
+
+    Args:
+        config: The experiment's configuration, as a dictionary or the path of an experiment file.
+            In a dictionary everything may be left out: ``searcher`` is then one trial, judged by
+            ``val_loss``, as long as ``epochs`` of ``model.fit`` says.
+        local: Accepted for compatibility. Training happens in this process either way.
+        test: Train one batch, validate on one, save one checkpoint.
+        context_dir: Folder of the code, which checkpoints get a copy of; default: the script
+            alone.
+        command: For clusters, which this release does not have.
+        master_url: For clusters, which this release does not have.
+
+    Returns:
+        The context.
+
+    Raises:
+        InvalidExperimentError: If `command` or `master_url` asks for a cluster, or the
+            configuration for a search.
+        ConfigError: If the configuration has mistakes, or there is no folder `context_dir`.
+    """
+    return TFKerasNativeContext(
+        start_native(
+            detcore_register_framework(),
+            config=config,
+            local=local,
+            test=test,
+            context_dir=context_dir,
+            command=command,
+            master_url=master_url,
+        )
+    )
+
+
+class TFKerasNativeContext(TFKerasTrialContext):
+    """The context of a script that trains a Keras model; made by `init`.
+
+    Has what a trial's context has: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
+    """
+
+    def __init__(self, start: NativeStart) -> None:
+        """Take what `init` found.
+
+        Args:
+            start: The configuration, and which trial this is.
+        """
+        super().__init__(start.setup())
+        self._start = start
+        self._is_used = False
+
+    def wrap_model(self, model: Any) -> Any:
+        """Name the model that is to be trained. Call it before ``model.compile``.
+
+        From then on ``model.fit`` trains as the configuration says: with checkpoints, and exactly
+        resumed under ``detcore run``. It takes the arguments of Keras, and may be called once.
+
+        Args:
+            model: A Keras model: functional, sequential or subclassed.
+
+        Returns:
+            The same model.
+
+        Raises:
+            InvalidModelError: If `model` is not a Keras model.
+        """
+        wrapped = super().wrap_model(model)
+        self._take_over(wrapped)
+        return wrapped
+
+    def get_tensorboard_path(self) -> Path:
+        """Return the folder for event files of this trial.
+
+        Raises:
+            ContextStateError: If a script by itself asks before training began.
+        """
+        if self.setup.tensorboard_path is None:
+            raise ContextStateError(
+                "get_tensorboard_path() was called before model.fit().\n"
+                "The folder is that of the trial, which is recorded when training begins.\n"
+                "Call it in a callback."
+            )
+        return super().get_tensorboard_path()
+
+    def _take_over(self, model: Any) -> None:
+        """Make ``model.fit`` ours: instance attributes, set past Keras's tracking."""
+
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            return self._fit(model, read_fit_arguments(*args, **kwargs))
+
+        vars(model).update(dict.fromkeys(_TAKEN_OVER, fit))
+
+    def _fit(self, model: Any, arguments: FitArguments) -> Any:
+        """Train and return the model's history.
+
+        Raises:
+            SystemExit: With code 75, if the trial was asked to make way (a signal) and has saved a
+                checkpoint. Under ``detcore run`` it can be resumed.
+            DetcoreError: If a rule is broken, such as a dataset that was not wrapped.
+        """
+        if self._is_used:
+            raise ContextStateError(
+                "model.fit() was called twice on one context.\n"
+                "One context is one trial, and it is over. Start the script again, or search over "
+                "hyperparameters with detcore run."
+            )
+        if getattr(model, "optimizer", None) is None:
+            raise InvalidModelError(
+                f"model.fit() was called on {model.name!r} ({type(model).__name__}), which is not "
+                "compiled.\nCall model.compile(...) after context.wrap_model(model)."
+            )
+        self._is_used = True
+        self.configure_fit(**arguments.options)
+        self._set_batch_size(arguments.batch_size)
+        for name in _TAKEN_OVER:
+            vars(model).pop(name, None)
+        try:
+            self._start.train(NativeTrial(self, model, arguments), self, arguments.length)
+        finally:
+            self._take_over(model)
+        return model.history
+
+    def _set_batch_size(self, batch_size: int | None) -> None:
+        """Take `batch_size` of ``fit`` where the hyperparameters give none.
+
+        In a run they have to: the trial's records are made before the script is started.
+        """
+        hparams = self.setup.hparams
+        if _BATCH_SIZE not in hparams:
+            if not self._start.info.trial_id:
+                size = 32 if batch_size is None else batch_size  # Keras's default
+                size *= self.distributed.get_size()
+                changed = {**hparams, _BATCH_SIZE: size}
+                self.setup = dataclasses.replace(self.setup, hparams=changed)
+            return
+        known = {hparams[_BATCH_SIZE], self.get_per_slot_batch_size()}
+        if batch_size is not None and batch_size not in known:
+            raise InvalidExperimentError(
+                f"model.fit was given batch_size={batch_size}, but "
+                f"hyperparameters.global_batch_size is {hparams[_BATCH_SIZE]}.\n"
+                "Pass batch_size=context.get_per_slot_batch_size(), or leave it out."
+            )
+
+
+class NativeTrial(TFKerasTrial):
+    """The trial of a script: it hands on what ``model.fit`` was given."""
+
+    def __init__(self, context: TFKerasNativeContext, model: Any, arguments: FitArguments) -> None:
+        self.context = context
+        self._model = model
+        self._arguments = arguments
+
+    def build_model(self) -> Any:
+        """Return the model."""
+        return self._model
+
+    def build_training_data_loader(self) -> Any:
+        """Return the training data."""
+        return self._arguments.training_data
+
+    def build_validation_data_loader(self) -> Any:
+        """Return the validation data."""
+        return self._arguments.validation_data
+
+    def keras_callbacks(self) -> list[Any]:
+        """Return the callbacks."""
+        return self._arguments.callbacks

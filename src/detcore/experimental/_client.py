@@ -1,0 +1,206 @@
+"""The way in: `Determined`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
+from detcore.experimental._checkpoint import Checkpoint
+from detcore.experimental._connect import connect
+from detcore.experimental._enums import ModelOrderBy, ModelSortBy
+from detcore.experimental._experiment import ExperimentReference
+from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
+from detcore.experimental._model import Model
+from detcore.experimental._transport import all_pages
+from detcore.experimental._trial import TrialReference
+
+if TYPE_CHECKING:
+    from detcore.experimental._transport import Transport
+
+__all__ = ["Determined"]
+
+
+class Determined:
+    """Gives access to experiments, trials, checkpoints and models.
+
+    It reads and writes the records of this machine (``DETCORE_HOME``), or the database that
+    ``DETCORE_DB`` names; no server has to run. Nothing is opened before the first question.
+
+    ```python
+    client = Determined()
+    best = client.get_experiment(3).top_checkpoint()
+    model = best.load()
+    ```
+
+    Objects are snapshots: their attributes change when their own methods change them, and only
+    after the store has accepted the change. Methods may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        user: str | None = None,
+        *,
+        transport: Transport | None = None,
+    ) -> None:
+        """Take what says where the records are.
+
+        Args:
+            master: Address of a master. This release talks to none: leave it out.
+            user: Accepted and not used; the records know no users.
+            transport: What answers instead of the store that is found by the environment.
+
+        Raises:
+            MasterNotSupportedError: If a master is given, here or by ``DETCORE_MASTER``,
+                ``DET_MASTER`` or ``DET_MASTER_ADDR``.
+        """
+        self._master = master
+        self._user = user
+        self._transport = connect(master) if transport is None else transport
+
+    def close(self) -> None:
+        """Close the database. Objects that came from here open it again when they need it."""
+        self._transport.close()
+
+    def __enter__(self) -> Determined:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def get_experiment(self, experiment_id: int) -> ExperimentReference:
+        """Return the experiment with an id.
+
+        Raises:
+            NotFoundError: If there is none; the message lists those there are.
+        """
+        self._transport.get_experiment(check_id("experiment_id", experiment_id))
+        return ExperimentReference(experiment_id, self._master, transport=self._transport)
+
+    def get_trial(self, trial_id: int) -> TrialReference:
+        """Return the trial with an id.
+
+        Raises:
+            NotFoundError: If there is none; the message lists those there are.
+        """
+        self._transport.get_trial(check_id("trial_id", trial_id))
+        return TrialReference(trial_id, self._master, transport=self._transport)
+
+    def get_checkpoint(self, uuid: str) -> Checkpoint:
+        """Return a checkpoint, whatever its state.
+
+        Args:
+            uuid: Its UUID, or a beginning of it that no other checkpoint has.
+
+        Raises:
+            NotFoundError: If none or several match.
+        """
+        document = self._transport.get_checkpoint(check_text("uuid", uuid))
+        return Checkpoint.from_document(document, self._transport, master=self._master)
+
+    def create_model(
+        self,
+        name: str,
+        description: str | None = "",
+        metadata: Mapping[str, Any] | None = None,
+        labels: Iterable[str] | None = None,
+    ) -> Model:
+        """Add a model to the registry.
+
+        Args:
+            name: Unique.
+            description: What it is.
+            metadata: The user's own; JSON values.
+            labels: Words to find it by.
+
+        Raises:
+            DatabaseError: If there is a model of that name.
+            InvalidArgumentError: If an argument is of the wrong kind.
+        """
+        document = self._transport.create_model(
+            check_text("name", name),
+            description or "",
+            check_metadata(metadata or {}),
+            check_keys("labels", labels or ()),
+        )
+        return Model.from_document(document, self._transport, master=self._master)
+
+    def get_model(self, name: str | int) -> Model:
+        """Return a model of the registry.
+
+        Args:
+            name: Its name, or its id.
+
+        Raises:
+            NotFoundError: If there is none; the message lists those there are.
+        """
+        model = name if isinstance(name, int) else check_text("name", name)
+        document = self._transport.get_model(model)
+        return Model.from_document(document, self._transport, master=self._master)
+
+    def get_models(
+        self,
+        sort_by: ModelSortBy = ModelSortBy.NAME,
+        order_by: ModelOrderBy = ModelOrderBy.ASCENDING,
+        name: str = "",
+        description: str = "",
+        labels: Iterable[str] | None = None,
+        archived: bool | None = None,
+    ) -> list[Model]:
+        """Return the models of the registry, all of them.
+
+        Args:
+            sort_by: What they are sorted by; capital letters make no difference.
+            order_by: In which direction.
+            name: Only those with this in their name, in capitals or not.
+            description: Only those with this in their description, in capitals or not.
+            labels: Only those that have all of these.
+            archived: Only those that are archived, or that are not; None = all.
+        """
+        transport = self._transport
+        wanted = check_keys("labels", labels or ())
+        sort, order = ModelSortBy(sort_by).value, ModelOrderBy(order_by).value
+
+        def fetch(limit: int | None, offset: int) -> list[dict[str, Any]]:
+            return transport.list_models(
+                sort_by=sort,
+                order_by=order,
+                name=name,
+                description=description,
+                labels=wanted,
+                archived=archived,
+                limit=limit,
+                offset=offset,
+            )
+
+        return [
+            Model.from_document(document, transport, master=self._master)
+            for document in all_pages(transport, fetch)
+        ]
+
+    def get_model_labels(self) -> list[str]:
+        """Return the labels that models have, the most frequent first."""
+        counts: dict[str, int] = {}
+        for model in self.get_models():
+            for label in model.labels:
+                counts[label] = counts.get(label, 0) + 1
+        return sorted(counts, key=lambda label: (-counts[label], label))
+
+    def stream_trials_training_metrics(self, trial_ids: Iterable[int]) -> Iterator[TrainingMetrics]:
+        """Yield the training reports of trials, trial by trial, in the order of steps."""
+        for trial_id in list(trial_ids):
+            yield from self.get_trial(trial_id).stream_training_metrics()
+
+    def stream_trials_validation_metrics(
+        self, trial_ids: Iterable[int]
+    ) -> Iterator[ValidationMetrics]:
+        """Yield the validation reports of trials, trial by trial, in the order of steps."""
+        for trial_id in list(trial_ids):
+            yield from self.get_trial(trial_id).stream_validation_metrics()

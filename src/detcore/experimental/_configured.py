@@ -1,0 +1,78 @@
+"""The configuration that a program gives, with defaults for what it leaves out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import ConfigError, describe
+
+if TYPE_CHECKING:
+    from detcore.config import LoadedConfig
+    from detcore.hooks import PluginManager
+    from detcore.types import Framework
+
+__all__ = ["PLAIN_HYPERPARAMETERS", "load_given"]
+
+PLAIN_HYPERPARAMETERS: Mapping[str, Any] = {"global_batch_size": 32}
+_LENGTH: Mapping[str, int] = {"batches": 100}
+
+
+def load_given(
+    config: Any,
+    *,
+    trial_class: type,
+    framework: Framework,
+    plugins: PluginManager,
+    environment: Mapping[str, str],
+    entrypoint: str | None = None,
+) -> LoadedConfig:
+    """Check what was given as `config`, as an experiment file is checked.
+
+    A dictionary may leave out everything: its ``name`` is then the class's, its
+    ``hyperparameters`` a ``global_batch_size`` of 32, and its ``searcher`` one trial of 100 batches
+    that is judged by the framework's metric.
+
+    Args:
+        config: A dictionary, the path of an experiment file, or None.
+        trial_class: The user's class.
+        framework: What trains it.
+        plugins: Know further searchers and storages.
+        environment: Variables that override settings.
+        entrypoint: Taken in the place of what `config` says.
+
+    Raises:
+        ConfigError: If it is something else, or has mistakes; all of them are told.
+    """
+    from detcore.config import load_config, load_mapping
+
+    known: dict[str, Any] = {
+        "environment": environment,
+        "searchers": list(plugins.searchers()),
+        "storage_types": {name: kind.settings for name, kind in plugins.storage_types().items()},
+    }
+    if isinstance(config, str | os.PathLike):
+        # A value in quotes is the same text in YAML.
+        overrides = {"entrypoint": json.dumps(entrypoint)} if entrypoint is not None else {}
+        return load_config(Path(config), overrides=overrides, **known)
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
+            "None"
+        )
+    given = copy.deepcopy(dict(config or {}))
+    given.setdefault("name", trial_class.__name__)
+    given.setdefault("hyperparameters", dict(PLAIN_HYPERPARAMETERS))
+    searcher = given.get("searcher", {})
+    if isinstance(searcher, Mapping):
+        filled = {"name": "single", "metric": framework.metric, **searcher}
+        if filled["name"] == "single":
+            filled.setdefault("max_length", dict(_LENGTH))
+        given["searcher"] = filled
+    if entrypoint is not None:
+        given["entrypoint"] = entrypoint
+    return load_mapping(given, **known)

@@ -1,0 +1,180 @@
+"""Starting, ending and deleting experiments of the embedded store."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.environment import child_environment
+from detcore.errors import CheckpointStateError, InvalidArgumentError, RunError
+from detcore.experimental._files import delete_files
+from detcore.types import Control, ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord
+    from detcore.environment import Environment
+
+__all__ = ["control"]
+
+_LOG = "runner.log"
+_LOG_LINES = 15
+_LOOK_S = 0.1
+_TAIL_BYTES = 1 << 14
+
+# Starts the runner from a process of its own that ends at once, so that the runner is nobody's
+# child: it outlives the caller, and leaves it no zombie.
+_STARTER = """
+import os, sys
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+child = os.fork()
+if child:
+    print(child)
+    sys.exit()
+os.dup2(log, 1)
+os.dup2(log, 2)
+os.execv(sys.executable, [sys.executable, "-m", "detcore", "run", "--resume", sys.argv[2]])
+"""
+
+
+def control(database: Database, environment: Environment, experiment_id: int, action: str) -> None:
+    """Do one of: activate, pause, cancel, kill, archive, unarchive, delete.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        RunError: If its state does not allow it.
+        CheckpointStateError: If it is to be deleted and a model needs a checkpoint of it.
+    """
+    if action in ("archive", "unarchive"):
+        database.set_experiment_archived(experiment_id, action == "archive")
+    elif action == "activate":
+        _activate(database, environment, experiment_id)
+    elif action == "delete":
+        _delete(database, environment, experiment_id)
+    elif action in {known.value for known in Control}:
+        from detcore.runner import control_experiment
+
+        control_experiment(
+            experiment_id, Control(action), database=database, environment=environment
+        )
+    else:
+        raise InvalidArgumentError(f"{action!r} is nothing that can be done with an experiment")
+
+
+def _activate(database: Database, environment: Environment, experiment_id: int) -> None:
+    record = database.get_experiment(experiment_id)
+    if record.state is ExperimentState.COMPLETED:
+        raise RunError(
+            f"experiment {experiment_id} is complete: there is nothing to go on with.\n"
+            "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
+        )
+    alive = database.experiment_is_alive(experiment_id)
+    if record.state is ExperimentState.RUNNING and alive is not False:
+        return
+    folder = environment.home / "experiments" / str(experiment_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / _LOG
+    begin = log.stat().st_size if log.exists() else 0
+    with _start_runner(environment, log, experiment_id) as (pid, ended):
+        while not _is_taken_over(database, record, pid):
+            if select.select([ended], [], [], _LOOK_S)[0]:
+                if _is_taken_over(database, record, pid):  # short, and over already
+                    return
+                raise RunError(
+                    f"experiment {experiment_id} could not be started again: the process of "
+                    f"detcore run --resume {experiment_id} ended. It said:\n{_tail(log, begin)}"
+                )
+
+
+@contextmanager
+def _start_runner(
+    environment: Environment, log: Path, experiment_id: int
+) -> Iterator[tuple[int, int]]:
+    """Start a runner; yield its process and a descriptor that is at its end when it is gone."""
+    ended, held = os.pipe()
+    try:
+        try:
+            started = subprocess.run(
+                [sys.executable, "-c", _STARTER, str(log), str(experiment_id)],
+                env=child_environment(
+                    {
+                        "DETCORE_HOME": str(environment.home),
+                        "DETCORE_DB": environment.database_url,
+                    }
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                pass_fds=[held],
+                start_new_session=True,
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise RunError(f"no process can be started for the experiment: {error}") from error
+        finally:
+            os.close(held)
+        yield int(started.stdout), ended
+    finally:
+        os.close(ended)
+
+
+def _is_taken_over(database: Database, before: ExperimentRecord, pid: int) -> bool:
+    """Whether a process has taken over an experiment; it may be done with it already."""
+    process = database.get_experiment(before.id).process
+    return process is not None and process.pid == pid and process != before.process
+
+
+def _tail(log: Path, begin: int) -> str:
+    """Return the last lines of what was added to a log."""
+    with log.open("rb") as file:
+        file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or f"  nothing ({log})"
+
+
+def _delete(database: Database, environment: Environment, experiment_id: int) -> None:
+    """Delete checkpoints, then the folder, then the records: what is interrupted can be repeated.
+
+    The records go last, so that the number is not given to another experiment while its spools are
+    still there.
+    """
+    from detcore.runner import experiment_folder, experiment_lock
+
+    record = database.get_experiment(experiment_id)
+    if (
+        record.state is ExperimentState.RUNNING
+        and database.experiment_is_alive(experiment_id) is not False
+    ):
+        raise RunError(
+            f"experiment {experiment_id} is running, so it is not deleted.\n"
+            f"End it first: .kill(), or detcore experiment kill {experiment_id}"
+        )
+    folder = experiment_folder(environment, experiment_id)
+    with experiment_lock(folder, experiment_id):
+        checkpoints = database.list_checkpoints(experiment_id=experiment_id)
+        _refuse_registered(database, experiment_id, [found.uuid for found in checkpoints])
+        for found in checkpoints:
+            if found.state != "DELETED":
+                delete_files(database, environment, found.uuid, None)
+        for path in folder.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        database.delete_experiment(experiment_id)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_registered(database: Database, experiment_id: int, uuids: list[str]) -> None:
+    registered = database.registered_checkpoints()
+    used = [name for uuid in uuids for name in registered.get(uuid, ())]
+    if used:
+        raise CheckpointStateError(
+            f"checkpoints of experiment {experiment_id} are in the model registry: "
+            f"{', '.join(used)}.\n"
+            "The models would lose their files. Nothing was deleted.\n"
+            "Delete those versions first: Model.delete_version(number)"
+        )

@@ -1,0 +1,213 @@
+"""Starting an experiment from Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.environment import Environment, read_environment
+from detcore.errors import (
+    ConfigError,
+    InvalidExperimentError,
+    MasterNotSupportedError,
+    RunError,
+    describe,
+)
+from detcore.trial import ImportEnded, Trial, is_importing_trial
+
+if TYPE_CHECKING:
+    from detcore.experimental._experiment import ExperimentReference
+    from detcore.hooks import PluginManager
+    from detcore.runner import ExperimentResult
+
+__all__ = ["create"]
+
+_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+
+
+def create(
+    trial_def: type[Trial],
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    local: bool = False,
+    test: bool = False,
+    context_dir: str | os.PathLike[str] = "",
+    command: Sequence[str] | None = None,
+    master_url: str | None = None,
+) -> ExperimentReference | None:
+    """Run an experiment with a trial class, and wait for its end.
+
+    It is the same run as with ``detcore run``: each trial in processes of its own, which import the
+    class from its module or script without what stands below ``if __name__ == "__main__":``, and
+    which end the import where it comes to this call. From a cell of IPython or Jupyter, the class
+    and what it needs are written to a file in `context_dir` that the trials import.
+
+    Where the script is itself a trial (``entrypoint: python3 train.py`` of an experiment file),
+    the class is trained right here, with the configuration of that run.
+
+    Args:
+        trial_def: The trial class.
+        config: The experiment's configuration, as a dictionary or the path of an experiment file;
+            its ``entrypoint`` is not used. A dictionary may leave out everything: ``name`` is then
+            the class's, ``hyperparameters`` is ``{"global_batch_size": 32}``, and ``searcher`` one
+            trial of 100 batches, judged by the framework's usual metric.
+        local: Must be True in this release, which has no server to hand experiments to.
+        test: Train one batch, validate on one, save one checkpoint.
+        context_dir: Folder of the code, and current folder of the trials; default: the current
+            folder.
+        command: For servers; default: the script with its arguments. In a notebook it has to be
+            given for a server.
+        master_url: For servers.
+
+    Returns:
+        The experiment, which is complete. None in a process that trains one of its trials.
+
+    Raises:
+        MasterNotSupportedError: Unless `local` is True.
+        ConfigError: If an argument or the configuration has mistakes.
+        InvalidExperimentError: If other processes cannot import the class.
+        RunError: If the experiment failed or was canceled; in an interactive session also if it
+            was interrupted.
+        SystemExit: With code 75, if a script was interrupted and the trials have saved checkpoints.
+    """
+    if is_importing_trial():
+        raise ImportEnded(sys.modules.get(getattr(trial_def, "__module__", "")))
+    _check_arguments(trial_def, local=local, test=test, command=command)
+    environment = read_environment()
+    if environment.trial_info is not None:
+        return _train_here(trial_def, environment)
+    if not local:
+        raise _no_server(master_url)
+    if threading.current_thread() is not threading.main_thread():
+        raise RunError(
+            "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
+            "Call it in the main thread, or run the experiment with: detcore run"
+        )
+    return _run(trial_def, config, test, _folder(context_dir), environment)
+
+
+def _check_arguments(trial_def: object, *, local: object, test: object, command: object) -> None:
+    if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
+        raise InvalidExperimentError(
+            f"trial_def is {describe(trial_def)}, which is not a trial class.\n"
+            "A trial class subclasses one that a framework plugin provides, such as "
+            "detcore_keras.TFKerasTrial. Pass the class itself, not an instance."
+        )
+    for name, value in (("local", local), ("test", test)):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {describe(value)}; it is True or False")
+    if command is not None and (
+        isinstance(command, str)
+        or not isinstance(command, Sequence)
+        or not all(isinstance(word, str) for word in command)
+    ):
+        raise ConfigError(f"command is {describe(command)}; it is a list of strings, or None")
+
+
+def _no_server(master_url: str | None) -> MasterNotSupportedError:
+    to = f" to {master_url!r}" if master_url else ""
+    return MasterNotSupportedError(
+        f"create(local=False) hands the experiment{to} to a server, which this release does not "
+        "do; a later one will.\n"
+        "Pass local=True to run it on this machine, the whole search included (with test=True one "
+        "batch only)."
+    )
+
+
+def _folder(context_dir: str | os.PathLike[str]) -> Path:
+    folder = Path(context_dir).expanduser().absolute() if os.fspath(context_dir) else Path.cwd()
+    if not folder.is_dir():
+        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
+    return folder.resolve()
+
+
+def _run(
+    trial_def: type[Trial], config: Any, test: bool, folder: Path, environment: Environment
+) -> ExperimentReference:
+    from detcore.experimental._configured import load_given
+    from detcore.experimental._printing import PrintingListener
+    from detcore.experimental._where import find_class
+    from detcore.runner import RunSettings, start_experiment
+    from detcore.trial import find_framework
+
+    listener = PrintingListener()
+    plugins = _plugins(environment)
+    framework = find_framework(trial_def, plugins.frameworks())
+    place = find_class(trial_def, folder)
+    loaded = load_given(
+        config,
+        trial_class=trial_def,
+        framework=framework,
+        plugins=plugins,
+        environment=environment.config_overrides,
+        entrypoint=place.entrypoint,
+    )
+    for notice in loaded.notices:
+        listener.notice(notice)
+    if place.written is not None:
+        listener.notice(f"the trials import {trial_def.__name__} from {place.written}")
+    settings = RunSettings(environment=environment, plugins=plugins, listener=listener)
+    result = start_experiment(loaded, folder, settings, test_mode=test)
+    _raise_unless_complete(result)
+    return _reference(result.experiment_id, environment)
+
+
+def _plugins(environment: Environment) -> PluginManager:
+    from detcore.hooks import PluginManager
+
+    return PluginManager(
+        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
+    )
+
+
+def _reference(experiment_id: int, environment: Environment) -> ExperimentReference:
+    from detcore.experimental._client import Determined
+    from detcore.experimental._embedded import EmbeddedTransport
+
+    # What was run here is recorded here, wherever a master may be.
+    client = Determined(transport=EmbeddedTransport(environment))
+    return client.get_experiment(experiment_id)
+
+
+def _raise_unless_complete(result: ExperimentResult) -> None:
+    from detcore.experimental._where import is_interactive
+
+    name = f"experiment {result.experiment_id}"
+    again = f"detcore run --resume {result.experiment_id}"
+    if result.state == "COMPLETED":
+        return
+    if result.state == "PAUSED":
+        text = f"{name} was interrupted; go on with it: {again}"
+        if is_interactive():
+            raise RunError(text)
+        print(text, flush=True)
+        raise SystemExit(130 if result.was_cut_short else _COME_BACK)
+    if result.state == "CANCELED":
+        raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
+    raise RunError(
+        f"{name} failed: {result.error or 'no trial was completed'}\n"
+        f"What its trials printed is above; go on from their latest checkpoints: {again}"
+    )
+
+
+def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:
+    """Train the class as the trial whose script this is; nothing in a trial of a class."""
+    from detcore import core
+    from detcore.config import ExperimentConfig
+    from detcore.launch.worker import is_trial_class
+    from detcore.trial import run_trial
+
+    info = core.read_trial_info(environment)
+    if is_trial_class(info.config.get("entrypoint")):
+        return None  # another module of the trial's, or a process that it started
+    alone = environment.num_workers == 1
+    workers = core.DistributedContext() if alone else core.DistributedContext.from_env()
+    with core.init(distributed=workers) as context:
+        config = ExperimentConfig.model_validate(info.config)
+        outcome = run_trial(context, trial_def, config)
+        if outcome.is_preempted:
+            raise SystemExit(_COME_BACK)
+    return None

@@ -1,0 +1,376 @@
+"""The records of this machine, or of the database that it is told of, as a `Transport`."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.experimental._documents import (
+    checkpoint_document,
+    experiment_document,
+    line_document,
+    model_document,
+    report_document,
+    trial_document,
+)
+
+if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
+    from detcore.environment import Environment
+    from detcore.experimental._transport import Document
+
+__all__ = ["EmbeddedTransport"]
+
+_COMPLETED = "COMPLETED"
+
+
+class EmbeddedTransport:
+    """Asks a `Database`, and the storages that its records name; see `Transport`.
+
+    The database is opened at the first question.
+    """
+
+    page_size: int | None = None
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._opened: Database | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def close(self) -> None:
+        """Close the database; the next question opens it again."""
+        with self._lock:
+            self._opened = None
+            if self._finalizer is not None:
+                self._finalizer()
+                self._finalizer = None
+
+    # -- experiments ------------------------------------------------------------------------------
+
+    def get_experiment(self, experiment_id: int) -> Document:
+        """Return an experiment."""
+        database = self._database()
+        # Asked first: a process that is gone has recorded before how it ended.
+        is_alive = database.experiment_is_alive(experiment_id)
+        return experiment_document(database.get_experiment(experiment_id), is_alive)
+
+    def control_experiment(self, experiment_id: int, action: str) -> None:
+        """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
+        from detcore.experimental import _control
+
+        _control.control(self._database(), self._environment, experiment_id, action)
+
+    def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
+        """Return the trials of an experiment by id."""
+        found = self._database().list_trials(experiment_id, limit=limit, offset=offset)
+        return [trial_document(record) for record in found]
+
+    # -- trials -----------------------------------------------------------------------------------
+
+    def get_trial(self, trial_id: int) -> Document:
+        """Return a trial."""
+        return trial_document(self._database().get_trial(trial_id))
+
+    def list_metrics(
+        self, trial_id: int, kind: str, *, limit: int | None, offset: int
+    ) -> list[Document]:
+        """Return the reports of a trial by steps."""
+        database = self._database()
+        owner = database.get_trial(trial_id).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        records = _part(database.metrics(trial_id, kind), limit, offset)
+        return [report_document(record) for record in records]
+
+    def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
+        """Return lines of a trial's log from a position on."""
+        from detcore.database import read_log_page
+        from detcore.types import ExperimentState
+
+        database = self._database()
+        trial = database.get_trial(trial_id)
+        experiment = database.get_experiment(trial.experiment_id)
+        # Known before the lines are read, so that none which came before the end is missed.
+        is_over = (
+            experiment.state is not ExperimentState.RUNNING
+            or database.experiment_is_alive(experiment.id) is False
+            or trial.state in (ExperimentState.COMPLETED, ExperimentState.ERROR)
+        )
+        if trial.trial_dir is None:
+            return {"lines": [], "position": position, "is_over": is_over}
+        lines, behind = read_log_page(Path(trial.trial_dir), position, limit=limit)
+        return {
+            "lines": [line_document(line) for line in lines],
+            "position": behind,
+            "is_over": is_over,
+        }
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def get_checkpoint(self, uuid: str) -> Document:
+        """Return a checkpoint by its UUID, or by a beginning of it."""
+        database = self._database()
+        record = database.get_checkpoint(uuid)
+        self._take_in(database, experiment_id=record.experiment_id, trial_id=record.trial_id)
+        return self._one(database, record)
+
+    def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
+        """Return the COMPLETED checkpoints of a trial, oldest first."""
+        database = self._database()
+        owner = database.get_trial(trial_id).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        records = database.list_checkpoints(trial_id=trial_id, states=[_COMPLETED])
+        return self._with_validations(database, _part(records, limit, offset))
+
+    def latest_checkpoint(self, trial_id: int) -> Document | None:
+        """Return the COMPLETED checkpoint of a trial with the most steps."""
+        database = self._database()
+        owner = database.get_trial(trial_id).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        record = database.latest_checkpoint(trial_id)
+        return None if record is None else self._one(database, record)
+
+    def top_checkpoints(
+        self,
+        *,
+        experiment_id: int | None,
+        trial_id: int | None,
+        metric: str | None,
+        smaller_is_better: bool | None,
+        limit: int | None,
+        distinct_trials: bool,
+    ) -> Document:
+        """Return COMPLETED checkpoints, the best first."""
+        database = self._database()
+        owner = experiment_id
+        if owner is None:
+            owner = database.get_trial(trial_id or 0).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        searcher = database.get_experiment(owner).config.get("searcher", {})
+        metric = searcher.get("metric", "") if metric is None else metric
+        if smaller_is_better is None:
+            smaller_is_better = bool(searcher.get("smaller_is_better", True))
+        ranked = database.top_checkpoints(
+            experiment_id=experiment_id,
+            trial_id=trial_id,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=limit,
+            distinct_trials=distinct_trials,
+        )
+        documents = self._documents(
+            database, [(found.checkpoint, found.validation) for found in ranked]
+        )
+        for document, found in zip(documents, ranked, strict=True):
+            document["value"] = found.value
+        return {
+            "metric": metric,
+            "smaller_is_better": smaller_is_better,
+            "checkpoints": documents,
+        }
+
+    def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
+        """Add to a checkpoint's metadata, and return the checkpoint."""
+        database = self._database()
+        return self._one(database, database.add_checkpoint_metadata(uuid, metadata))
+
+    def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
+        """Remove keys from a checkpoint's metadata, and return the checkpoint."""
+        database = self._database()
+        return self._one(database, database.remove_checkpoint_metadata(uuid, keys))
+
+    def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
+        """Delete a checkpoint's files, or those that match, and return the checkpoint."""
+        from detcore.experimental._files import delete_files
+
+        database = self._database()
+        delete_files(database, self._environment, uuid, globs)
+        return self._one(database, database.get_checkpoint(uuid))
+
+    def download_checkpoint(self, uuid: str, folder: str) -> None:
+        """Put a checkpoint's files into a folder, unless they are there."""
+        from detcore.checkpoint import is_whole_copy
+        from detcore.experimental._files import download_files
+
+        if not is_whole_copy(Path(folder), uuid):
+            download_files(self._database(), self._environment, uuid, Path(folder))
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def create_model(
+        self, name: str, description: str, metadata: Document, labels: list[str]
+    ) -> Document:
+        """Add a model."""
+        return model_document(
+            self._database().create_model(
+                name, description=description, metadata=metadata, labels=labels
+            )
+        )
+
+    def get_model(self, model: str | int) -> Document:
+        """Return a model by its name or its id."""
+        return model_document(self._database().get_model(model))
+
+    def list_models(
+        self,
+        *,
+        sort_by: int,
+        order_by: int,
+        name: str,
+        description: str,
+        labels: list[str],
+        archived: bool | None,
+        limit: int | None,
+        offset: int,
+    ) -> list[Document]:
+        """Return models."""
+        from detcore.database import ModelOrderBy, ModelSortBy
+
+        records = self._database().list_models(
+            sort_by=ModelSortBy(sort_by),
+            order_by=ModelOrderBy(order_by),
+            name=name,
+            description=description,
+            labels=labels,
+            archived=archived,
+            limit=limit,
+            offset=offset,
+        )
+        return [model_document(record) for record in records]
+
+    def update_model(
+        self, model: str | int, *, description: str | None, labels: list[str] | None
+    ) -> Document:
+        """Change what is said of a model; what is None stays."""
+        return model_document(
+            self._database().update_model(model, description=description, labels=labels)
+        )
+
+    def set_model_archived(self, model: str | int, archived: bool) -> Document:
+        """Put a model away, or bring it back."""
+        return model_document(self._database().set_model_archived(model, archived))
+
+    def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
+        """Add to a model's metadata."""
+        return model_document(self._database().add_model_metadata(model, metadata))
+
+    def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
+        """Remove keys from a model's metadata."""
+        return model_document(self._database().remove_model_metadata(model, keys))
+
+    def delete_model(self, model: str | int) -> None:
+        """Delete a model and its versions; checkpoints stay."""
+        self._database().delete_model(model)
+
+    def register_version(self, model: str | int, checkpoint_uuid: str) -> Document:
+        """Make a checkpoint the next version of a model, and return the version."""
+        database = self._database()
+        record = database.register_version(model, checkpoint_uuid)
+        return self._versions(database, model, [record])[0]
+
+    def get_version(self, model: str | int, number: int) -> Document | None:
+        """Return a version of a model, 0 for the latest; None if there is none."""
+        database = self._database()
+        record = database.get_version(model, number)
+        return None if record is None else self._versions(database, model, [record])[0]
+
+    def list_versions(
+        self, model: str | int, *, order_by: int, limit: int | None, offset: int
+    ) -> list[Document]:
+        """Return the versions of a model by number."""
+        from detcore.database import ModelOrderBy
+
+        database = self._database()
+        records = database.list_versions(model, order_by=ModelOrderBy(order_by))
+        return self._versions(database, model, _part(records, limit, offset))
+
+    def delete_version(self, model: str | int, number: int) -> None:
+        """Delete a version of a model; its checkpoint stays."""
+        self._database().delete_version(model, number)
+
+    # -- what they share --------------------------------------------------------------------------
+
+    def _database(self) -> Database:
+        with self._lock:
+            if self._opened is None:
+                from detcore.database import Database
+
+                self._opened = Database.open(self._environment.database_url)
+                self._finalizer = weakref.finalize(self, self._opened.close)
+            return self._opened
+
+    def _take_in(self, database: Database, *, experiment_id: int, trial_id: int | None) -> None:
+        """Move what workers have reported and could not move themselves.
+
+        Of a whole experiment only trials recorded as RUNNING can have such reports: whoever
+        records another state takes them in first. Looking at all takes a second for 10,000 trials.
+        """
+        from detcore.database import ingest_spools
+        from detcore.types import TrialState
+
+        trials = [trial_id] if trial_id is not None else [
+            trial.id for trial in database.list_trials(experiment_id, states=[TrialState.RUNNING])
+        ]  # fmt: skip
+        for number in trials:
+            ingest_spools(
+                database, self._environment.home, experiment_id=experiment_id, trial_id=number
+            )
+
+    def _one(self, database: Database, record: CheckpointRecord) -> Document:
+        return self._with_validations(database, [record])[0]
+
+    def _with_validations(
+        self, database: Database, records: Sequence[CheckpointRecord]
+    ) -> list[Document]:
+        validations = database.checkpoint_validations([record.uuid for record in records])
+        return self._documents(
+            database, [(record, validations.get(record.uuid)) for record in records]
+        )
+
+    def _documents(
+        self, database: Database, pairs: Sequence[tuple[CheckpointRecord, MetricRecord | None]]
+    ) -> list[Document]:
+        """Return checkpoints with what is known of their experiments and trials."""
+        configs: dict[int, str] = {}
+        hparams: dict[int, str] = {}
+        for record, _ in pairs:
+            if record.experiment_id not in configs:
+                config = database.get_experiment(record.experiment_id).config
+                configs[record.experiment_id] = json.dumps(config)
+            if record.trial_id not in hparams:
+                hparams[record.trial_id] = json.dumps(database.get_trial(record.trial_id).hparams)
+        return [
+            checkpoint_document(
+                record,
+                config=configs[record.experiment_id],
+                hparams=hparams[record.trial_id],
+                validation=validation,
+            )
+            for record, validation in pairs
+        ]
+
+    def _versions(
+        self, database: Database, model: str | int, records: Sequence[ModelVersionRecord]
+    ) -> list[Document]:
+        name = database.get_model(model).name
+        checkpoints = self._with_validations(
+            database, [database.get_checkpoint(record.checkpoint_uuid) for record in records]
+        )
+        return [
+            {
+                "model_id": record.model_id,
+                "model_name": name,
+                "number": record.number,
+                "checkpoint": checkpoint,
+                "created_at": record.created_at.isoformat(),
+            }
+            for record, checkpoint in zip(records, checkpoints, strict=True)
+        ]
+
+
+def _part(records: list[Any], limit: int | None, offset: int) -> list[Any]:
+    return records[offset : None if limit is None else offset + limit]

@@ -1,0 +1,62 @@
+"""What lists are sorted by, and in which direction."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = [
+    "CheckpointOrderBy",
+    "CheckpointSortBy",
+    "ModelOrderBy",
+    "ModelSortBy",
+    "OrderBy",
+    "TrialOrderBy",
+    "TrialSortBy",
+]
+
+
+class ModelOrderBy(enum.IntEnum):
+    """In which direction a list is sorted."""
+
+    ASCENDING = 1
+    DESCENDING = 2
+    ASC = 1
+    DESC = 2
+
+
+class ModelSortBy(enum.IntEnum):
+    """What models are sorted by."""
+
+    UNSPECIFIED = 0
+    NAME = 1
+    DESCRIPTION = 2
+    CREATION_TIME = 4
+    LAST_UPDATED_TIME = 5
+
+
+class TrialSortBy(enum.IntEnum):
+    """What trials are sorted by; those without it come last."""
+
+    UNSPECIFIED = 0
+    ID = 1
+    START_TIME = 4
+    END_TIME = 5
+    STATE = 6
+    RESTARTS = 12
+
+
+class CheckpointSortBy(enum.IntEnum):
+    """What checkpoints are sorted by."""
+
+    UNSPECIFIED = 0
+    UUID = 1
+    BATCH_NUMBER = 3
+    START_TIME = 4
+    END_TIME = 5
+    SEARCHER_METRIC = 7
+
+
+# One class under the names that both generations of the API give it.
+OrderBy = ModelOrderBy
+TrialOrderBy = ModelOrderBy
+CheckpointOrderBy = ModelOrderBy

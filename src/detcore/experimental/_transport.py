@@ -1,0 +1,214 @@
+"""What the client's classes need of a store: plain documents in and out, so that it may be far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias
+
+__all__ = ["Connected", "Document", "Transport", "all_pages"]
+
+Document: TypeAlias = "dict[str, Any]"
+
+
+class Transport(Protocol):
+    """Asks a store. Arguments and results are what JSON can say; times are ISO 8601 texts in UTC.
+
+    Numbers of metrics may be NaN or infinite: a transport whose wire has no such numbers spells
+    them on its own. Each method that changes something returns when the store has accepted it, and
+    raises a `DetcoreError` when it has not: `NotFoundError` where there is no such record, and what
+    the method of `detcore.database.Database` of the same purpose raises.
+
+    Documents:
+
+    - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
+      ``is_alive``: whether its process is there, None where that cannot be told;
+    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at``;
+    - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
+    - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
+      experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
+      n_records`` of the validation at its step, or None;
+    - model: ``id, name, description, metadata, labels, archived, num_versions, created_at,
+      updated_at``;
+    - version: ``model_id, model_name, number, checkpoint`` (a document), ``created_at``.
+
+    Attributes:
+        page_size: How many entries a list is asked for at once; None: all of them. With `limit`
+            None a list is complete; without, it is what follows after `offset` entries, in the
+            same order each time.
+    """
+
+    page_size: int | None
+
+    def close(self) -> None:
+        """Give back what is held; the next call takes it again."""
+
+    # -- experiments ------------------------------------------------------------------------------
+
+    def get_experiment(self, experiment_id: int) -> Document:
+        """Return an experiment."""
+
+    def control_experiment(self, experiment_id: int, action: str) -> None:
+        """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
+
+    def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
+        """Return the trials of an experiment by id."""
+
+    # -- trials -----------------------------------------------------------------------------------
+
+    def get_trial(self, trial_id: int) -> Document:
+        """Return a trial."""
+
+    def list_metrics(
+        self, trial_id: int, kind: str, *, limit: int | None, offset: int
+    ) -> list[Document]:
+        """Return the reports of a trial by steps; `kind` is "training" or "validation"."""
+
+    def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
+        """Return lines of a trial's log from a position on.
+
+        Returns:
+            ``lines`` (each ``at, run, rank, stream, text``), the ``position`` behind them, and
+            ``is_over``: whether nothing more will come.
+        """
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def get_checkpoint(self, uuid: str) -> Document:
+        """Return a checkpoint by its UUID, or by a beginning of it that no other one has."""
+
+    def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
+        """Return the COMPLETED checkpoints of a trial, oldest first."""
+
+    def latest_checkpoint(self, trial_id: int) -> Document | None:
+        """Return the COMPLETED checkpoint of a trial with the most steps."""
+
+    def top_checkpoints(
+        self,
+        *,
+        experiment_id: int | None,
+        trial_id: int | None,
+        metric: str | None,
+        smaller_is_better: bool | None,
+        limit: int | None,
+        distinct_trials: bool,
+    ) -> Document:
+        """Return COMPLETED checkpoints, the best first, those without the metric (or NaN) last.
+
+        Args:
+            experiment_id: Of this experiment, or
+            trial_id: of this trial.
+            metric: A validation metric; None: the searcher's.
+            smaller_is_better: None: as the experiment's searcher is configured.
+            limit: How many at most; None: all.
+            distinct_trials: Whether to return only the best one of each trial.
+
+        Returns:
+            ``metric``, ``smaller_is_better``, and ``checkpoints``: documents with ``value``, a
+            number or None.
+        """
+
+    def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
+        """Add to a checkpoint's metadata, and return the checkpoint."""
+
+    def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
+        """Remove keys from a checkpoint's metadata, and return the checkpoint."""
+
+    def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
+        """Delete a checkpoint's files, or those that match, and return the checkpoint."""
+
+    def download_checkpoint(self, uuid: str, folder: str) -> None:
+        """Put a checkpoint's files into a folder of this machine, unless they are there."""
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def create_model(
+        self, name: str, description: str, metadata: Document, labels: list[str]
+    ) -> Document:
+        """Add a model."""
+
+    def get_model(self, model: str | int) -> Document:
+        """Return a model by its name or its id."""
+
+    def list_models(
+        self,
+        *,
+        sort_by: int,
+        order_by: int,
+        name: str,
+        description: str,
+        labels: list[str],
+        archived: bool | None,
+        limit: int | None,
+        offset: int,
+    ) -> list[Document]:
+        """Return models; `sort_by` is a `ModelSortBy`, `order_by` an `OrderBy`."""
+
+    def update_model(
+        self, model: str | int, *, description: str | None, labels: list[str] | None
+    ) -> Document:
+        """Change what is said of a model; what is None stays."""
+
+    def set_model_archived(self, model: str | int, archived: bool) -> Document:
+        """Put a model away, or bring it back."""
+
+    def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
+        """Add to a model's metadata."""
+
+    def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
+        """Remove keys from a model's metadata."""
+
+    def delete_model(self, model: str | int) -> None:
+        """Delete a model and its versions; checkpoints stay."""
+
+    def register_version(self, model: str | int, checkpoint_uuid: str) -> Document:
+        """Make a checkpoint the next version of a model, and return the version."""
+
+    def get_version(self, model: str | int, number: int) -> Document | None:
+        """Return a version of a model, 0 for the latest; None if there is none."""
+
+    def list_versions(
+        self, model: str | int, *, order_by: int, limit: int | None, offset: int
+    ) -> list[Document]:
+        """Return the versions of a model by number."""
+
+    def delete_version(self, model: str | int, number: int) -> None:
+        """Delete a version of a model; its checkpoint stays."""
+
+
+class Connected:
+    """An object that asks a store: the one it came from, or else the one `connect` finds.
+
+    Attributes:
+        master: What it was given as the address of a master.
+    """
+
+    def __init__(self, master: str | None, transport: Transport | None) -> None:
+        self.master = master
+        self._given_transport = transport
+
+    @property
+    def _transport(self) -> Transport:
+        if self._given_transport is None:
+            from detcore.experimental._connect import connect
+
+            self._given_transport = connect(self.master)
+        return self._given_transport
+
+
+def all_pages(
+    transport: Transport, fetch: Callable[[int | None, int], list[Document]]
+) -> Iterator[Document]:
+    """Yield a whole list, page by page.
+
+    Args:
+        transport: Whose pages.
+        fetch: Called with limit and offset.
+    """
+    size = transport.page_size
+    offset = 0
+    while True:
+        page = fetch(size, offset)
+        yield from page
+        if size is None or len(page) < size:
+            return
+        offset += len(page)

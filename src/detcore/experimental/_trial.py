@@ -1,0 +1,320 @@
+"""A trial, as the client sees it."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidArgumentError, NoCheckpointError, RunError
+from detcore.experimental._arguments import check_id, check_text
+from detcore.experimental._checkpoint import Checkpoint
+from detcore.experimental._enums import CheckpointSortBy, OrderBy
+from detcore.experimental._metrics import (
+    TrainingMetrics,
+    ValidationMetrics,
+    stream_training,
+    stream_validation,
+)
+from detcore.experimental._top import best_checkpoint
+from detcore.experimental._transport import Connected, all_pages
+from detcore.types import TrialState
+
+if TYPE_CHECKING:
+    from detcore.experimental._transport import Document, Transport
+
+__all__ = ["TrialReference"]
+
+_POLL_S = 0.3
+_SORT_KEYS = {
+    CheckpointSortBy.UUID: "uuid",
+    CheckpointSortBy.BATCH_NUMBER: "steps_completed",
+    CheckpointSortBy.START_TIME: "started_at",
+    CheckpointSortBy.END_TIME: "committed_at",
+}
+
+
+class TrialReference(Connected):
+    """A trial: its checkpoints, metrics and logs.
+
+    Attributes:
+        id: Its id.
+    """
+
+    def __init__(
+        self,
+        trial_id: int,
+        master: str | None = None,
+        *,
+        transport: Transport | None = None,
+        known: Document | None = None,
+    ) -> None:
+        """Name a trial; `Determined.get_trial` makes sure that there is one.
+
+        Args:
+            trial_id: Its id.
+            master: See `Determined`.
+            transport: What answers; default: the store that the environment names.
+            known: What is known of it already.
+        """
+        super().__init__(master, transport)
+        self.id = check_id("trial_id", trial_id)
+        self._known = known
+
+    def __repr__(self) -> str:
+        return f"TrialReference(id={self.id})"
+
+    @property
+    def trial_id(self) -> int:
+        """Its id."""
+        return self.id
+
+    @property
+    def experiment_id(self) -> int:
+        """Id of its experiment."""
+        return int(self._lasting()["experiment_id"])
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """Its hyperparameters."""
+        return dict(self._lasting()["hparams"])
+
+    @property
+    def state(self) -> TrialState:
+        """Where it stands now."""
+        return TrialState(self._transport.get_trial(self.id)["state"])
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def top_checkpoint(
+        self, sort_by: str | None = None, smaller_is_better: bool | None = None
+    ) -> Checkpoint:
+        """Return the checkpoint with the best validation metric.
+
+        Args:
+            sort_by: Name of the validation metric; default: the searcher's.
+            smaller_is_better: Whether smaller values are better; default: as the experiment's
+                searcher says. Of no meaning without `sort_by`.
+
+        Raises:
+            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
+        """
+        return best_checkpoint(
+            self._transport, self.master, sort_by, smaller_is_better, trial_id=self.id
+        )
+
+    def select_checkpoint(
+        self,
+        latest: bool = False,
+        best: bool = False,
+        uuid: str | None = None,
+        sort_by: str | None = None,
+        smaller_is_better: bool | None = None,
+    ) -> Checkpoint:
+        """Return one checkpoint; exactly one of `latest`, `best` and `uuid` says which.
+
+        Args:
+            latest: The one with the most batches.
+            best: The one with the best validation metric; see `top_checkpoint`.
+            uuid: The one of this UUID.
+            sort_by: Name of the validation metric; only with `best`.
+            smaller_is_better: Whether smaller values are better; only with `best`.
+
+        Raises:
+            InvalidArgumentError: If none or several are given, or what goes only with `best`
+                without it (an AssertionError and a ValueError, too).
+            NoCheckpointError: If there is no such checkpoint (both of them, too).
+        """
+        given = [
+            name
+            for name, value in (("latest", latest), ("best", best), ("uuid", uuid is not None))
+            if value
+        ]
+        if len(given) != 1:
+            raise InvalidArgumentError(
+                "exactly one of latest, best and uuid says which checkpoint is meant; given: "
+                f"{', '.join(given) or 'none'}"
+            )
+        if not best and (sort_by is not None or smaller_is_better is not None):
+            raise InvalidArgumentError(
+                "sort_by and smaller_is_better say which checkpoint is the best: pass best=True "
+                f"with them, not {given[0]}"
+            )
+        if best:
+            return self.top_checkpoint(sort_by, smaller_is_better)
+        document = self._latest() if latest else self._by_uuid(check_text("uuid", uuid))
+        return self._checkpoint(document)
+
+    def get_checkpoints(
+        self,
+        sort_by: str | CheckpointSortBy | None = None,
+        order_by: OrderBy | None = None,
+    ) -> list[Checkpoint]:
+        """Return its complete checkpoints, all of them.
+
+        Args:
+            sort_by: Name of a validation metric, or a `CheckpointSortBy`; default: the searcher's
+                metric, the best first. Those without the metric, or with NaN, come last.
+            order_by: In which direction; default: for a metric the better ones first, by what the
+                experiment's searcher says, else ascending. Needs `sort_by`.
+
+        Raises:
+            InvalidArgumentError: If `order_by` is given alone (an AssertionError, too).
+        """
+        if sort_by is None and order_by is not None:
+            raise InvalidArgumentError("order_by is given without sort_by; give both, or neither")
+        if isinstance(sort_by, CheckpointSortBy) and sort_by in _SORT_KEYS:
+            documents = self._all_checkpoints()
+            key = _SORT_KEYS[sort_by]
+            descending = order_by is not None and OrderBy(order_by) is OrderBy.DESCENDING
+            documents.sort(key=lambda found: (found[key], found["uuid"]), reverse=descending)
+            return [self._checkpoint(document) for document in documents]
+        metric = None if isinstance(sort_by, CheckpointSortBy) else sort_by
+        smaller = None if order_by is None else OrderBy(order_by) is OrderBy.ASCENDING
+        answer = self._transport.top_checkpoints(
+            experiment_id=None,
+            trial_id=self.id,
+            metric=None if metric is None else check_text("sort_by", metric),
+            smaller_is_better=smaller,
+            limit=None,
+            distinct_trials=False,
+        )
+        return [self._checkpoint(document) for document in answer["checkpoints"]]
+
+    # -- metrics and logs -------------------------------------------------------------------------
+
+    def stream_training_metrics(self) -> Iterator[TrainingMetrics]:
+        """Yield its training reports in the order of steps.
+
+        Where several runs of the trial reported a step, the last one's is yielded.
+        """
+        return stream_training(self._transport, self.id)
+
+    def stream_validation_metrics(self) -> Iterator[ValidationMetrics]:
+        """Yield its validation reports in the order of steps; see `stream_training_metrics`."""
+        return stream_validation(self._transport, self.id)
+
+    def logs(
+        self,
+        follow: bool = False,
+        *,
+        head: int | None = None,
+        tail: int | None = None,
+        rank_ids: Collection[int] | None = None,
+        stdtypes: Collection[str] | None = None,
+    ) -> Iterator[str]:
+        """Yield what its workers printed, line by line, oldest first.
+
+        Args:
+            follow: Whether to wait for more, until the trial does not run any more.
+            head: Only so many lines from the beginning.
+            tail: Only so many lines up to now (and with `follow` those that come).
+            rank_ids: Only lines of these workers.
+            stdtypes: Only lines of these streams: "stdout", "stderr", or "detcore" for what the
+                runner said.
+
+        Raises:
+            InvalidArgumentError: If `head` is given with `tail` or `follow`.
+        """
+        if head is not None and (tail is not None or follow):
+            raise InvalidArgumentError("head is given with tail or follow; give one of them")
+        if tail is not None and check_id("tail", tail) < 0:
+            raise InvalidArgumentError(f"tail is {tail}; expected 0 or more")
+        if head is not None and check_id("head", head) < 0:
+            raise InvalidArgumentError(f"head is {head}; expected 0 or more")
+        self._transport.get_trial(self.id)  # one that is not there is said now, not at first use
+        return self._lines(follow, head, tail, rank_ids, stdtypes)
+
+    def kill(self) -> None:
+        """End it at once, if it is the only trial of its experiment.
+
+        Raises:
+            RunError: If the experiment has other trials: this release ends all of them or none.
+        """
+        transport, experiment_id = self._transport, self.experiment_id
+        if len(transport.list_trials(experiment_id, limit=2, offset=0)) > 1:
+            raise RunError(
+                f"trial {self.id} is one of several of experiment {experiment_id}, and one trial "
+                "alone cannot be ended in this release.\n"
+                "End the experiment: .kill() of its ExperimentReference"
+            )
+        transport.control_experiment(experiment_id, "kill")
+
+    def _lines(
+        self,
+        follow: bool,
+        head: int | None,
+        tail: int | None,
+        rank_ids: Collection[int] | None,
+        stdtypes: Collection[str] | None,
+    ) -> Iterator[str]:
+        position, left = 0, head
+        last: collections.deque[str] | None = (
+            None if tail is None else collections.deque(maxlen=tail)
+        )
+        while left is None or left > 0:
+            page = self._transport.read_log(
+                self.id, position=position, limit=self._transport.page_size
+            )
+            is_end = page["position"] == position
+            position = page["position"]
+            for line in page["lines"]:
+                if (rank_ids is not None and line["rank"] not in rank_ids) or (
+                    stdtypes is not None and line["stream"] not in stdtypes
+                ):
+                    continue
+                if last is not None:
+                    last.append(line["text"])
+                    continue
+                yield line["text"]
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return
+            if not is_end:
+                continue
+            if last is not None:
+                yield from last
+                last = None
+            if not follow or page["is_over"]:
+                return
+            time.sleep(_POLL_S)
+
+    def _all_checkpoints(self) -> list[Document]:
+        transport = self._transport
+        return list(
+            all_pages(
+                transport,
+                lambda limit, offset: transport.list_checkpoints(
+                    self.id, limit=limit, offset=offset
+                ),
+            )
+        )
+
+    def _latest(self) -> Document:
+        document = self._transport.latest_checkpoint(self.id)
+        if document is None:
+            raise NoCheckpointError(
+                f"trial {self.id} has no complete checkpoint.\n"
+                "See what there was: detcore checkpoint list --deleted"
+            )
+        return document
+
+    def _by_uuid(self, uuid: str) -> Document:
+        document = self._transport.get_checkpoint(uuid)
+        if document["trial_id"] != self.id:
+            raise NoCheckpointError(
+                f"checkpoint {document['uuid']} is of trial {document['trial_id']}, not of trial "
+                f"{self.id}.\nDetermined.get_checkpoint(uuid) finds it whatever its trial."
+            )
+        return document
+
+    def _checkpoint(self, document: Document) -> Checkpoint:
+        return Checkpoint.from_document(document, self._transport, master=self.master)
+
+    def _lasting(self) -> Document:
+        """Return what does not change any more."""
+        if self._known is None:
+            self._known = self._transport.get_trial(self.id)
+        return self._known

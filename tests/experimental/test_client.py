@@ -1,0 +1,229 @@
+"""`Determined`: where it looks, what it costs to import, and that it has what the documents say."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_store import ClientStore
+from fake_distributions import run_python
+from source_tree import SOURCE, modules_under
+
+import detcore
+from detcore import experimental
+from detcore.environment import read_environment
+from detcore.errors import DetcoreError, MasterNotSupportedError
+from detcore.experimental import (
+    Checkpoint,
+    Determined,
+    ExperimentReference,
+    Model,
+    ModelOrderBy,
+    ModelSortBy,
+    TrialReference,
+)
+
+# -- where it looks -------------------------------------------------------------------------------
+
+
+def test_it_is_the_client() -> None:
+    assert detcore.Client is Determined
+    assert experimental.Determined is Determined
+
+
+def test_making_one_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    with Determined(None, "determined"):
+        pass
+    assert not (tmp_path / "home").exists()
+
+
+def test_it_can_be_used_again_after_close(store: ClientStore) -> None:
+    client = Determined()
+    model = client.create_model("digits")
+    client.close()
+    client.close()
+    model.add_metadata({"a": 1})
+    assert client.get_model("digits").metadata == {"a": 1}
+    client.close()
+
+
+@pytest.mark.parametrize("master", ["http://localhost:8080", "https://m.example.com", "host:8080"])
+def test_a_master_is_refused(master: str) -> None:
+    with pytest.raises(MasterNotSupportedError, match="does not talk HTTP") as caught:
+        Determined(master=master)
+    assert master in str(caught.value)
+    assert "a later one will" in str(caught.value)
+    assert "leave master= out, and set DETCORE_HOME" in str(caught.value)
+    assert isinstance(caught.value, ValueError | NotImplementedError)
+
+
+@pytest.mark.parametrize("name", ["DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR"])
+def test_a_master_in_the_environment_is_refused(
+    store: ClientStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "http://master:8080")
+    with pytest.raises(MasterNotSupportedError, match=r"'http://master:8080'[\s\S]*unset the var"):
+        Determined()
+    number = store.experiment()
+    for reference in (ExperimentReference(number, ""), Model("m"), TrialReference(1)):
+        with pytest.raises(DetcoreError, match="does not talk HTTP"):
+            _ = reference._transport
+
+
+def test_the_variables_of_the_master_have_an_order() -> None:
+    home = {"DETCORE_HOME": "/h"}
+    assert read_environment(home).master is None
+    assert read_environment(home | {"DET_MASTER": "", "DET_MASTER_ADDR": "a"}).master == "a"
+    both = {"DET_MASTER": "d", "DET_MASTER_ADDR": "a"}
+    assert read_environment(home | both).master == "d"
+    assert read_environment(home | both | {"DETCORE_MASTER": "m"}).master == "m"
+
+
+def test_another_database(
+    store: ClientStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Determined() as client:
+        client.create_model("here")
+    monkeypatch.setenv("DETCORE_DB", f"sqlite:///{tmp_path / 'other.db'}")
+    with Determined() as client:
+        assert client.get_models() == []
+
+
+# -- what it costs --------------------------------------------------------------------------------
+
+LIGHT = """
+import sys
+import detcore.experimental
+from detcore.experimental import (
+    Checkpoint, Determined, ExperimentReference, Model, ModelOrderBy, ModelSortBy, TrialReference)
+from detcore import Client
+Client()
+TrialReference(3, "")
+print([name for name in sys.modules if name.partition(".")[0] in
+       ("numpy", "sqlalchemy", "pydantic", "pluggy", "fsspec") or name == "detcore.database"])
+"""
+
+
+def test_it_is_light(tmp_path: Path) -> None:
+    result = run_python("-W", "error", "-c", LIGHT, variables={"DETCORE_HOME": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
+
+
+# The client's classes talk to a `Transport` and to nothing below it.
+EMBEDDED = {"_embedded", "_control", "_files", "_documents"}
+CLASSES = {"_checkpoint", "_client", "_experiment", "_metrics", "_model", "_top", "_trial"}
+BELOW = ("sqlalchemy", "detcore.database", "detcore.storage", "detcore.runner", "detcore.launch")
+
+
+def test_only_the_embedded_transport_knows_the_database() -> None:
+    modules = {
+        module.name.rpartition(".")[2]: module
+        for module in modules_under(SOURCE)
+        if module.name.startswith("detcore.experimental.")
+    }
+    assert set(modules) >= EMBEDDED | CLASSES
+    wrong = [
+        module.place(found.line)
+        for name, module in modules.items()
+        if name in CLASSES | {"_transport", "_arguments", "_enums", "_connect"}
+        for found in module.imports
+        if found.module.startswith(BELOW)
+        or (
+            found.module.rpartition(".")[2] in EMBEDDED
+            and found.module.startswith("detcore.experimental")
+            and name != "_connect"
+        )
+    ]
+    assert wrong == []
+    knowing = {
+        name
+        for name in EMBEDDED
+        for found in modules[name].imports
+        if found.module.startswith("detcore.database")
+    }
+    assert knowing == EMBEDDED
+
+
+# -- that everything is there ---------------------------------------------------------------------
+
+NONE = inspect.Parameter.empty
+CHECKPOINT_FIELDS = (
+    *("uuid", "experiment_config", "experiment_id", "trial_id", "hparams", "batch_number"),
+    *("start_time", "end_time", "resources", "validation"),
+    *("determined_version", "framework", "format", "model_version", "model_name"),
+    *("metadata", "master"),
+)
+DOCUMENTED: dict[Any, dict[str, Any]] = {
+    Determined: {"master": None, "user": None},
+    Determined.get_experiment: {"experiment_id": NONE},
+    Determined.get_trial: {"trial_id": NONE},
+    Determined.get_checkpoint: {"uuid": NONE},
+    Determined.create_model: {"name": NONE, "description": "", "metadata": None},
+    Determined.get_model: {"name": NONE},
+    Determined.get_models: {
+        "sort_by": ModelSortBy.NAME,
+        "order_by": ModelOrderBy.ASCENDING,
+        "name": "",
+        "description": "",
+    },
+    Model: {
+        "name": NONE,
+        "description": "",
+        "creation_time": None,
+        "last_updated_time": None,
+        "metadata": None,
+        "master": "",
+    },
+    Model.get_version: {"version": 0},
+    Model.get_versions: {"order_by": ModelOrderBy.DESCENDING},
+    Model.register_version: {"checkpoint_uuid": NONE},
+    Model.add_metadata: {"metadata": NONE},
+    Model.remove_metadata: {"keys": NONE},
+    ExperimentReference: {"experiment_id": NONE, "master": None},
+    ExperimentReference.top_checkpoint: {"sort_by": None, "smaller_is_better": None},
+    ExperimentReference.top_n_checkpoints: {
+        "limit": NONE,
+        "sort_by": None,
+        "smaller_is_better": None,
+    },
+    TrialReference: {"trial_id": NONE, "master": None},
+    TrialReference.top_checkpoint: {"sort_by": None, "smaller_is_better": None},
+    TrialReference.select_checkpoint: {
+        "latest": False,
+        "best": False,
+        "uuid": None,
+        "sort_by": None,
+        "smaller_is_better": None,
+    },
+    Checkpoint: {
+        **dict.fromkeys(CHECKPOINT_FIELDS[:10], NONE),
+        **dict.fromkeys(CHECKPOINT_FIELDS[10:]),
+    },
+    Checkpoint.download: {"path": None},
+    Checkpoint.load: {"path": None, "tags": None, "kwargs": NONE},
+    Checkpoint.add_metadata: {"metadata": NONE},
+    Checkpoint.remove_metadata: {"keys": NONE},
+    Checkpoint.load_from_path: {"path": NONE, "tags": None, "kwargs": NONE},
+}
+
+
+@pytest.mark.parametrize("callable_", DOCUMENTED, ids=lambda found: found.__qualname__)
+def test_it_takes_the_documented_arguments(callable_: Any) -> None:
+    parameters = inspect.signature(callable_).parameters
+    found = {name: value.default for name, value in parameters.items() if name != "self"}
+    documented = DOCUMENTED[callable_]
+    assert list(found.items())[: len(documented)] == list(documented.items())
+    # What is added must not be needed.
+    assert all(found[name] is not NONE for name in list(found)[len(documented) :])
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in experimental.__all__:
+        assert getattr(experimental, name) is not None
+    assert sorted(experimental.__all__) == dir(experimental)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = experimental.nothing

@@ -1,0 +1,300 @@
+"""`ExperimentReference`: best checkpoints, trials, waiting and control."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from client_store import ClientStore
+
+from detcore.database import Spool, keep_secrets
+from detcore.errors import (
+    CheckpointStateError,
+    ExperimentPausedError,
+    InvalidArgumentError,
+    NoCheckpointError,
+    NotFoundError,
+    RunError,
+)
+from detcore.experimental import Determined, ExperimentReference, OrderBy, TrialSortBy
+from detcore.types import Control, ExperimentState
+
+RUNNING, PAUSED = ExperimentState.RUNNING, ExperimentState.PAUSED
+
+
+def uuids(found: list) -> list[str]:  # type: ignore[type-arg]  # of checkpoints
+    return [checkpoint.uuid for checkpoint in found]
+
+
+def test_one_that_is_not_there(client: Determined, store: ClientStore) -> None:
+    store.experiment()
+    with pytest.raises(NotFoundError, match=r"no experiment 7[\s\S]*Experiments there: 1"):
+        client.get_experiment(7)
+    with pytest.raises(ValueError, match=r"experiment_id is '1' \(str\); expected a whole number"):
+        client.get_experiment("1")  # type: ignore[arg-type]
+
+
+def test_it_can_be_made_as_the_documents_say(store: ClientStore) -> None:
+    experiment = ExperimentReference(store.experiment(seed=3), "")
+    assert experiment.get_config()["seed"] == 3
+    assert (experiment.id, experiment.experiment_id) == (1, 1)
+    experiment._transport.close()
+
+
+def test_config_is_a_copy_without_secrets(client: Determined, store: ClientStore) -> None:
+    storage = {"type": "s3", "bucket": "b", "secret_key": "hush"}
+    number = store.experiment(checkpoint_storage=storage)
+    experiment = client.get_experiment(number)
+    config = experiment.get_config()
+    assert config["checkpoint_storage"] == storage | {"secret_key": "********"}
+    config["searcher"]["metric"] = "mine"
+    assert experiment.get_config()["searcher"]["metric"] == "loss"
+
+
+def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    first, second, third = (store.trial(number) for _ in range(3))
+    store.checkpoint(first, 10, {"loss": 0.5, "accuracy": 0.5})
+    best = store.checkpoint(first, 20, {"loss": 0.1, "accuracy": 0.7})
+    store.checkpoint(first, 30, {"loss": 0.2, "accuracy": 0.6})
+    middle = store.checkpoint(second, 10, {"loss": 0.15, "accuracy": 0.9})
+    last = store.checkpoint(third, 10, {"loss": 0.9, "accuracy": 0.1})
+    experiment = client.get_experiment(number)
+    assert experiment.top_checkpoint().uuid == best
+    assert uuids(experiment.top_n_checkpoints(2)) == [best, middle]
+    assert uuids(experiment.top_n_checkpoints(limit=9)) == [best, middle, last]
+    # Without a direction it is the experiment's, whatever the metric.
+    assert uuids(experiment.top_n_checkpoints(9, sort_by="accuracy"))[0] == last
+    assert experiment.top_checkpoint("accuracy", smaller_is_better=False).uuid == middle
+    assert experiment.top_checkpoint("loss", False).uuid == last
+    # A direction without a metric is ignored.
+    assert experiment.top_checkpoint(smaller_is_better=False).uuid == best
+
+
+def test_the_experiment_may_say_that_larger_is_better(
+    client: Determined, store: ClientStore
+) -> None:
+    number = store.experiment(metric="accuracy", smaller_is_better=False)
+    trial = store.trial(number)
+    low = store.checkpoint(trial, 10, {"accuracy": 0.1, "loss": 0.1})
+    high = store.checkpoint(trial, 20, {"accuracy": 0.9, "loss": 0.9})
+    experiment = client.get_experiment(number)
+    assert experiment.top_checkpoint().uuid == high
+    assert experiment.top_checkpoint("loss").uuid == high
+    assert experiment.top_checkpoint("loss", smaller_is_better=True).uuid == low
+
+
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+def test_missing_metrics_and_nan_come_last(
+    client: Determined, store: ClientStore, smaller_is_better: bool
+) -> None:
+    number = store.experiment(smaller_is_better=smaller_is_better)
+    not_a_number, without, never, infinite, finite = (store.trial(number) for _ in range(5))
+    last = [
+        store.checkpoint(not_a_number, 10, {"loss": math.nan}),
+        store.checkpoint(without, 10, {"other": 1.0}),
+        store.checkpoint(never, 10),
+    ]
+    worst = store.checkpoint(infinite, 10, {"loss": math.inf if smaller_is_better else -math.inf})
+    best = store.checkpoint(finite, 10, {"loss": 1.0})
+    experiment = client.get_experiment(number)
+    assert uuids(experiment.top_n_checkpoints(9)) == [best, worst, *last]
+    assert experiment.top_checkpoint().uuid == best
+
+
+def spool_validation(store: ClientStore, trial: int, steps: int) -> None:
+    """Report as a worker does that is killed before it moves its report to the database."""
+    folder = store.database.get_trial(trial).trial_dir
+    run = store.database.start_run(trial)
+    spool = Spool(Path(str(folder)) / f"spool-{run}.jsonl", trial_id=trial, run_id=run)
+    spool.append("validation", {"steps_completed": steps, "metrics": {"loss": 0.5}})
+    spool.close()
+
+
+def test_what_a_killed_worker_reported_is_there(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    first, second = store.trial(number), store.trial(number)
+    uuids = [store.checkpoint(trial, 10) for trial in (first, second)]
+    spool_validation(store, second, 10)
+    best = client.get_experiment(number).top_checkpoint()
+    assert (best.uuid, best.training.validation_metrics) == (uuids[1], {"loss": 0.5})
+    spool_validation(store, first, 10)
+    store.database.set_trial_state(first, PAUSED)
+    (report,) = client.get_trial(first).stream_validation_metrics()
+    assert report.metrics == {"loss": 0.5}
+
+
+def test_a_mistyped_metric_finds_nothing(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    store.checkpoint(store.trial(number), 10, {"loss": 1.0, "accuracy": 0.5})
+    experiment = client.get_experiment(number)
+    with pytest.raises(NoCheckpointError, match=r"'acuracy'[\s\S]*there: accuracy, loss"):
+        experiment.top_checkpoint("acuracy")
+    with pytest.raises(AssertionError, match="acuracy"):
+        experiment.top_n_checkpoints(3, sort_by="acuracy")
+    with pytest.raises(InvalidArgumentError, match="sort_by is ''"):
+        experiment.top_checkpoint("")
+
+
+def test_without_a_complete_checkpoint_there_is_no_best(
+    client: Determined, store: ClientStore
+) -> None:
+    number = store.experiment()
+    uuid = store.checkpoint(store.trial(number), 10, {"loss": 1.0})
+    client.get_checkpoint(uuid).delete()
+    with pytest.raises(AssertionError, match=f"experiment {number} has no complete checkpoint"):
+        client.get_experiment(number).top_checkpoint()
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5])
+def test_a_limit_is_a_number_from_1(client: Determined, store: ClientStore, limit: int) -> None:
+    experiment = client.get_experiment(store.experiment())
+    with pytest.raises(InvalidArgumentError, match="limit is"):
+        experiment.top_n_checkpoints(limit)
+
+
+def test_lists_of_trials_are_complete_and_sorted(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    trials = [store.trial(number, rate=index) for index in range(5)]
+    store.database.set_trial_state(trials[3], ExperimentState.ERROR)
+    store.database.count_restart(trials[1])
+    experiment = client.get_experiment(number)
+    found = experiment.get_trials()
+    assert [trial.id for trial in found] == trials
+    assert [trial.hparams["rate"] for trial in found] == list(range(5))
+    backwards = experiment.get_trials(order_by=OrderBy.DESC)
+    assert [trial.id for trial in backwards] == trials[::-1]
+    restarts = experiment.get_trials(TrialSortBy.RESTARTS, OrderBy.DESCENDING)
+    assert restarts[0].id == trials[1]
+    # Those that have no end yet come last, in both directions.
+    for order in OrderBy:
+        assert experiment.get_trials(TrialSortBy.END_TIME, order)[0].id == trials[3]
+
+
+def test_wait_returns_how_it_ended(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=ExperimentState.ERROR)
+    assert client.get_experiment(number).wait() is ExperimentState.ERROR
+    running = store.experiment(state=RUNNING)
+    threading.Timer(
+        0.1, store.database.set_experiment_state, (running, ExperimentState.CANCELED)
+    ).start()
+    assert client.get_experiment(running).wait(interval=0.02) == "CANCELED"
+
+
+def test_wait_does_not_wait_for_ever(client: Determined, store: ClientStore) -> None:
+    experiment = client.get_experiment(store.experiment(state=PAUSED))
+    with pytest.raises(ValueError, match="is paused, so there is nothing to wait for"):
+        experiment.wait()
+    running = store.experiment(state=RUNNING)
+    forget_process(store, running)
+    with pytest.raises(ExperimentPausedError, match="its process is gone"):
+        client.get_experiment(running).wait()
+    with pytest.raises(InvalidArgumentError, match="interval is 0"):
+        experiment.wait(interval=0)
+
+
+def forget_process(store: ClientStore, experiment_id: int) -> None:
+    """Record that the process which runs an experiment is of an earlier start of the machine."""
+    from sqlalchemy import text
+
+    with store.database._write() as connection:
+        process = connection.execute(
+            text("SELECT process FROM experiments WHERE id = :id"), {"id": experiment_id}
+        ).scalar()
+        gone = json.dumps(json.loads(process or "") | {"boot_id": "earlier"})
+        connection.execute(
+            text("UPDATE experiments SET process = :gone WHERE id = :id"),
+            {"gone": gone, "id": experiment_id},
+        )
+
+
+def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    threading.Timer(0.1, store.trial, (number,)).start()
+    assert client.get_experiment(number).await_first_trial(interval=0.02).experiment_id == number
+    over = store.experiment()
+    with pytest.raises(RunError, match="is COMPLETED and has no trial"):
+        client.get_experiment(over).await_first_trial()
+    gone = store.experiment(state=RUNNING)
+    forget_process(store, gone)
+    with pytest.raises(RunError, match="has no trial"):
+        client.get_experiment(gone).await_first_trial()
+
+
+@pytest.mark.parametrize("action", ["pause", "cancel", "kill"])
+def test_a_runner_is_asked(client: Determined, store: ClientStore, action: str) -> None:
+    number = store.experiment(state=RUNNING)
+    getattr(client.get_experiment(number), action)()
+    assert store.database.requested_control(number) is Control(action)
+
+
+def test_without_a_runner_the_records_are_settled(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    forget_process(store, number)
+    experiment = client.get_experiment(number)
+    experiment.pause()
+    assert experiment.state is PAUSED
+    experiment.kill()
+    assert experiment.state == "CANCELED"
+    with pytest.raises(RunError, match="is over"):
+        experiment.cancel()
+
+
+def test_archive(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    experiment = client.get_experiment(number)
+    experiment.archive()
+    assert store.database.get_experiment(number).archived
+    experiment.unarchive()
+    assert not store.database.get_experiment(number).archived
+
+
+def test_delete_leaves_nothing(client: Determined, store: ClientStore) -> None:
+    number, other = store.experiment(), store.experiment()
+    trial = store.trial(number)
+    uuid = store.checkpoint(trial, 10, {"loss": 1.0})
+    kept = store.checkpoint(store.trial(other), 10, {"loss": 1.0})
+    keep_secrets(store.home, number, {"checkpoint_storage": {"secret_key": "hush"}})
+    experiment = client.get_experiment(number)
+    experiment.delete()
+    assert not store.files(uuid).exists()
+    assert not (store.home / "experiments" / str(number)).exists()
+    for gone in (lambda: client.get_experiment(number), lambda: client.get_trial(trial)):
+        with pytest.raises(NotFoundError):
+            gone()
+    with pytest.raises(NotFoundError):
+        client.get_checkpoint(uuid)
+    assert store.files(kept).exists()
+    assert client.get_experiment(other).top_checkpoint().uuid == kept
+    assert store.experiment() > other
+
+
+def test_an_experiment_that_a_model_needs_is_kept(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    trial = store.trial(number)
+    free, used = store.checkpoint(trial, 10), store.checkpoint(trial, 20)
+    model = client.create_model("digits")
+    model.register_version(used)
+    with pytest.raises(CheckpointStateError, match=r"digits version 1[\s\S]*Nothing was deleted"):
+        client.get_experiment(number).delete()
+    assert store.files(free).exists()
+    model.delete_version(1)
+    client.get_experiment(number).delete()
+    assert not store.files(used).exists()
+
+
+def test_a_running_experiment_is_not_deleted(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    with pytest.raises(RunError, match="is running, so it is not deleted"):
+        client.get_experiment(number).delete()
+
+
+def test_what_cannot_be_activated(client: Determined, store: ClientStore, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is complete: there is nothing to go on with"):
+        client.get_experiment(store.experiment()).activate()
+    running = client.get_experiment(store.experiment(state=RUNNING))
+    running.activate()  # it runs already
+    assert running.state is RUNNING

@@ -1,0 +1,87 @@
+"""`create` from cells of a real Jupyter kernel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+from toy_command import Detcore
+
+CELLS = [
+    "import numpy as np\nfrom detcore_toy import ToyTrial\nfrom detcore.experimental import create",
+    "%time SIZE = 48\nSIZE = 96",
+    "class Net(ToyTrial):\n    def build_data(self):\n        return forgotten()",
+    """def make():
+    x = np.random.default_rng(3).normal(size=(SIZE, 3))
+    return x, x @ np.array([1.0, -2.0, 0.5])""",
+    # Run again after a mistake, as one does.
+    """class Net(ToyTrial):
+    def build_data(self):
+        print("in the trial", __name__, flush=True)
+        return make()""",
+    "raise KeyError('a cell that the trials must not run')",
+    """config = {"hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+          "searcher": {"name": "random", "max_trials": 2, "max_length": {"batches": 4}}}
+experiment = create(Net, config, local=True)
+print("experiment", experiment.id, __name__)""",
+]
+AGAIN = """from detcore.experimental import create_trial_instance
+trial = create_trial_instance(Net, "kept", {**config, "searcher": {"max_length": {"batches": 4}}})
+print("saved", trial.context.checkpoints.save().name)
+create(Net, {"max_restarts": 0}, local=True)  # without learning_rate"""
+
+Run = Callable[[str], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Run]:
+    manager = KernelManager(kernel_name="python3")
+    variables = {**Detcore(tmp_path).variables(), "IPYTHONDIR": str(tmp_path / "ipython")}
+    (tmp_path / "notebook").mkdir()
+    manager.start_kernel(env=variables, cwd=str(tmp_path / "notebook"))
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=120)
+
+    def run(cell: str) -> tuple[dict[str, Any], str]:
+        printed: list[str] = []
+
+        def take(message: Any) -> None:
+            printed.append(message["content"].get("text", ""))
+
+        reply = client.execute_interactive(cell, timeout=120, output_hook=take, allow_stdin=False)
+        return reply["content"], "".join(printed)
+
+    yield run
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: Run, tmp_path: Path) -> None:
+    *before, last = CELLS
+    for cell in before:
+        kernel(cell)
+    reply, output = kernel(last)
+    assert reply["status"] == "ok", (reply, output)
+    assert "experiment 1 __main__" in output
+    (module,) = (tmp_path / "notebook").glob("*.py")
+    assert f"the trials import Net from {module.resolve()}" in output
+    assert output.count(f"in the trial {module.stem}") == 2
+    assert "KeyError" not in module.read_text()
+    (first, _) = Detcore(tmp_path).committed()
+    record = json.loads((first.parent / "trial.json").read_text())
+    assert record["trial_class"] == f"{module.stem}:Net"
+    assert (first.parent / "code" / module.name).read_text() == module.read_text()
+
+    reply, output = kernel(AGAIN)
+    assert reply["ename"] == "RunError", output
+    assert "there is no hyperparameter 'learning_rate'" in output
+    (kept,) = (tmp_path / "notebook" / "kept").glob("*/trial.json")
+    assert f"saved {kept.parent.name}" in output
+    assert json.loads(kept.read_text())["trial_class"] == f"{module.stem}:Net"
+    assert list((tmp_path / "notebook").glob("*.py")) == [module]

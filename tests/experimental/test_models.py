@@ -1,0 +1,287 @@
+"""The model registry through the client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_store import ClientStore
+
+from detcore.errors import (
+    CheckpointStateError,
+    DatabaseError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from detcore.experimental import Determined, Model, ModelOrderBy, ModelSortBy
+
+
+def test_create_and_get(client: Determined, store: ClientStore) -> None:
+    model = client.create_model("digits", "Reads digits.", {"data": "v3"}, labels=["vision"])
+    assert (model.name, model.description) == ("digits", "Reads digits.")
+    assert (model.metadata, model.labels) == ({"data": "v3"}, ["vision"])
+    assert model.creation_time is not None
+    assert model.creation_time.tzinfo is not None
+    assert model.last_updated_time == model.creation_time
+    assert (model.archived, model.num_versions) == (False, 0)
+    for same in (client.get_model("digits"), client.get_model(int(model.model_id or 0))):
+        assert same.to_json() == model.to_json()
+    with pytest.raises(NotFoundError, match=r"no model 'letters'[\s\S]*'digits'"):
+        client.get_model("letters")
+
+
+def test_names_are_unique(client: Determined, store: ClientStore) -> None:
+    client.create_model("digits")
+    with pytest.raises(DatabaseError, match="there is a model 'digits' already"):
+        client.create_model("digits", description=None)
+    assert len(client.get_models()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"name": ""},
+        {"name": 3},
+        {"name": "m", "metadata": {"a": object()}},
+        {"name": "m", "metadata": [1]},
+        {"name": "m", "labels": "vision"},
+    ],
+)
+def test_what_is_no_model(
+    client: Determined, store: ClientStore, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"name is|metadata|labels is"):
+        client.create_model(**arguments)
+    assert client.get_models() == []
+
+
+def test_a_model_as_the_documents_make_it(store: ClientStore) -> None:
+    with Determined() as client:
+        client.create_model("digits", metadata={"a": 1})
+    model = Model("digits", "", None, None, {}, "")
+    assert model.get_version() is None
+    model.add_metadata({"b": 2})
+    assert model.metadata == {"a": 1, "b": 2}
+    again = Model.from_json(json.loads(json.dumps(model.to_json())))
+    assert again.to_json() == model.to_json()
+    model._transport.close()
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def five(client: Determined, store: ClientStore) -> list[str]:
+    """Five models, more than a page has, in the order in which they were made."""
+    names = ["b", "C", "a", "d", "E"]
+    for index, name in enumerate(names):
+        client.create_model(name, f"Number {9 - index}", labels=["odd"] if index % 2 else [])
+    return names
+
+
+def names(models: list[Model]) -> list[str]:
+    return [model.name for model in models]
+
+
+def test_all_models_are_listed_and_sorted(client: Determined, five: list[str]) -> None:
+    assert names(client.get_models()) == ["a", "b", "C", "d", "E"]
+    assert names(client.get_models(order_by=ModelOrderBy.DESCENDING)) == ["E", "d", "C", "b", "a"]
+    assert names(client.get_models(sort_by=ModelSortBy.CREATION_TIME)) == five
+    assert names(client.get_models(ModelSortBy.DESCRIPTION)) == five[::-1]
+    client.get_model("C").set_description("new")
+    updated = client.get_models(ModelSortBy.LAST_UPDATED_TIME, ModelOrderBy.DESC)
+    assert names(updated)[0] == "C"
+    assert len(client.get_models(ModelSortBy.UNSPECIFIED)) == 5
+
+
+def test_models_are_filtered(client: Determined, five: list[str]) -> None:
+    assert names(client.get_models(name="c")) == ["C"]
+    assert names(client.get_models(description="NUMBER 7")) == ["a"]
+    assert names(client.get_models(labels=["odd"])) == ["C", "d"]
+    client.get_model("d").archive()
+    assert names(client.get_models(archived=True)) == ["d"]
+    assert names(client.get_models(labels=["odd"], archived=False)) == ["C"]
+    assert client.get_models(name="%") == []
+    assert client.get_model_labels() == ["odd"]
+
+
+def test_enumerations_have_the_documented_names() -> None:
+    assert ModelSortBy["NAME"].value == 1
+    assert [sort.value for sort in ModelSortBy] == [0, 1, 2, 4, 5]
+    assert repr(ModelOrderBy.ASCENDING) == "<ModelOrderBy.ASCENDING: 1>"
+    assert [ModelOrderBy[name].value for name in ("ASC", "ASCENDING")] == [1, 1]
+    assert [ModelOrderBy[name].value for name in ("DESC", "DESCENDING")] == [2, 2]
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+def test_versions(client: Determined, store: ClientStore) -> None:
+    trial = store.trial(store.experiment())
+    uuids = [store.checkpoint(trial, 10 * (index + 1)) for index in range(5)]
+    model = client.create_model("digits")
+    assert model.get_version() is None
+    assert model.get_versions() == []
+    before = model.last_updated_time
+    registered = [model.register_version(uuid) for uuid in uuids]
+    assert [version.model_version for version in registered] == [1, 2, 3, 4, 5]
+    assert {version.model_name for version in registered} == {"digits"}
+    assert model.num_versions == 5
+    assert before is not None
+    assert model.last_updated_time is not None
+    assert model.last_updated_time > before
+    for latest in (model.get_version(), model.get_version(0), model.get_version(version=-1)):
+        assert latest is not None
+        assert (latest.uuid, latest.model_version) == (uuids[4], 5)
+    second = model.get_version(2)
+    assert second is not None
+    assert (second.uuid, second.model_version, second.batch_number) == (uuids[1], 2, 20)
+    assert model.get_version(6) is None
+    assert [version.uuid for version in model.get_versions()] == uuids[::-1]
+    oldest_first = model.get_versions(order_by=ModelOrderBy.ASC)
+    assert [version.model_version for version in oldest_first] == [1, 2, 3, 4, 5]
+    for wrong in (-2, "1", None, True):
+        with pytest.raises(InvalidArgumentError, match="version is"):
+            model.get_version(wrong)  # type: ignore[arg-type]
+
+
+def test_numbers_are_not_given_again(client: Determined, store: ClientStore) -> None:
+    model = client.create_model("digits")
+    uuid = store.one_checkpoint()
+    model.register_version(uuid)
+    model.register_version(uuid)  # the same one may be two versions
+    model.delete_version(2)
+    assert model.num_versions == 1
+    assert model.register_version(uuid).model_version == 3
+    with pytest.raises(NotFoundError, match="has no version 2; versions: 1, 3"):
+        model.delete_version(2)
+
+
+def test_what_cannot_be_registered(client: Determined, store: ClientStore) -> None:
+    model = client.create_model("digits")
+    updated = model.last_updated_time
+    with pytest.raises(NotFoundError, match="no checkpoint 'x' is recorded"):
+        model.register_version("x")
+    uuid = store.one_checkpoint()
+    client.get_checkpoint(uuid).delete()
+    with pytest.raises(CheckpointStateError, match="is DELETED"):
+        model.register_version(uuid)
+    with pytest.raises(InvalidArgumentError, match="checkpoint_uuid is None"):
+        model.register_version(None)  # type: ignore[arg-type]
+    assert (model.num_versions, model.last_updated_time) == (0, updated)
+    assert model.get_version() is None
+
+
+REGISTER = """
+import sys
+from detcore.experimental import Determined
+sys.stdin.readline()
+with Determined() as client:
+    model = client.get_model("digits")
+    print(*(model.register_version(uuid).model_version for uuid in sys.argv[1:]))
+"""
+
+
+def test_two_processes_register_at_once(store: ClientStore) -> None:
+    trial = store.trial(store.experiment())
+    uuids = [store.checkpoint(trial, 10 * (index + 1)) for index in range(2)]
+    with Determined() as client:
+        model = client.create_model("digits")
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", REGISTER, *[uuid] * 20],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for uuid in uuids
+        ]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        said = [process.communicate(timeout=60)[0].split() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+        numbers = [[int(number) for number in numbers] for numbers in said]
+        assert sorted(numbers[0] + numbers[1]) == list(range(1, 41))
+        for uuid, own in zip(uuids, numbers, strict=True):
+            for number in own:
+                version = model.get_version(number)
+                assert version is not None
+                assert version.uuid == uuid
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+def test_metadata_is_merged_and_removed(client: Determined, store: ClientStore) -> None:
+    model = client.create_model("digits", metadata={"a": {"x": 1}, "b": 2})
+    client.get_model("digits").add_metadata({"theirs": 1})
+    model.add_metadata({"a": {"y": 2}})
+    assert model.metadata == {"a": {"y": 2}, "b": 2, "theirs": 1}
+    model.remove_metadata(["a", "never"])
+    assert model.metadata == client.get_model("digits").metadata == {"b": 2, "theirs": 1}
+    for wrong in ("b", [1], None):
+        with pytest.raises(ValueError, match="expected a list of texts"):
+            model.remove_metadata(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cannot be kept as JSON"):
+        model.add_metadata({"a": {1, 2}})
+    assert model.metadata == {"b": 2, "theirs": 1}
+
+
+def test_description_and_labels(client: Determined, store: ClientStore) -> None:
+    model = client.create_model("digits", "old", labels=["a"])
+    model.set_description("new")
+    model.set_labels(["b", "c"])
+    same = client.get_model("digits")
+    for found in (model, same):
+        assert (found.description, found.labels) == ("new", ["b", "c"])
+    with pytest.raises(ValueError, match="labels is 'b'"):
+        model.set_labels("b")
+    with pytest.raises(ValueError, match="description is None"):
+        model.set_description(None)  # type: ignore[arg-type]
+    assert (model.description, model.labels) == ("new", ["b", "c"])
+
+
+def test_an_archived_model_is_not_changed(client: Determined, store: ClientStore) -> None:
+    uuid = store.one_checkpoint()
+    model = client.create_model("digits", "old", {"a": 1})
+    other = client.get_model("digits")
+    other.archive()
+    assert other.archived
+    changes: list[Callable[[], object]] = [
+        lambda: model.add_metadata({"b": 2}),
+        lambda: model.remove_metadata(["a"]),
+        lambda: model.set_description("new"),
+        lambda: model.set_labels(["l"]),
+        lambda: model.register_version(uuid),
+    ]
+    before = model.to_json()
+    for change in changes:
+        with pytest.raises(DatabaseError, match="is archived"):
+            change()
+    # What the store refused did not change the object either.
+    assert (model.to_json(), model.labels, model.num_versions) == (before, [], 0)
+    model.unarchive()
+    for change in changes:
+        change()
+    assert (model.metadata, model.description, model.num_versions) == ({"b": 2}, "new", 1)
+
+
+def test_delete(client: Determined, store: ClientStore) -> None:
+    uuid = store.one_checkpoint()
+    model = client.create_model("digits")
+    model.register_version(uuid)
+    model.delete()
+    assert client.get_models() == []
+    with pytest.raises(NotFoundError, match="is registered"):
+        model.add_metadata({"a": 1})
+    # A model of the same name is another one.
+    client.create_model("digits")
+    with pytest.raises(NotFoundError, match="is registered"):
+        model.set_description("mine")
+    client.get_checkpoint(uuid).delete()

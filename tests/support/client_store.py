@@ -1,0 +1,138 @@
+"""A store of records and checkpoints to ask, and ways to ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.database import Database, MetricRecord
+from detcore.distributed import DistributedContext
+from detcore.experimental import Transport
+from detcore.storage import LocalStorage
+from detcore.types import ExperimentState
+
+__all__ = ["ClientStore", "round_trip"]
+
+FILES: dict[str, str] = {"weights.txt": "1 2 3", "code/model.py": "class Model: ...\n"}
+
+
+@dataclasses.dataclass
+class ClientStore:
+    """Records in a folder, written directly, and real checkpoints."""
+
+    home: Path
+    database: Database
+
+    @property
+    def storage(self) -> LocalStorage:
+        """Where the checkpoints are."""
+        return LocalStorage(self.home / "checkpoints")
+
+    def files(self, uuid: str) -> Path:
+        """Folder of a checkpoint in the storage."""
+        return self.home / "checkpoints" / uuid
+
+    def experiment(
+        self,
+        *,
+        metric: str = "loss",
+        smaller_is_better: bool = True,
+        state: ExperimentState = ExperimentState.COMPLETED,
+        **config: Any,
+    ) -> int:
+        """Record an experiment."""
+        searcher = {"name": "single", "metric": metric, "smaller_is_better": smaller_is_better}
+        experiment_id = self.database.create_experiment(
+            config={"searcher": searcher, **config},
+            config_text=None,
+            model_dir=str(self.home),
+            name="test",
+        )
+        if state is not ExperimentState.RUNNING:
+            self.database.set_experiment_state(experiment_id, state)
+        return experiment_id
+
+    def trial(self, experiment_id: int, **hparams: Any) -> int:
+        """Record a trial, with its folder."""
+        trial_id = self.database.create_trial(experiment_id=experiment_id, hparams=hparams, seed=0)
+        folder = self.home / "experiments" / str(experiment_id) / "trials" / str(trial_id)
+        folder.mkdir(parents=True)
+        self.database.set_trial_dir(trial_id, str(folder))
+        return trial_id
+
+    def report(
+        self, trial_id: int, steps: int, metrics: Mapping[str, Any], *, kind: str = "validation"
+    ) -> None:
+        """Record a report of metrics."""
+        record = MetricRecord(
+            trial_id=trial_id,
+            run_id=1,
+            kind=kind,
+            steps_completed=steps,
+            metrics=metrics,
+            n_records=10 if kind == "validation" else None,
+        )
+        self.database.add_metrics([record])
+
+    def checkpoint(
+        self,
+        trial_id: int,
+        steps: int,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        files: Mapping[str, str] = FILES,
+        **metadata: Any,
+    ) -> str:
+        """Save a checkpoint, and report the validation at its step."""
+        source = self.home / "source"
+        for name, text in files.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text(text)
+        owner = CheckpointOwner(
+            trial_id=trial_id, experiment_id=self.database.get_trial(trial_id).experiment_id
+        )
+        context = CheckpointContext(
+            storage=self.storage,
+            distributed=DistributedContext(),
+            database=self.database,
+            owner=owner,
+        )
+        uuid = context.upload(
+            source,
+            {"steps_completed": steps, "framework": "toy"} | metadata,
+            selector=lambda name: name in files,
+        )
+        if metrics is not None:
+            self.report(trial_id, steps, metrics)
+        return uuid
+
+    def one_checkpoint(self, **metadata: Any) -> str:
+        """Save the checkpoint of a trial of its own."""
+        return self.checkpoint(self.trial(self.experiment(), rate=0.1), 10, {"loss": 1}, **metadata)
+
+
+class _RoundTrip:
+    """Sends every argument and every result through JSON, and lists in pages of two."""
+
+    page_size = 2
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            sent = json.loads(json.dumps([args, kwargs]))
+            return json.loads(json.dumps(method(*sent[0], **sent[1])))
+
+        return call
+
+
+def round_trip(inner: Transport) -> Transport:
+    """Return a transport as one to a server would be."""
+    return cast(Transport, _RoundTrip(inner))
