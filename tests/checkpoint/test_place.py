@@ -117,27 +117,26 @@ def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
     detcore: Detcore, weed_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = detcore.config(
-        entrypoint="model_def:Line", checkpoint_storage=spec(weed_url, "resumed"),
-        searcher__max_length={"batches": 10},
+        entrypoint="model_def:Raises", checkpoint_storage=spec(weed_url, "resumed"),
+        max_restarts=0, scheduling_unit=5, min_checkpoint_period={"batches": 5},
     )  # fmt: skip
-    ok(detcore("run", config, MODEL_DIR))
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
-        from detcore.types import ExperimentState
-
-        database.set_experiment_state(1, ExperimentState.PAUSED)
-        database.set_trial_state(1, ExperimentState.PAUSED)
-    resumed = ok(detcore("run", "--resume", 1))
-    assert "environment's credentials" not in resumed.stdout
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
-        database.set_experiment_state(1, ExperimentState.PAUSED)
+    mistake, resumed = "own mistake at batch 7", "going on from batch 5"
+    assert mistake in detcore("run", config, MODEL_DIR).stdout
+    again = detcore("run", "--resume", 1).stdout
+    assert resumed in again
+    assert mistake in again
+    assert "environment's credentials" not in again
     (detcore.home / "experiments" / "1" / "secrets.json").unlink()
     failed = detcore("run", "--resume", 1)
     assert failed.code != 0
     told = failed.stdout + failed.stderr
     assert "access_key and secret_key of the experiment file are not in" in told
+    assert mistake not in told
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    ok(detcore("run", "--resume", 1))
+    last = detcore("run", "--resume", 1).stdout
+    assert resumed in last
+    assert mistake in last
     assert_no_secret(detcore)
 
 
@@ -166,19 +165,23 @@ def test_a_script_is_found_again_and_settled(detcore: Detcore, weed_url: str) ->
 
 
 def test_pruning_on_a_server(detcore: Detcore, weed_url: str) -> None:
-    config = detcore.config(checkpoint_storage=spec(weed_url, "pruned"), checkpoint_policy="all")
+    kept = {"save_experiment_best": 100, "save_trial_latest": 100}
+    config = detcore.config(
+        checkpoint_storage={**spec(weed_url, "pruned"), **kept}, checkpoint_policy="all"
+    )
     ok(detcore("run", config, MODEL_DIR))
     said = ok(detcore("checkpoint", "prune", 1, "--dry-run")).stdout
     assert "nothing was deleted" in said
     assert "latest of its trial" in said
-    refused = detcore("checkpoint", "prune", 1)
+    fewer = ("--save-experiment-best", 0, "--save-trial-latest", 1)
+    refused = detcore("checkpoint", "prune", 1, *fewer)
     assert refused.code == 2
     assert "--yes" in refused.stderr
-    done = ok(detcore("checkpoint", "prune", 1, "--yes"))
-    kept = ok(detcore("checkpoint", "list", "--json")).stdout
-    assert 1 <= kept.count('"COMPLETED"') <= 2
+    done = ok(detcore("checkpoint", "prune", 1, "--yes", *fewer))
+    left = ok(detcore("checkpoint", "list", "--json")).stdout
+    assert 1 <= left.count('"COMPLETED"') <= 2
     assert " deleted, " in done.stdout.splitlines()[-1]
-    again = ok(detcore("checkpoint", "prune", 1, "--yes", "--save-trial-best", 0))
+    again = ok(detcore("checkpoint", "prune", 1, "--yes", *fewer, "--save-trial-best", 0))
     assert again.stdout.splitlines()[-1].endswith(", 1 kept")
     ok(detcore("checkpoint", "verify", "--all"))
 
