@@ -22,6 +22,10 @@ KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 KERAS_TESTS = ["plugins/keras/tests", "tests/examples", f"--ignore={ESTIMATOR_EXAMPLES}"]
+# Searches and scripts that do the same with either Keras; they take minutes.
+ONCE = [
+    "--ignore=tests/examples/test_digits_searches.py", "--ignore=tests/examples/test_python_docs.py"
+]  # fmt: skip
 ESTIMATOR_TESTS = [
     "plugins/estimator/tests", ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py"
 ]  # fmt: skip
@@ -120,7 +124,7 @@ def keras2(session: nox.Session) -> None:
     """The Keras plugin on TensorFlow 2.15 with Keras 2, and Horovod."""
     install_locked(session, "keras2", *CORE, *STORAGE, *KERAS)
     install_horovod(session)
-    session.run("pytest", *TWO_AT_ONCE, *KERAS_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    session.run("pytest", *TWO_AT_ONCE, *KERAS_TESTS, *ONCE, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session
