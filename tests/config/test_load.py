@@ -352,7 +352,7 @@ def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
     assert pool in notices
     for name in ("resources.weight", "environment.image", "bind_mounts", "security", "internal"):
         assert sum(f" {name} is " in line for line in notices) == 1, name
-    assert len(notices) == len(set(notices)) == 25
+    assert len(notices) == len(set(notices)) == 24
 
 
 def test_a_length_without_unit_is_batches_and_says_so() -> None:
