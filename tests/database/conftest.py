@@ -116,16 +116,37 @@ def store(request: pytest.FixtureRequest) -> Store:
     return store
 
 
-class Nursery:
-    """Forks children quickly and kills them; see programs/nursery.py."""
+class Program:
+    """A program that takes commands as JSON lines; it has done its imports when it forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "nursery.py")],
+            [sys.executable, str(PROGRAMS / name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.lines.readline() == "ready\n"
+
+    def send(self, command: dict[str, object]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    @property
+    def lines(self) -> IO[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self.lines.close()
+
+
+class Nursery(Program):
+    """Forks children quickly and kills them; see programs/nursery.py."""
 
     def run(
         self,
@@ -136,38 +157,41 @@ class Nursery:
         **fields: object,
     ) -> tuple[list[int], int]:
         """Run a child to its end; return what it acknowledged, and its exit code."""
-        command = {"do": do, "kill_after_s": kill_after_s, **fields}
-        self._stdin.write(json.dumps(command) + "\n")
-        self._stdin.flush()
+        self.send({"do": do, "kill_after_s": kill_after_s, **fields})
         during()
         acknowledged: list[int] = []
-        for line in self._stdout:
+        for line in self.lines:
             if line.startswith("ended"):
                 return acknowledged, int(line.split()[1])
             acknowledged.append(int(line))
         raise RuntimeError("the nursery died")
 
-    @property
-    def _stdin(self) -> IO[str]:
-        assert self._process.stdin is not None
-        return self._process.stdin
 
-    @property
-    def _stdout(self) -> IO[str]:
-        assert self._process.stdout is not None
-        return self._process.stdout
+class Crowd(Program):
+    """Forks processes that do the same at the same moment; see programs/crowd.py."""
 
-    def close(self) -> None:
-        self._stdin.close()
-        self._process.wait(30)
-        self._stdout.close()
+    def do(
+        self, url: str, do: str, *, count: int, opens_together: bool = False, **fields: object
+    ) -> list[str]:
+        """Return what each of them says; with `opens_together` they open the database together."""
+        command = {"url": url, "do": do, "count": count, "opens_together": opens_together}
+        self.send({**command, **fields})
+        texts: list[str] = json.loads(self.lines.readline())
+        return texts
 
 
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
+    nursery = Nursery("nursery.py")
     yield nursery
     nursery.close()
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Crowd]:
+    crowd = Crowd("crowd.py")
+    yield crowd
+    crowd.close()
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 
 from detcore.database import Database
 from detcore.database._migrate import MIGRATIONS
 from detcore.database._schema import REVISIONS
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Places
+    from tests.database.conftest import Nursery, Places
 
 ROWS = """
 INSERT INTO experiments (name, state, config, model_dir, created_at)
@@ -31,11 +31,20 @@ INSERT INTO checkpoints (uuid, trial_id, experiment_id, storage_url, state, step
                          metadata, resources, started_at, committed_at)
     VALUES ('c', 1, 1, 's', 'COMPLETED', 10, '{}', '{"a": 5}', 2.0, 3.0)
 """
+MODEL_ROWS = """
+INSERT INTO models (name, description, metadata, labels, archived, last_number, created_at,
+                    updated_at)
+    VALUES ('m', '', '{}', '[]', false, 1, 1.0, 1.0);
+INSERT INTO model_versions (model_id, number, checkpoint_uuid, name, comment, notes, metadata,
+                            created_at, updated_at)
+    VALUES (1, 1, 'c', '', '', '', '{}', 1.0, 1.0)
+"""
+EARLIER = REVISIONS[-2]
+STATEMENTS_BETWEEN_KILLS = 7
 
 
-@pytest.mark.parametrize("revision", REVISIONS[:-1])
-def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -> None:
-    url = places.new(empty=True)
+def make_old(url: str, revision: str) -> None:
+    """Fill an empty database as an earlier release did."""
     engine = create_engine(url)
     with engine.begin() as connection:
         config = Config()
@@ -45,21 +54,29 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
         for statement in ROWS.split(";"):
             connection.execute(text(statement.replace('":', '"\\:')))
         if revision >= "0003":
-            connection.execute(
-                text(
-                    "INSERT INTO models (name, description, metadata, labels, archived, "
-                    "last_number, created_at, updated_at) "
-                    "VALUES ('m', '', '{}', '[]', false, 1, 1.0, 1.0)"
-                )
-            )
-            connection.execute(
-                text(
-                    "INSERT INTO model_versions (model_id, number, checkpoint_uuid, name, comment, "
-                    "notes, metadata, created_at, updated_at) "
-                    "VALUES (1, 1, 'c', '', '', '', '{}', 1.0, 1.0)"
-                )
-            )
+            for statement in MODEL_ROWS.split(";"):
+                connection.execute(text(statement))
     engine.dispose()
+
+
+def tables_of(url: str) -> tuple[str, dict[str, set[str]]]:
+    """Return the schema version of a database, and the columns of its tables."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        there = inspect(connection)
+        columns = {
+            name: {column["name"] for column in there.get_columns(name)}
+            for name in there.get_table_names()
+        }
+    engine.dispose()
+    return str(version), columns
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -> None:
+    url = places.new(empty=True)
+    make_old(url, revision)
     for _ in range(2):
         with Database.open(url) as database:
             (experiment,) = database.list_experiments(labels=["a", "b"])
@@ -76,3 +93,28 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
                 assert database.registered_checkpoints() == {"c": ["m version 1"]}
     with Database.open(url) as database:
         assert database.create_trial(experiment_id=1, hparams={}, seed=0) == 2
+
+
+def test_a_kill_in_an_upgrade_leaves_the_old_or_the_new_tables(
+    places: Places, nursery: Nursery
+) -> None:
+    whole = {}
+    for revision in (EARLIER, REVISIONS[-1]):
+        url = places.new(empty=True)
+        make_old(url, revision)
+        whole[revision] = tables_of(url)[1]
+    assert whole[EARLIER] != whole[REVISIONS[-1]]
+    codes: list[int] = []
+    while not codes or codes[-1]:
+        url = places.new(empty=True)
+        make_old(url, EARLIER)
+        statement = 1 + STATEMENTS_BETWEEN_KILLS * len(codes)
+        _, code = nursery.run("upgrade", kill_after_s=None, url=url, statement=statement)
+        codes.append(code)
+        version, columns = tables_of(url)
+        assert columns == whole[version], statement
+        assert version == (EARLIER if code else REVISIONS[-1])
+        with Database.open(url) as database:
+            assert [row.name for row in database.list_experiments()] == ["old"]
+            assert database.registered_checkpoints() == {"c": ["m version 1"]}
+    assert set(codes) == {-9, 0}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +11,7 @@ from detcore.database import Database, ModelOrderBy, ModelSortBy
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
-
-PROGRAMS = Path(__file__).parent / "programs"
+    from tests.database.conftest import Crowd, Store
 
 
 def begin(store: Store, uuid: str) -> str:
@@ -200,28 +196,13 @@ def test_models_are_filtered_and_sorted(store: Store) -> None:
 
 
 def test_processes_that_register_at_once_get_numbers_of_their_own(
-    store: Store, tmp_path: Path
+    store: Store, crowd: Crowd
 ) -> None:
     store.database.create_model("shared")
     commit(store, "c")
-    go = tmp_path / "go"
     count, each = 8, 8
-    command = [sys.executable, str(PROGRAMS / "register_together.py"), store.url, str(go), "c"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(each)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(count)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    go.touch()
-    numbers: list[int] = []
-    for process in processes:
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-        numbers += map(int, stdout.split())
+    said = crowd.do(store.url, "register", count=count, checkpoint="c", each=each)
+    numbers = [number for text in said for number in json.loads(text)]
     assert sorted(numbers) == list(range(1, count * each + 1))
     model = store.database.get_model("shared")
     assert model.num_versions == count * each

@@ -27,25 +27,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = Path(_schema.__file__).parent
 
 
-def test_eight_processes_may_open_a_new_database_at_once(places: Places, tmp_path: Path) -> None:
-    url, go = places.new(empty=True), tmp_path / "go"
-    command = [sys.executable, str(PROGRAMS / "open_together.py"), url, str(go)]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(8)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    go.touch()
-    ids = []
-    for process in processes:
-        stdout, stderr = process.communicate(timeout=60)
-        assert process.returncode == 0, stderr
-        ids.append(int(stdout))
-    assert sorted(ids) == list(range(1, 9))
-
-
 def test_the_pragmas_are_set(sqlite_store: Store) -> None:
     with sqlite_store.database._read() as connection:
         found = {

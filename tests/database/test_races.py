@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.database.conftest import Crowd, Places, Store
 
-PROGRAM = Path(__file__).parent / "programs" / "together.py"
 COUNT = 8
 
 
-class Together:
-    """Processes that wait at their start, and do one thing after another together."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        self._store = store
-        self._folder = folder
-
-    def do(self, what: str) -> list[str]:
-        go = self._folder / what
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), self._store.url, str(go), what, str(number)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(COUNT)
-        ]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        go.touch()
-        said = []
-        for process in processes:
-            stdout, stderr = process.communicate(timeout=120)
-            assert process.returncode == 0, stderr
-            said.append(stdout.strip())
-        return said
+def test_eight_processes_may_open_a_new_database_at_once(places: Places, crowd: Crowd) -> None:
+    url = places.new(empty=True)
+    ids = crowd.do(url, "record", count=COUNT, opens_together=True)
+    assert sorted(ids) == [str(number) for number in range(1, COUNT + 1)]
 
 
-@pytest.fixture
-def together(store: Store, tmp_path: Path) -> Together:
-    return Together(store, tmp_path)
-
-
-def test_one_of_those_that_create_a_model_of_one_name_does(
-    store: Store, together: Together
-) -> None:
-    said = together.do("create")
+def test_one_of_those_that_create_a_model_of_one_name_does(store: Store, crowd: Crowd) -> None:
+    said = crowd.do(store.url, "create", count=COUNT)
     refused = [text for text in said if text == "refused: there is a model 'shared' already; "
                "names are unique."]  # fmt: skip
     assert len(refused) == COUNT - 1
@@ -62,9 +25,9 @@ def test_one_of_those_that_create_a_model_of_one_name_does(
 
 
 def test_one_of_the_runners_that_log_an_event_does_and_the_others_leave_nothing(
-    store: Store, together: Together
+    store: Store, crowd: Crowd
 ) -> None:
-    said = together.do("event")
+    said = crowd.do(store.url, "event", count=COUNT)
     assert said.count("[0, 1, 2]") == 1
     refused = [text for text in said if text.startswith("refused: the search of experiment 1 has")]
     assert len(refused) == COUNT - 1
@@ -75,7 +38,9 @@ def test_one_of_the_runners_that_log_an_event_does_and_the_others_leave_nothing(
 
 
 def test_starts_and_restarts_that_are_counted_at_once_are_all_counted(
-    store: Store, together: Together
+    store: Store, crowd: Crowd
 ) -> None:
-    assert sorted(map(int, together.do("start"))) == list(range(2, COUNT + 2))
-    assert sorted(map(int, together.do("restart"))) == list(range(1, COUNT + 1))
+    starts = crowd.do(store.url, "start", count=COUNT)
+    assert sorted(map(int, starts)) == list(range(2, COUNT + 2))
+    restarts = crowd.do(store.url, "restart", count=COUNT)
+    assert sorted(map(int, restarts)) == list(range(1, COUNT + 1))

@@ -125,6 +125,14 @@ def test_a_run_lives_as_long_as_its_process(store: Store) -> None:
     assert database.run_is_alive(1) is False
     fresh = database.create_trial(experiment_id=1, hparams={}, seed=0)
     assert database.run_is_alive(fresh) is False
+    other = database.create_trial(experiment_id=1, hparams={}, seed=0)
+    database.start_run(other)
+    assert database.get_trials([other, fresh, 99]) == {
+        fresh: database.get_trial(fresh),
+        other: database.get_trial(other),
+    }
+    found = database.runs_alive([1, fresh, other, 99])
+    assert found == {1: False, fresh: False, other: True, 99: False}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +154,7 @@ def test_a_process_is_not_taken_for_another(
         process = {**json.loads(str(text)), field: value}
         connection.execute(update(runs).values(process=json.dumps(process)))
     assert store.database.run_is_alive(1) is alive
+    assert store.database.runs_alive([1]) == {1: alive}
 
 
 def test_a_zombie_is_not_alive(store: Store) -> None:

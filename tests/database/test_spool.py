@@ -227,6 +227,7 @@ def test_a_spool_that_shrank_is_left_out_with_a_warning(
     drainer = SpoolDrainer(store.database, store.spool())
     with pytest.raises(DatabaseError, match=r"has 200 bytes, but .* were taken in before"):
         drainer.close(30)
+    assert not drainer._thread.is_alive()  # it would use a database that is closed
     other = store.spool(2)
     other.write_text("something else\n" * 9)
     store.database.start_run(store.trial_id)

@@ -178,7 +178,10 @@ def describe_trials(
         summaries = {
             trial.id: _summarize(database, trial.id, metric, smaller_is_better) for trial in trials
         }
-    return [_describe_trial(database, trial, summaries[trial.id]) for trial in trials]
+    alive = database.runs_alive(trial.id for trial in trials if trial.state.value == "RUNNING")
+    return [
+        _describe_trial(trial, summaries[trial.id], alive.get(trial.id, False)) for trial in trials
+    ]
 
 
 def _summarize(
@@ -199,13 +202,12 @@ def _summarize(
 
 
 def _describe_trial(
-    database: Database, trial: TrialRecord, summary: TrialSummary
+    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None
 ) -> dict[str, Any]:
-    running = trial.state.value == "RUNNING"
     return {
         "id": trial.id,
         "state": trial.state.value,
-        "is_alive": database.run_is_alive(trial.id) if running else False,
+        "is_alive": is_alive,
         "host": trial.host,
         "error": trial.error,
         "num_runs": summary.num_runs,

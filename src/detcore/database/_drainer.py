@@ -64,17 +64,20 @@ class SpoolDrainer:
             StorageFullError: As `flush`.
             DatabaseError: As `flush`; whoever reads next takes the records in.
         """
-        with self._changed:
-            if self._closing:
-                return
-            deadline = time.monotonic() + timeout_s
-            try:
-                self._ask(timeout_s)
-            finally:
-                self._closing = True
-                self._changed.notify_all()
-        # A thread that waits for a lock of the database cannot be interrupted; it is a daemon.
-        self._thread.join(max(0.1, deadline - time.monotonic()))
+        deadline = time.monotonic() + timeout_s
+        try:
+            with self._changed:
+                if self._closing:
+                    return
+                try:
+                    self._ask(timeout_s)
+                finally:
+                    self._closing = True
+                    self._changed.notify_all()
+        finally:
+            # Also after a failure: the caller closes the database next. A thread that waits for a
+            # lock of the database cannot be interrupted; it is a daemon.
+            self._thread.join(max(0.1, deadline - time.monotonic()))
 
     def _ask(self, timeout_s: float) -> None:
         self._asked += 1

@@ -74,6 +74,18 @@ class MetricQueries(Queries):
             rows = rows[::-1]
         return [metric_of(row, with_batches=with_batches) for row in rows]
 
+    def validation_at(self, trial_id: int, steps_completed: int) -> MetricRecord | None:
+        """Return the validation of a trial after so many steps, the last run's; None without."""
+        query = select(metrics).where(
+            metrics.c.trial_id == trial_id,
+            metrics.c.kind == "validation",
+            metrics.c.steps_completed == steps_completed,
+        )
+        newest = query.order_by(metrics.c.run_id.desc(), metrics.c.id.desc()).limit(1)
+        with self._read() as connection:
+            row = connection.execute(newest).fetchone()
+        return None if row is None else metric_of(row)
+
     def trial_steps_completed(self, trial_id: int) -> int:
         """Return the most steps that any report of a trial had; 0 without reports."""
         with self._read() as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, select, update
@@ -137,19 +137,21 @@ class ModelQueries(Queries):
         wanted = set(checked_texts("labels", labels))
         with self._read() as connection:
             numbers = _count_versions(connection)
-            rows = connection.execute(select(models)).fetchall()
+            rows: Sequence[Row[Any]] = connection.execute(select(models)).fetchall()
         # Databases differ in how they compare letters beyond ASCII; Python does it one way.
-        found = [
-            record
-            for record in (model_of(row, numbers.get(row.id, 0)) for row in rows)
-            if name.casefold() in record.name.casefold()
-            and description.casefold() in record.description.casefold()
-            and wanted <= set(record.labels)
-            and archived in (None, record.archived)
-        ]
+        if name:
+            rows = [row for row in rows if name.casefold() in row.name.casefold()]
+        if description:
+            rows = [row for row in rows if description.casefold() in row.description.casefold()]
+        if archived is not None:
+            rows = [row for row in rows if bool(row.archived) is archived]
+        if wanted:
+            rows = [row for row in rows if wanted <= set(decode_document(row.labels))]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        ordered = sorted(found, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
-        return ordered[offset:] if limit is None else ordered[offset : offset + limit]
+        rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
+        # Records are made of what is returned only; that costs more than all before.
+        chosen = rows[offset:] if limit is None else rows[offset : offset + limit]
+        return [model_of(row, numbers.get(row.id, 0)) for row in chosen]
 
     def update_model(
         self,

@@ -8,11 +8,11 @@ from pathlib import Path
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore.database._process import is_alive
-from detcore.database._queries import Queries, now, require, this_process, unused_id
+from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
+from detcore.database._queries import Queries, among, now, require, this_process, unused_id
 from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
 from detcore.database._schema import experiments, runs, trials
-from detcore.database._values import encode_document
+from detcore.database._values import decode_document, encode_document
 from detcore.types import TrialState
 
 __all__ = ["TrialQueries", "read_trials"]
@@ -64,6 +64,15 @@ class TrialQueries(Queries):
             if not found:
                 require(connection, trials, "trial", trial_id)
             return found[0]
+
+    def get_trials(self, trial_ids: Iterable[int]) -> dict[int, TrialRecord]:
+        """Return trials by id; unknown ones are left out."""
+        with self._read() as connection:
+            return {
+                trial.id: trial
+                for condition in among(trials.c.id, list(trial_ids))
+                for trial in read_trials(connection, condition)
+            }
 
     def list_trials(
         self,
@@ -190,6 +199,20 @@ class TrialQueries(Queries):
         """
         run = self.get_trial(trial_id).current_run
         return False if run is None else is_alive(run.process)
+
+    def runs_alive(self, trial_ids: Iterable[int]) -> dict[int, bool | None]:
+        """Return what `run_is_alive` does, for many trials at once; unknown ones are False."""
+        numbers = list(trial_ids)
+        query = select(runs.c.trial_id, runs.c.process).order_by(runs.c.trial_id, runs.c.run_id)
+        newest: dict[int, str] = {}
+        with self._read() as connection:
+            for condition in among(runs.c.trial_id, numbers):
+                newest |= {row[0]: row[1] for row in connection.execute(query.where(condition))}
+        here = identify_this_process()
+        alive: dict[str | None, bool | None] = {None: False}
+        for text in set(newest.values()):  # one process may have started all
+            alive[text] = is_alive(ProcessIdentity.from_document(decode_document(text)), here)
+        return {number: alive[newest.get(number)] for number in numbers}
 
     def _update_trial(self, trial_id: int, **changed: object) -> None:
         with self._write() as connection:

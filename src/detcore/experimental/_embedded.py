@@ -335,14 +335,14 @@ class EmbeddedTransport:
         self, database: Database, pairs: Sequence[tuple[CheckpointRecord, MetricRecord | None]]
     ) -> list[Document]:
         """Return checkpoints with what is known of their experiments and trials."""
+        # Asked first: trials are deleted with their experiment, and asking for that one tells.
+        owners = database.get_trials({record.trial_id for record, _ in pairs})
+        hparams = {number: json.dumps(owner.hparams) for number, owner in owners.items()}
         configs: dict[int, str] = {}
-        hparams: dict[int, str] = {}
         for record, _ in pairs:
             if record.experiment_id not in configs:
                 config = database.get_experiment(record.experiment_id).config
                 configs[record.experiment_id] = json.dumps(config)
-            if record.trial_id not in hparams:
-                hparams[record.trial_id] = json.dumps(database.get_trial(record.trial_id).hparams)
         return [
             checkpoint_document(
                 record,

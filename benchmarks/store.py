@@ -1,0 +1,333 @@
+"""What questions to the record store cost as it grows, and how fast a process may report.
+
+    python benchmarks/store.py [--url SMALL LARGE] [--rounds 21] [--markdown]
+
+A store with 50 trials and 10 thousand reports, and one with 10,000 trials, 100,000 checkpoints and
+2 million reports (200 of each trial, of which 10 are validations at the step of a checkpoint), all
+in one experiment. The registry of both has 100 models with 3 versions each, then 1,000.
+
+Each question is asked of both in turn, after two rounds that do not count, through the client (its
+answers are whole: objects with configuration, hyperparameters and validation) and of `Database`
+alone. Told are medians, the growth from the one to the other, and the CPU time of this process.
+
+Reports come from one process, one dictionary of two metrics each, through the Core API: they are
+counted when the call has returned, which is when they are safe in the spool. The thread that moves
+them into the database works meanwhile, unless it says "alone". The last measure is that thread's
+work by itself: how many reports of a spool come into the database in a second.
+
+Without `--url` everything is SQLite's, in a folder that `--folder` names (default: the current
+one). `--url` names two empty PostgreSQL databases, which are not emptied afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SMALL, FULL = 50, 10_000  # trials
+REPORTS, CHECKPOINTS, VERSIONS = 200, 10, 3  # of a trial; of a model
+TRIALS_AT_ONCE = 500
+MODELS = (100, 1_000)
+METRIC = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A store: a database, and the experiment in it."""
+
+    url: str
+    experiment_id: int
+    num_trials: int
+    middle_trial: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--url", nargs=2, help="of two empty PostgreSQL databases")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--trials", type=int, default=FULL, help="of the large store")
+    parser.add_argument("--reports", type=int, default=50_000, help="from one process")
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as name:
+        folder = Path(name).absolute()
+        os.environ["DETCORE_HOME"] = str(folder)
+        began = time.perf_counter()
+        urls = options.url or [f"sqlite:///{folder}/{size}.db" for size in ("small", "large")]
+        small, large = _fill(urls[0], SMALL), _fill(urls[1], options.trials)
+        filled_s = time.perf_counter() - began
+        times = _ask(small, large, options.rounds)
+        rates = _report(large.url, folder, options.reports)
+    _tell(times, rates, large, filled_s, options)
+
+
+# -- the stores ------------------------------------------------------------------------------------
+
+# Each makes rows of trials :first to :last; all databases know this much SQL.
+_ROWS = (
+    """
+    INSERT INTO runs (trial_id, run_id, process, started_at)
+    SELECT id, 1, :process, 1.0 FROM trials WHERE id BETWEEN :first AND :last
+    """,
+    """
+    INSERT INTO metrics
+        (trial_id, run_id, seq, kind, steps_completed, metrics, reported_at)
+    WITH RECURSIVE report(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM report WHERE k < :reports)
+    SELECT trials.id, 1, k,
+        CASE WHEN k % :every = 0 THEN 'validation' ELSE 'training' END, k * 10,
+        '{"loss":' || (((trials.id * 7919 + k * 104729) % 1000003) / 1000003.0) || '}', 1.0
+    FROM trials CROSS JOIN report WHERE trials.id BETWEEN :first AND :last
+    ORDER BY trials.id, k
+    """,
+    """
+    INSERT INTO validation_values (metric_id, name, experiment_id, trial_id, value)
+    SELECT id, 'loss', :experiment, trial_id,
+        ((trial_id * 7919 + seq * 104729) % 1000003) / 1000003.0
+    FROM metrics WHERE kind = 'validation' AND trial_id BETWEEN :first AND :last
+    """,
+    """
+    INSERT INTO checkpoints (uuid, trial_id, experiment_id, storage_url, state, steps_completed,
+        metadata, resources, started_at, committed_at)
+    SELECT trial_id || '-' || seq, trial_id, :experiment, 'file:///checkpoints', 'COMPLETED',
+        steps_completed, '{"framework":"core"}', '{"weights.npz":1048576,"trial.json":200}',
+        1.0, 2.0
+    FROM metrics WHERE kind = 'validation' AND trial_id BETWEEN :first AND :last
+    """,
+)
+
+
+def _fill(url: str, num_trials: int) -> Place:
+    """Record an experiment and its trials as users would, and the many rows in bulk."""
+    from sqlalchemy import func, insert, select, text
+
+    from detcore.database import Database
+    from detcore.database._queries import this_process
+    from detcore.database._schema import trials
+    from detcore.types import ExperimentState
+
+    with Database.open(url) as database:
+        searcher = {"name": "random", "metric": METRIC, "smaller_is_better": True}
+        experiment = database.create_experiment(
+            config={"searcher": searcher}, config_text=None, model_dir="/m", name="many"
+        )
+        row = {"experiment_id": experiment, "state": "COMPLETED", "hparams": '{"lr":0.5,"n":3}',
+               "seed": 1, "num_restarts": 0, "created_at": 1.0, "ended_at": 2.0}  # fmt: skip
+        for start in range(0, num_trials, TRIALS_AT_ONCE):
+            count = min(TRIALS_AT_ONCE, num_trials - start)
+            with database._write() as connection:
+                connection.execute(insert(trials), [row] * count)
+                last = connection.execute(select(func.max(trials.c.id))).scalar() or 0
+                values = {
+                    "experiment": experiment,
+                    "first": last - count + 1,
+                    "last": last,
+                    "reports": REPORTS,
+                    "every": REPORTS // CHECKPOINTS,
+                    "process": this_process(),
+                }
+                for statement in _ROWS:
+                    # Values of JSON are no parameters.
+                    escaped = statement.replace('":', '"\\:')
+                    connection.execute(text(escaped), _used(values, statement))
+        database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+        if not url.startswith("sqlite"):  # which never does so by itself
+            with database._write() as connection:
+                connection.execute(text("ANALYZE"))
+    return Place(url, experiment, num_trials, last - num_trials // 2)
+
+
+def _used(values: dict[str, Any], statement: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if f":{name}" in statement}
+
+
+def _register(place: Place, count: int) -> None:
+    """Have `count` models in the registry, with versions of checkpoints there are."""
+    from sqlalchemy import insert
+
+    from detcore.database import Database
+    from detcore.database._schema import model_versions, models
+
+    with Database.open(place.url) as database, database._write() as connection:
+        known = len(connection.execute(models.select()).fetchall())
+        best = database.top_checkpoints(
+            experiment_id=place.experiment_id, metric=METRIC, smaller_is_better=True, limit=10
+        )
+        uuids = [ranked.checkpoint.uuid for ranked in best]
+        for number in range(known + 1, count + 1):
+            document = {"metadata": '{"team":"vision"}', "created_at": 1.0, "updated_at": 1.0}
+            created = connection.execute(
+                insert(models).values(
+                    name=f"model {number}", description="of digits", labels='["a","b"]',
+                    archived=False, last_number=VERSIONS, **document,
+                )
+            )  # fmt: skip
+            rows = [
+                {"model_id": created.inserted_primary_key[0], "number": version,  # type: ignore[index]
+                 "checkpoint_uuid": uuids[version], "name": "", "comment": "", "notes": "",
+                 **document}
+                for version in range(1, VERSIONS + 1)
+            ]  # fmt: skip
+            connection.execute(insert(model_versions), rows)
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+Questions = dict[str, Callable[[], object]]
+Times = dict[str, tuple[list[tuple[float, float]], ...]]  # wall and CPU, in each store
+
+
+def _ask(small: Place, large: Place, rounds: int) -> Times:
+    times: Times = {}
+    _in_turn(_of_trials(small), _of_trials(large), rounds, times)
+    for count in MODELS:
+        for place in (small, large):
+            _register(place, count)
+        _in_turn(_of_models(small, count), _of_models(large, count), rounds, times)
+    return times
+
+
+def _in_turn(small: Questions, large: Questions, rounds: int, times: Times) -> None:
+    for number in range(-2, rounds):
+        for name in small:
+            kept = times.setdefault(name, ([], []))
+            for question, seconds in zip((small[name], large[name]), kept, strict=True):
+                began, cpu_began = time.perf_counter(), time.process_time()
+                question()
+                if number >= 0:
+                    cpu = time.process_time() - cpu_began
+                    seconds.append((time.perf_counter() - began, cpu))
+
+
+def _of_trials(place: Place) -> Questions:
+    from detcore.database import Database
+
+    database = Database.open(place.url)
+    experiment = _client(place).get_experiment(place.experiment_id)
+    trial = _client(place).get_trial(place.middle_trial)
+
+    def top(limit: int, smaller: bool = True) -> Callable[[], object]:
+        return lambda: database.top_checkpoints(
+            experiment_id=place.experiment_id,
+            metric=METRIC,
+            smaller_is_better=smaller,
+            limit=limit,
+            distinct_trials=limit > 1,
+        )
+
+    return {
+        "client: experiment.top_checkpoint()": experiment.top_checkpoint,
+        "client: experiment.top_n_checkpoints(10)": lambda: experiment.top_n_checkpoints(10),
+        "client: trial.top_checkpoint()": trial.top_checkpoint,
+        "Database: the best checkpoint": top(1),
+        "Database: the best 10, one of each trial": top(10),
+        "Database: the same, larger is better": top(10, smaller=False),
+        "Database: best validation of the experiment": lambda: database.best_validation(
+            place.experiment_id, METRIC, smaller_is_better=True
+        ),
+        "Database: best validation of a trial": lambda: database.trial_best_validation(
+            place.middle_trial, METRIC, smaller_is_better=True
+        ),
+    }
+
+
+def _of_models(place: Place, count: int) -> Questions:
+    from detcore.database import Database
+
+    database, client = Database.open(place.url), _client(place)
+    return {
+        f"client: get_models() of {count:,}": client.get_models,
+        f"Database: list_models() of {count:,}": database.list_models,
+        f"Database: list_models(limit=20) of {count:,}": lambda: database.list_models(limit=20),
+    }
+
+
+def _client(place: Place) -> Any:
+    from detcore.experimental import Determined
+
+    os.environ["DETCORE_DB"] = place.url
+    return Determined()
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+
+def _report(url: str, folder: Path, count: int) -> dict[str, float]:
+    """Return how many reports a second each way takes."""
+    from detcore import core
+    from detcore.database import Database, Spool, ingest_spools
+
+    os.environ["DETCORE_DB"] = url
+    rates = {}
+    storage = str(folder / "checkpoints")
+    for name, mode in (
+        ("reports, with TensorBoard event files", core.TensorboardMode.AUTO),
+        ("reports, without them", core.TensorboardMode.MANUAL),
+    ):
+        with core.init(checkpoint_storage=storage, tensorboard_mode=mode) as context:
+            began = time.perf_counter()
+            for step in range(1, count + 1):
+                context.train.report_training_metrics(step, {"loss": 1 / step, "accuracy": 0.5})
+            rates[name] = count / (time.perf_counter() - began)
+    with Database.open(url) as database:
+        experiment = database.create_experiment(
+            config={}, config_text=None, model_dir="/m", name="reports"
+        )
+        trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
+        path = folder / "experiments" / str(experiment) / "trials" / str(trial) / "spool-1.jsonl"
+        spool = Spool(path, trial_id=trial, run_id=database.start_run(trial))
+        began = time.perf_counter()
+        for step in range(1, count + 1):
+            metrics = {"loss": 1 / step, "accuracy": 0.5}
+            spool.append("training", {"steps_completed": step, "metrics": metrics})
+        rates["reports into the spool, alone"] = count / (time.perf_counter() - began)
+        spool.close()
+        began = time.perf_counter()
+        added = ingest_spools(database, folder, trial_id=trial)
+        rates["reports from the spool into the database"] = count / (time.perf_counter() - began)
+        assert added == count
+    return rates
+
+
+# -- what came out ---------------------------------------------------------------------------------
+
+
+def _tell(
+    times: Times,
+    rates: dict[str, float],
+    large: Place,
+    filled_s: float,
+    options: argparse.Namespace,
+) -> None:
+    bar = "|" if options.markdown else ""
+    kind = "PostgreSQL" if options.url else "SQLite"
+    print(f"{kind}: {large.num_trials:,} trials, {large.num_trials * CHECKPOINTS:,} checkpoints, "
+          f"{large.num_trials * REPORTS:,} reports, made in {filled_s:.0f} s; "
+          f"{options.rounds} rounds\n")  # fmt: skip
+    sizes = [f"{n * REPORTS:,} reports, ms" for n in (SMALL, large.num_trials)]
+    print(f"{bar} question {bar} {sizes[0]} {bar} {sizes[1]} {bar} range, ms {bar} CPU, ms {bar} "
+          f"growth {bar}")  # fmt: skip
+    if bar:
+        print("|---|---|---|---|---|---|")
+    for name, (first, second) in times.items():
+        low, high = (statistics.median(wall for wall, _ in some) for some in (first, second))
+        spread = f"{min(second)[0] * 1000:.1f} to {max(second)[0] * 1000:.1f}"
+        cpu = statistics.median(seconds for _, seconds in second)
+        print(f"{bar} {name} {bar} {low * 1000:.1f} {bar} {high * 1000:.1f} {bar} {spread} {bar} "
+              f"{cpu * 1000:.1f} {bar} {high / low:.2f} {bar}")  # fmt: skip
+    print(f"\n{bar} reports of one process {bar} a second {bar}")
+    if bar:
+        print("|---|---|")
+    for name, rate in rates.items():
+        print(f"{bar} {name} {bar} {rate:,.0f} {bar}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A server that ends connections, or is gone for a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import make_url, text
+
+from detcore.database import ingest_spools
+from detcore.database._spool import Spool
+from detcore.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from postgresql_server import PostgreSQLServer
+    from tests.database.conftest import Store
+
+
+def end_connections(server: PostgreSQLServer, store: Store) -> None:
+    name = make_url(store.url).database
+    ended = server.execute(
+        "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+        f"WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+    )
+    assert ended
+    assert all(row[0] for row in ended)
+
+
+def test_an_idle_connection_that_the_server_ended_is_replaced(
+    postgresql_store: Store, postgresql: PostgreSQLServer
+) -> None:
+    end_connections(postgresql, postgresql_store)
+    assert postgresql_store.database.start_run(postgresql_store.trial_id) == 2
+    end_connections(postgresql, postgresql_store)
+    assert postgresql_store.database.get_trial(postgresql_store.trial_id).run_id == 2
+
+
+def test_a_transaction_whose_connection_is_ended_fails_and_leaves_nothing(
+    postgresql_store: Store, postgresql: PostgreSQLServer
+) -> None:
+    database = postgresql_store.database
+
+    def write() -> None:
+        with database._write() as connection:
+            connection.execute(text("UPDATE experiments SET name = 'half'"))
+            end_connections(postgresql, postgresql_store)
+            connection.execute(text("UPDATE experiments SET name = 'whole'"))
+
+    with pytest.raises(DatabaseError, match=r"cannot be used: [\s\S]*The next use connects again"):
+        write()
+    assert database.get_experiment(1).name == "n"
+    assert database.start_run(postgresql_store.trial_id) == 2  # the lock is free as well
+
+
+def test_reports_wait_for_the_server(postgresql_store: Store, postgresql: PostgreSQLServer) -> None:
+    store = postgresql_store
+    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    postgresql.stop()
+    try:
+        spool.append("validation", {"steps_completed": 1, "metrics": {"loss": 0.5}})
+        with pytest.raises(DatabaseError, match=r"Start the server, or correct the URL"):
+            ingest_spools(store.database, store.home)
+    finally:
+        postgresql.start()
+        spool.close()
+    assert ingest_spools(store.database, store.home) == 1
+    best = store.database.trial_best_validation(store.trial_id, "loss", smaller_is_better=True)
+    assert best is not None
+    assert best.metrics == {"loss": 0.5}
