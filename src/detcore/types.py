@@ -197,6 +197,8 @@ class TrialInfo:
             ``checkpoint_storage`` of an experiment file; None for the trial's.
         searcher_length: How far the search method wants the trial trained first, since its
             beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
+        validated_metric: The searcher's metric of a validation of `latest_checkpoint` that was
+            recorded after it was taken; it is not done again. None: there is none.
     """
 
     experiment_id: int
@@ -214,3 +216,4 @@ class TrialInfo:
     source_checkpoint: str | None = None
     source_storage: str | Mapping[str, Any] | None = None
     searcher_length: int | None = None
+    validated_metric: float | None = None

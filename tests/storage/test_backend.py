@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detcore.errors import StorageError, UnsafePathError
-from detcore.storage import Entry, FileDigest, LocalStorage, StorageBackend, check_key
+from detcore.storage import (
+    Entry,
+    FileDigest,
+    FsspecStorage,
+    LocalStorage,
+    StorageBackend,
+    check_key,
+)
 
 
 def pairs_of(folder: Path, prefix: str) -> list[tuple[Path, str]]:
@@ -167,6 +175,19 @@ def test_any_safe_name_keeps_its_content(
 def test_probe_leaves_nothing(storage: StorageBackend) -> None:
     storage.probe()
     assert storage.list() == []
+
+
+def test_probe_clears_away_what_killed_processes_left(tmp_path: Path) -> None:
+    for storage, between in (
+        (LocalStorage(tmp_path), "-"),
+        (FsspecStorage(f"memory://{uuid.uuid4()}"), "/"),
+    ):
+        end = uuid.uuid4().hex
+        storage.replace(f".detcore-probe{between}1700000000-1-0123456789ab-{end}", b"left")
+        now = f".detcore-probe{between}{int(time.time())}-1-0123456789ab-{end}"
+        storage.replace(now, b"of another machine")
+        storage.probe()
+        assert [entry.key for entry in storage.list()] == [now]
 
 
 def test_probe_finds_a_storage_that_cannot_be_written(tmp_path: Path) -> None:

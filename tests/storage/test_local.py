@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage import LocalStorage, _flush, digest_file, read_whole
+from detcore.storage._probes import probe_name
 from detcore.storage._small import copy_whole
 
 ROOM_BYTES = 4 << 20
@@ -160,11 +163,35 @@ def test_what_a_killed_process_left_of_a_marker_is_cleared_away(tmp_path: Path) 
     assert new.exists()  # another process may be about to use it
 
 
+def test_what_a_process_killed_in_a_probe_left_goes_with_the_next_probe(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    code = f"""
+import os, signal
+from detcore.storage import LocalStorage
+LocalStorage.read = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+LocalStorage({str(root)!r}).probe()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    (left,) = root.iterdir()
+    assert left.name.startswith(".detcore-probe-")
+    mine = root / f".detcore-probe-{probe_name()}"
+    # One of another machine, which may be at it.
+    other = root / f".detcore-probe-{re.sub('-[0-9a-f]{12}-', '-0123456789ab-', left.name[15:])}"
+    old = root / ".detcore-probe-of-an-earlier-release"
+    for path in (mine, other, old):
+        path.write_bytes(b"")
+    os.utime(old, (0, 0))
+    LocalStorage(root).probe()
+    assert sorted(root.iterdir()) == sorted([mine, other])
+
+
 def test_files_and_folders_are_brought_to_the_disk_before_the_marker(tmp_path: Path) -> None:
     """The calls are watched on their way to the system, because a power cut cannot be provoked."""
     root = tmp_path / "root"
     code = f"""
 import os
+import re
+import signal
 from pathlib import Path
 from detcore.storage import LocalStorage
 

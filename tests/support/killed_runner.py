@@ -34,7 +34,13 @@ from detcore.distributed import DistributedContext
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore.launch import WorkerEvent
-from detcore.runner import RunSettings, _experiment, resume_experiment, start_experiment
+from detcore.runner import (
+    RunSettings,
+    _experiment,
+    _restarts,
+    resume_experiment,
+    start_experiment,
+)
 from detcore.storage import open_storage
 from detcore.types import TrialInfo
 
@@ -212,6 +218,7 @@ def run(folder: Path, steps: Steps, num_trials: int) -> None:
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
     vars(_experiment)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
+    vars(_restarts)["_FIRST_PAUSE_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()
     steps.count_calls(Database)
@@ -238,8 +245,7 @@ def outcome(folder: Path) -> dict[str, Any]:
             )
             for trial in trials
         }
-        # What a killed probe of the storage left is no checkpoint.
-        folders = list((folder / "checkpoints").glob("[!.]*"))
+        folders = list((folder / "checkpoints").iterdir())
         return {
             "state": experiment.state.value,
             "progress": experiment.progress,

@@ -66,7 +66,8 @@ class Bucket:
         states = {record.uuid: record.state for record in self.records()}
         assert set(states.values()) <= {"COMPLETED", "DELETED"}, states
         completed = {uuid for uuid, state in states.items() if state == "COMPLETED"}
-        there = {path.name for path in self.root.iterdir() if path.is_dir()}
+        # Not the folder in which the storage is tried out, which this kind of storage keeps.
+        there = {path.name for path in self.root.glob("[!.]*") if path.is_dir()}
         assert set(self.committed()) == completed == there
         for uuid in completed:
             assert verify_checkpoint(self.storage(), uuid) == []

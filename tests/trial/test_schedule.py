@@ -351,6 +351,17 @@ def test_what_happened_cannot_lie_in_the_future() -> None:
         Schedule(SchedulePlan(length=10), steps_completed=5, last_validation=7)
 
 
+def test_a_validation_after_the_checkpoint_of_an_end_is_not_done_again() -> None:
+    """The state does not know of it; whoever read it in the records does."""
+    state = {"version": 1, "steps_completed": 4, "last_validation": None}
+    for length in (4, 8):
+        plan = SchedulePlan(length=length, min_validation_period=2)
+        for is_validated, expected in ((False, [4, 6, 8]), (True, [6, 8])):
+            log = drive(Schedule.from_state(plan, state, is_validated=is_validated))
+            assert log.at(Step.VALIDATE) == [batch for batch in expected if batch <= length]
+            assert log.at(Step.COMPLETE) == [length]
+
+
 def test_a_state_of_another_version_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"schedule has version 2.*\n.*\nResume with"):
         Schedule.from_state(SchedulePlan(length=10), {"version": 2})

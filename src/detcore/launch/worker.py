@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.environment import child_environment, read_environment, read_variables
-from detcore.errors import InvalidHP, PeerLostError
+from detcore.errors import (
+    ConfigError,
+    InvalidExperimentError,
+    InvalidHP,
+    PeerLostError,
+    PluginConflictError,
+    PluginNotFoundError,
+    ScheduleError,
+)
 from detcore.launch._exit_codes import (
     EXIT_COME_BACK,
+    EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
     EXIT_PEER_LOST,
@@ -31,8 +40,25 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.types import TrialInfo
 
-__all__ = ["EXIT_COME_BACK", "EXIT_ERROR", "EXIT_INVALID_HP", "is_trial_class", "main"]
+__all__ = [
+    "EXIT_COME_BACK",
+    "EXIT_CONFIG",
+    "EXIT_ERROR",
+    "EXIT_INVALID_HP",
+    "is_trial_class",
+    "main",
+]
 
+# Before training has begun, these come again with every start.
+_CANNOT_HEAL = (
+    ConfigError,
+    InvalidExperimentError,
+    PluginConflictError,
+    PluginNotFoundError,
+    ScheduleError,
+    ImportError,
+    SyntaxError,
+)
 _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
@@ -57,7 +83,8 @@ def main() -> int:
             opened.append(context)
             code = _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
-        code = _tell_error(error, model_dir)
+        has_begun = bool(opened) and opened[0].events.has_sent("started")
+        code = _tell_error(error, model_dir, has_begun=has_begun)
     if opened and opened[0].checkpoint.abandon():
         _leave(code)
     return code
@@ -120,11 +147,13 @@ def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
     return EXIT_COME_BACK if outcome.is_preempted else 0
 
 
-def _tell_error(error: Exception, model_dir: Path) -> int:
+def _tell_error(error: Exception, model_dir: Path, *, has_begun: bool) -> int:
     print(format_user_error(error, model_dir), file=sys.stderr)
     if isinstance(error, PeerLostError):
         return EXIT_PEER_LOST
-    return EXIT_INVALID_HP if isinstance(error, InvalidHP) else EXIT_ERROR
+    if isinstance(error, InvalidHP):
+        return EXIT_INVALID_HP
+    return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
 
 
 def _run_script(entrypoint: str | list[str]) -> int:

@@ -18,6 +18,7 @@ from detcore.runner._launching import choose_launcher
 from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import Conclusion, SearchLoop
 from detcore.runner._methods import make_method
+from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._search_log import SearchLog
 from detcore.runner._slots import Slots, count_slots
@@ -227,7 +228,7 @@ class _Run:
                 slots,
                 interrupts=stack.enter_context(Interrupts()),
                 requests=Requests(self._database, self._experiment_id),
-                max_restarts=int(plain.get("max_restarts") or 0),
+                restarts=Restarts(int(plain.get("max_restarts") or 0)),
             )
             return loop.run()
 

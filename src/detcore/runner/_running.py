@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from detcore.database import TrialLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
-from detcore.launch.worker import EXIT_COME_BACK, EXIT_INVALID_HP
+from detcore.launch.worker import EXIT_COME_BACK, EXIT_CONFIG, EXIT_INVALID_HP
 
 if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
@@ -129,6 +129,11 @@ class RunningTrial:
     def is_invalid_hp(self) -> bool:
         """Whether the trial rejected its hyperparameters."""
         return self._code == EXIT_INVALID_HP or self._told_state == "INVALID_HP"
+
+    @property
+    def cannot_heal(self) -> bool:
+        """Whether the next start would end as this one did, unless somebody changes something."""
+        return self._code == EXIT_CONFIG
 
     @property
     def error(self) -> str:

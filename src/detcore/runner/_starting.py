@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,19 @@ class TrialStarter:
             source_checkpoint=source.checkpoint if source else None,
             source_storage=source.storage if source else None,
             searcher_length=length,
+            validated_metric=self._validated_metric(latest) if latest else None,
         )
+
+    def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
+        """Return the searcher's metric of a validation that followed a checkpoint, or None."""
+        found = self.database.validation_at(checkpoint.trial_id, checkpoint.steps_completed)
+        # An earlier one may be of other weights: of a run that trained to there, saving nothing.
+        if found is None or not found.reported_at or found.reported_at < checkpoint.started_at:
+            return None
+        value = found.metrics.get(self.plain["searcher"]["metric"])
+        if not isinstance(value, int | float) or math.isnan(value):
+            return None
+        return float(value)
 
 
 def nothing_left(error: str, trial_id: int, uuid: str) -> str:

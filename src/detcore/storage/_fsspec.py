@@ -14,6 +14,7 @@ from detcore.storage._bulk import LARGE_BYTES, BulkTransfers
 from detcore.storage._copy import Sink, copy_stream, run_all
 from detcore.storage._faults import means_exists, translated
 from detcore.storage._keys import check_key, check_targets, is_safe_key
+from detcore.storage._probes import PROBES, is_left_over, probe_name
 from detcore.storage._protocol import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -259,8 +260,19 @@ class FsspecStorage:
         self.delete(key for key in within if is_safe_key(key))
 
     def probe(self) -> None:
-        """Write, read and delete a small file."""
-        key = f".detcore-probe-{uuid.uuid4().hex}"
+        """Write, read and delete a small file; also delete those that killed processes left."""
+        self._try_out(f"{PROBES}/{probe_name()}")
+        # To look for what others left is a courtesy, which nothing depends on.
+        with contextlib.suppress(OSError):
+            found = [entry.key for entry in self.list(PROBES)]
+            self.delete(key for key in found if is_left_over(key[len(PROBES) + 1 :]))
+
+    def _try_out(self, key: str) -> None:
+        """Write, read and delete a small file.
+
+        Raises:
+            StorageError: If that does not work.
+        """
         data = uuid.uuid4().bytes
         with translated("a first test of the checkpoint storage", self.url):
             self.replace(key, data)

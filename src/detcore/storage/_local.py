@@ -19,6 +19,7 @@ from detcore.storage._faults import is_full, translated
 from detcore.storage._flush import Flusher, flushing, syncing_at_once
 from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._keys import check_key
+from detcore.storage._probes import PROBES, is_left_over, probe_name
 from detcore.storage._protocol import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -275,10 +276,14 @@ class LocalStorage(FsspecStorage):
 
     def probe(self) -> None:
         """Write, read and delete a small file; also clear away what killed processes left."""
-        super().probe()
-        for path in self._root.glob(f"{_TEMPORARY}*"):
+        # Not in a folder: that would be removed with its last file, and another process may be
+        # about to put one there.
+        prefix = f"{PROBES}-"
+        self._try_out(f"{prefix}{probe_name()}")
+        for path in (*self._root.glob(f"{_TEMPORARY}*"), *self._root.glob(f"{prefix}*")):
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > _OLD_S:
+                is_old = time.time() - path.stat().st_mtime > _OLD_S
+                if is_old or is_left_over(path.name.removeprefix(prefix)):
                     path.unlink()
 
     @property

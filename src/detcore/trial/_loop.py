@@ -281,7 +281,13 @@ def _drive(
         length=to_batches(operation),
     )
     state = _restore(core, controller, framework)
-    schedule = Schedule.from_state(plan, state["schedule"]) if state else Schedule(plan)
+    # The checkpoint at the end of an operation is taken before the validation there.
+    validated_metric = info.validated_metric if state else None
+    schedule = Schedule(plan)
+    if state:
+        schedule = Schedule.from_state(
+            plan, state["schedule"], is_validated=validated_metric is not None
+        )
     clock = Clock(
         core=core,
         context=context,
@@ -303,7 +309,9 @@ def _drive(
             code_files=code_files,
             is_async=config.checkpoint_async,
         ),
-        searcher_metric=state.get("searcher_metric"),
+        searcher_metric=(
+            state.get("searcher_metric") if validated_metric is None else validated_metric
+        ),
     )
     core.events.send(
         "started",

@@ -251,12 +251,16 @@ class Schedule:
         }
 
     @classmethod
-    def from_state(cls, plan: SchedulePlan, state: Mapping[str, Any]) -> Schedule:
+    def from_state(
+        cls, plan: SchedulePlan, state: Mapping[str, Any], *, is_validated: bool = False
+    ) -> Schedule:
         """Make the schedule that goes on from a checkpoint.
 
         Args:
             plan: Periods and length; they may differ from those before.
             state: What `state_dict` returned when the checkpoint was taken.
+            is_validated: Whether a validation at its batch followed the checkpoint, of which the
+                state does not know.
 
         Raises:
             ScheduleError: If the state was written by a newer version, or is not one.
@@ -268,11 +272,12 @@ class Schedule:
                 "It was written by another version of detcore.\n"
                 "Resume with the version that wrote the checkpoint, or start again."
             )
+        now = state["steps_completed"]
         return cls(
             plan,
-            steps_completed=state["steps_completed"],
-            last_validation=state["last_validation"],
-            last_checkpoint=state["steps_completed"],
+            steps_completed=now,
+            last_validation=now if is_validated else state["last_validation"],
+            last_checkpoint=now,
         )
 
     def _is_at_end(self) -> bool:

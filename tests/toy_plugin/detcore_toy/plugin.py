@@ -32,5 +32,5 @@ def detcore_register_storage() -> StorageType:
 def detcore_register_searcher() -> list[SearcherType]:
     return [
         SearcherType(name=name, method=f"detcore_toy.searchers:{name.capitalize()}")
-        for name in ("doubling", "hollow", "broken")
+        for name in ("doubling", "moody", "hollow", "broken")
     ]

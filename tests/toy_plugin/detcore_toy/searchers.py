@@ -1,12 +1,13 @@
-"""Search methods of a third party: one that works, and two that do not."""
+"""Search methods of a third party: one that works, and others that do not, or not always."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from detcore.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 
-__all__ = ["Broken", "Doubling", "Hollow"]
+__all__ = ["Broken", "Doubling", "Hollow", "Moody"]
 
 
 class Doubling:
@@ -35,6 +36,19 @@ class Doubling:
         self._left -= 1
         self._length *= 2
         return [NewTrial({"rate": 0.5, "width": self._left + 1}, self._length // 2)]
+
+
+class Moody(Doubling):
+    """Fails when its second trial reports, while there is a file ``mood`` beside the code."""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self._mood = Path(setup.settings["mood"])
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        if trial == 1 and self._mood.exists():
+            raise ZeroDivisionError("not in the mood")
+        return super().validated(trial, length, metric)
 
 
 class Hollow:

@@ -1,10 +1,12 @@
-"""A folder that takes its time, as far away object stores do; it can also refuse."""
+"""A folder that takes its time, as far away object stores do; it can also refuse, and kill."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ __all__ = ["SlowSettings", "SlowStorage", "open_slow"]
 class SlowSettings(pydantic.BaseModel):
     """Where the files go, and the file that says how slowly: it is read again each time.
 
-    Its JSON object may have ``save_s`` (seconds that each checkpoint takes) and ``fail``.
+    Its JSON object may have ``save_s`` (seconds that each checkpoint takes), ``fail``, and
+    ``kill_at_delete`` (the process is killed when it deletes files of checkpoints for that time).
     """
 
     root: str
@@ -32,9 +35,21 @@ class SlowStorage(FsspecStorage):
     def __init__(self, settings: SlowSettings) -> None:
         super().__init__(Path(settings.root).as_uri())
         self._orders = Path(settings.orders)
+        self._num_deletes = 0
+
+    def _read_orders(self) -> dict[str, Any]:
+        return dict(json.loads(self._orders.read_text())) if self._orders.exists() else {}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        if any(not key.startswith(".") for key in keys):
+            self._num_deletes += 1
+            if self._num_deletes == self._read_orders().get("kill_at_delete"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        super().delete(keys)
 
     def put_tree(self, pairs: Sequence[Any], *, progress: Any = None) -> dict[str, FileDigest]:
-        orders = json.loads(self._orders.read_text()) if self._orders.exists() else {}
+        orders = self._read_orders()
         if orders.get("fail"):
             raise StorageError(f"the bucket {self.url} is gone")
         end = time.monotonic() + float(orders.get("save_s", 0.0))

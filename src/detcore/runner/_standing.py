@@ -1,0 +1,106 @@
+"""How the trials of a running search stand, in the records and for who watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore.database import ingest_spools
+from detcore.runner._listener import TrialStatus
+from detcore.search import ExitReason
+from detcore.types import TrialState
+
+if TYPE_CHECKING:
+    from detcore.runner._search_log import SearchLog
+    from detcore.runner._starting import TrialStarter
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Keeps the records of trials, and what this run knows of them beside the search's log.
+
+    Args:
+        starter: Knows the records and who watches.
+        log: The search.
+
+    Attributes:
+        left_alone: Trials not started again in this run: they made way by themselves, or failed
+            for good.
+        again: Trials closed by the search whose code failed afterwards: that is done once more.
+        errors: What trials failed with in this run, in the order in which they did.
+    """
+
+    def __init__(self, starter: TrialStarter, log: SearchLog) -> None:
+        self._starter = starter
+        self._database = starter.database
+        self._listener = starter.listener
+        self._log = log
+        self.left_alone: set[int] = set()
+        self.again: list[int] = []
+        self.errors: dict[int, str] = {}
+
+    def settle(self) -> None:
+        """Bring the records to where the log is: a runner may have died in between."""
+        recorded = {trial.id: trial for trial in self._database.list_trials(self._experiment_id)}
+        for index, trial_id in sorted(self._log.trial_ids.items()):
+            trial = recorded[trial_id]
+            planned = self._log.search.trials[index]
+            if not planned.is_closed:
+                self.record(index, TrialState.PAUSED)
+            elif index in self._log.exits:
+                reason, error = self._log.exits[index]
+                is_failure = reason is not ExitReason.STOPPED
+                self.record(
+                    index,
+                    TrialState.ERROR if is_failure else TrialState.COMPLETED,
+                    error=error if is_failure else None,
+                )
+            elif trial.state is TrialState.ERROR:
+                # Its code failed after its last report: that part of it is done again.
+                self.again.append(index)
+                self.record(index, TrialState.PAUSED)
+            else:
+                self.record(index, TrialState.COMPLETED)
+        self._listener.search_progress(self._log.search.progress)
+
+    def states(self) -> list[TrialState]:
+        """Return the recorded states of all trials."""
+        return [trial.state for trial in self._database.list_trials(self._experiment_id)]
+
+    def record(self, index: int, state: TrialState, *, error: str | None = None) -> None:
+        """Record the state of a trial, where it is another one, and tell it."""
+        trial_id = self._log.trial_ids[index]
+        known = self._database.get_trial(trial_id)
+        if (known.state, known.error) != (state, error):
+            self._database.set_trial_state(trial_id, state, error=error)
+        self.tell(index, state, error=error)
+
+    def tell(self, index: int, state: TrialState, *, error: str | None = None) -> None:
+        """Tell who watches how a trial stands."""
+        planned = self._log.search.trials[index]
+        self._listener.trial_changed(
+            TrialStatus(
+                trial_id=self._log.trial_ids[index],
+                index=index,
+                state=state,
+                hparams=planned.hparams,
+                length=planned.length,
+                rung=self._log.rungs.get(index, 0),
+                metric=self._log.best.get(index),
+                is_waiting=planned.is_waiting and not planned.is_closed,
+                error=error,
+            )
+        )
+
+    def take_in(self, trial_id: int) -> None:
+        """Take in what workers reported and did not move into the database themselves."""
+        ingest_spools(
+            self._database,
+            self._starter.environment.home,
+            experiment_id=self._experiment_id,
+            trial_id=trial_id,
+        )
+
+    @property
+    def _experiment_id(self) -> int:
+        return self._starter.experiment_id

@@ -1,0 +1,148 @@
+"""Searches that are cut off: by their method, by a kill at the end, between report and log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from search_command import Searches
+from sqlalchemy import select, text
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.database import Database
+from detcore.database._schema import metrics
+from detcore.trial._saving import CLOCK_FILE
+
+
+def open_records(detcore: Detcore) -> Database:
+    return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
+
+
+def validations(database: Database) -> Counter[tuple[int, int]]:
+    """Count the validations of all runs, those that were repeated too, by trial and steps."""
+    columns = (metrics.c.trial_id, metrics.c.steps_completed)
+    with database._engine.connect() as connection:
+        rows = connection.execute(select(*columns).where(metrics.c.kind == "validation"))
+        return Counter((row[0], row[1]) for row in rows)
+
+
+def test_a_search_method_that_fails_in_mid_run(detcore: Detcore) -> None:
+    searches = Searches(detcore)
+    mood = searches.code / "mood"
+    mood.touch()
+    searcher = {"name": "moody", "max_trials": 3, "max_length": 2, "mood": str(mood)}
+    finished = detcore("run", searches.config(searcher=searcher), searches.code)
+    assert finished.code == 1
+    message = "the search method Moody failed at"
+    assert message in finished.stderr
+    assert "not in the mood" in finished.stderr
+    with searches.database() as database:
+        record = database.get_experiment(1)
+    assert record.state.value == "ERROR"
+    assert message in str(record.error)
+    assert [trial.state.value for trial in searches.trials()] == ["COMPLETED", "PAUSED"]
+    assert [event["trial"] for event in searches.events()[1:]] == [0]
+    mood.unlink()
+    assert searches.resume()["state"] == "COMPLETED"
+    lengths = [(event["trial"], event["length"]) for event in searches.events()[1:]]
+    assert lengths == [(0, 2), (1, 4), (2, 8)]
+    # The second reports what it had trained; the first is not started again.
+    starts = [(start["trial"], start["from"]) for start in searches.starts()]
+    assert starts == [(1, 0), (2, 0), (2, 4), (3, 0)]
+
+
+PROMOTING: dict[str, Any] = {
+    "hyperparameters": {
+        "global_batch_size": 8,
+        "learning_rate": {"type": "double", "minval": 0.01, "maxval": 0.1},
+    },
+    "searcher": {
+        "name": "adaptive_asha",
+        "metric": "val_loss",
+        "max_length": {"batches": 16},
+        "max_trials": 4,
+        "mode": "aggressive",
+        "divisor": 4,
+        "max_rungs": 2,
+        "max_concurrent_trials": 1,
+    },
+    "min_validation_period": {"batches": 2},
+    "min_checkpoint_period": {"batches": 0},
+    "checkpoint_policy": "none",
+}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_promoted_trial_validates_once_at_each_step(detcore: Detcore, slots: int) -> None:
+    """Also where its checkpoint, taken before the validation there, lies on the period."""
+    config = detcore.config(**PROMOTING, resources={"slots_per_trial": slots})
+    finished = detcore("run", config, MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stderr
+    with open_records(detcore) as database:
+        found = validations(database)
+        trials = database.list_trials(1)
+        promoted = [trial for trial in trials if trial.length == 16]
+        assert 0 < len(promoted) < len(trials)
+        runs = {trial.id: database.get_trial(trial.id).current_run for trial in promoted}
+        # It was started again, and by as many workers.
+        assert all(run is not None and run.run_id == 2 for run in runs.values())
+        latest = [database.latest_checkpoint(trial.id) for trial in promoted]
+    expected = {(t.id, step) for t in trials for step in range(2, (t.length or 0) + 1, 2)}
+    assert found == dict.fromkeys(expected, 1)
+    for record in latest:
+        assert record is not None
+        assert record.steps_completed == 16
+        folder = detcore.home / "checkpoints" / record.uuid
+        state = json.loads((folder / CLOCK_FILE).read_text())
+        assert state.get("workers", 1) == slots
+
+
+def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
+    detcore: Detcore,
+) -> None:
+    finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
+    assert finished.code == 0, finished.stderr
+    with open_records(detcore) as database:
+        events = database.list_search_events(1)
+        before = validations(database)
+        # As a kill would leave it: the trial's last validation is recorded, its report is not.
+        with database._engine.begin() as connection:
+            connection.execute(text("DELETE FROM search_events WHERE number > 0"))
+            connection.execute(text("UPDATE trials SET state = 'RUNNING', ended_at = NULL"))
+            connection.execute(text("UPDATE experiments SET state = 'RUNNING', ended_at = NULL"))
+    resumed = detcore("run", "--resume", 1, "--json")
+    assert resumed.code == 0, resumed.stderr
+    with open_records(detcore) as database:
+        assert database.list_search_events(1) == events
+        assert validations(database) == before
+        assert database.get_trial(1).state.value == "COMPLETED"
+
+
+def test_a_runner_killed_while_it_deletes_at_its_end(detcore: Detcore) -> None:
+    orders = detcore.tmp_path / "orders.json"
+    orders.write_text(json.dumps({"kill_at_delete": 2}))
+    root = detcore.tmp_path / "bucket"
+    storage = {
+        "type": "slow",
+        "root": str(root),
+        "orders": str(orders),
+        "save_trial_latest": 1,
+        "save_trial_best": 0,
+        "save_experiment_best": 0,
+    }
+    killed = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
+    assert killed.code == -9
+    orders.unlink()
+    resumed = detcore("run", "--resume", 1)
+    assert resumed.code == 0, resumed.stderr
+    assert "experiment 1 is complete already" in resumed.stdout
+    with open_records(detcore) as database:
+        records = database.list_checkpoints(experiment_id=1)
+        states = sorted((record.steps_completed, record.state) for record in records)
+    assert states == [(10, "DELETED"), (20, "DELETED"), (30, "DELETED"), (40, "COMPLETED")]
+    (kept,) = (record.uuid for record in records if record.state == "COMPLETED")
+    files = {path.relative_to(root).parts[0] for path in root.rglob("*") if path.is_file()}
+    assert files == {kept}
+    assert detcore("checkpoint", "verify", kept).code == 0
