@@ -119,7 +119,7 @@ def test_mnist_files_that_do_not_belong_together_are_refused(
 ) -> None:
     write_mnist(tmp_path, "")
     write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5))
-    finished = run_example(detcore, "mnist_estimator", data={"dir": str(tmp_path)})
+    finished = run_example(detcore, "mnist_estimator", data={"dir": str(tmp_path)}, max_restarts=0)
     assert finished.code == 1
     text = finished.stderr + finished.stdout
     assert "has images of shape (800, 28, 28)" in text

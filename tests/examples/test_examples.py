@@ -60,7 +60,9 @@ def test_fashion_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path)
 def test_fashion_mnist_of_another_size_is_refused(detcore: Detcore, tmp_path: Path) -> None:
     write_idx(tmp_path / "train-images-idx3-ubyte.gz", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", np.zeros(5))
-    finished = run_example(detcore, "fashion_mnist_tf_keras", data={"dir": str(tmp_path)})
+    finished = run_example(
+        detcore, "fashion_mnist_tf_keras", data={"dir": str(tmp_path)}, max_restarts=0
+    )
     assert finished.code == 1
     text = finished.stderr + finished.stdout
     assert "has images of shape (4, 28, 28)" in text
