@@ -1,0 +1,214 @@
+"""Marks for functions, classes, arguments, attributes of modules, and hooks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from detcore.deprecation._notice import Deprecation
+
+__all__ = [
+    "HookDeprecations",
+    "deprecated",
+    "deprecated_argument",
+    "deprecated_attributes",
+    "deprecated_hook",
+    "deprecations_of_hook",
+]
+
+_Marked = TypeVar("_Marked", bound=Callable[..., Any])
+_HOOK = "__detcore_deprecations__"
+
+HookDeprecations = Mapping[str, Deprecation]
+"""Deprecations of a hook by argument; the empty name is the hook itself."""
+
+
+def deprecated(
+    *, since: str, removed_in: str, use: str = "", distribution: str = "detcore"
+) -> Callable[[_Marked], _Marked]:
+    """Mark a function, method or class as deprecated.
+
+    A function warns when it is called, a class when it is made or subclassed. Put it below
+    ``@property``, ``@classmethod`` and ``@staticmethod``.
+
+    Args:
+        since: The first version that warns, as a literal text.
+        removed_in: The first version without it, as a literal text.
+        use: What to use.
+        distribution: Whose versions they are.
+    """
+
+    def mark(target: _Marked) -> _Marked:
+        if not callable(target) or isinstance(target, (classmethod, staticmethod)):
+            raise TypeError(
+                f"a {type(target).__name__} cannot be marked as deprecated; put the mark below "
+                f"@{type(target).__name__}"
+            )
+        is_class = inspect.isclass(target)
+        name = f"{target.__module__}.{target.__qualname__}"
+        notice = Deprecation(
+            what=name if is_class else f"{name}()",
+            since=since, removed_in=removed_in, use=use, distribution=distribution,
+        )  # fmt: skip
+        marked: Any = _mark_class(target, notice) if is_class else _mark_function(target, notice)
+        marked.__doc__ = notice.add_to(target.__doc__)
+        marked.__deprecated__ = notice.message
+        return marked  # type: ignore[no-any-return]  # it is what it was, and warns
+
+    return mark
+
+
+def _mark_function(function: Callable[..., Any], notice: Deprecation) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def warning(*args: Any, **kwargs: Any) -> Any:
+        notice.warn()
+        return function(*args, **kwargs)
+
+    return warning
+
+
+def _mark_class(cls: Any, notice: Deprecation) -> Any:
+    """Warn where a class is made or subclassed; of a subclass, only where it is defined."""
+    old_init = cls.__init__
+    old_subclass = cls.__init_subclass__
+
+    @functools.wraps(old_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self) is cls:
+            notice.warn()
+        old_init(self, *args, **kwargs)
+
+    def init_subclass(sub: Any, /, **kwargs: Any) -> None:
+        notice.warn()
+        if hasattr(old_subclass, "__func__"):
+            old_subclass.__func__(sub, **kwargs)
+        else:
+            old_subclass(**kwargs)
+
+    cls.__init__ = init
+    cls.__init_subclass__ = classmethod(init_subclass)
+    return cls
+
+
+def deprecated_argument(
+    name: str,
+    *,
+    since: str,
+    removed_in: str,
+    use: str = "",
+    renamed_to: str | None = None,
+    distribution: str = "detcore",
+) -> Callable[[_Marked], _Marked]:
+    """Mark an argument of a function as deprecated.
+
+    Args:
+        name: The argument. With `renamed_to` the function need not have it any more.
+        since: The first version that warns, as a literal text.
+        removed_in: The first version without it, as a literal text.
+        use: What to use; default: `renamed_to`.
+        renamed_to: The argument that gets the value.
+        distribution: Whose versions they are.
+
+    Raises:
+        TypeError: If the function has no such argument. When called: if the argument is given under
+            both names.
+    """
+
+    def mark(function: _Marked) -> _Marked:
+        parameters = inspect.signature(function).parameters
+        wanted = renamed_to or name
+        if wanted not in parameters:
+            raise TypeError(f"{function.__qualname__}() has no argument {wanted!r} to deprecate")
+        position = None if renamed_to else _position(parameters, name)
+        notice = Deprecation(
+            what=f"the argument {name!r} of {function.__module__}.{function.__qualname__}()",
+            since=since, removed_in=removed_in, distribution=distribution,
+            use=use or (f"{renamed_to!r}" if renamed_to else ""),
+        )  # fmt: skip
+
+        @functools.wraps(function)
+        def warning(*args: Any, **kwargs: Any) -> Any:
+            if name in kwargs or (position is not None and len(args) > position):
+                notice.warn()
+            if renamed_to is not None and name in kwargs:
+                if renamed_to in kwargs:
+                    raise TypeError(
+                        f"{function.__qualname__}() got {renamed_to!r} and its old name {name!r}"
+                    )
+                kwargs[renamed_to] = kwargs.pop(name)
+            return function(*args, **kwargs)
+
+        warning.__doc__ = notice.add_to(function.__doc__)
+        return warning  # type: ignore[return-value]  # it has the same signature
+
+    return mark
+
+
+def _position(parameters: Mapping[str, inspect.Parameter], name: str) -> int | None:
+    """Return how many arguments by position there are before one; None: it is keyword-only."""
+    if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
+        return None
+    return list(parameters).index(name)
+
+
+def deprecated_attributes(
+    module: str,
+    attributes: Mapping[str, tuple[object, Deprecation]],
+    fallback: Callable[[str], object] | None = None,
+) -> Callable[[str], object]:
+    """Return a module's ``__getattr__`` that still knows old names, and warns.
+
+    ``from module import old`` warns, too, at that line.
+
+    Args:
+        module: ``__name__`` of the module.
+        attributes: By old name: what it is, and what to say of it.
+        fallback: The ``__getattr__`` for all other names; default: there are none.
+    """
+
+    def find(name: str) -> object:
+        if name in attributes:
+            value, notice = attributes[name]
+            notice.warn()
+            return value
+        if fallback is not None:
+            return fallback(name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
+
+
+def deprecated_hook(
+    *, since: str, removed_in: str, use: str = "", arguments: tuple[str, ...] = ()
+) -> Callable[[_Marked], _Marked]:
+    """Mark a hook's specification, or some of its arguments, as deprecated.
+
+    A plugin that implements the hook, or takes one of the arguments, is used all the same; it is
+    named with its distribution as a problem of the kind ``deprecated-hook``. Put it below
+    ``@hookspec``.
+
+    Args:
+        since: The first version of detcore that says so, as a literal text.
+        removed_in: The first version without it, as a literal text.
+        use: What to use.
+        arguments: The arguments in question; none = the hook.
+    """
+
+    def mark(specification: _Marked) -> _Marked:
+        hook = specification.__name__
+        names = {argument: f"the argument {argument!r} of {hook}" for argument in arguments}
+        found = dict(deprecations_of_hook(specification))
+        for name, what in (names or {"": f"the hook {hook}"}).items():
+            found[name] = Deprecation(what=what, since=since, removed_in=removed_in, use=use)
+        setattr(specification, _HOOK, found)
+        return specification
+
+    return mark
+
+
+def deprecations_of_hook(specification: Callable[..., Any]) -> HookDeprecations:
+    """Return what is deprecated of a hook."""
+    found: HookDeprecations = getattr(specification, _HOOK, {})
+    return found
