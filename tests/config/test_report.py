@@ -157,6 +157,35 @@ def test_deep_nesting_is_refused(tmp_path: Path, constant: str) -> None:
     assert "100 levels" in str(failing(path))
 
 
+@pytest.mark.parametrize("value", ["1, ", "{}, ", "[a], ", "a: 1, "])
+def test_too_many_values_are_refused_before_all_of_them_are_read(
+    tmp_path: Path, constant: str, value: str
+) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "data: [" + value * 60_000 + "and it never ends\n")
+    assert "more than 50000 values" in str(failing(path))
+
+
+def test_of_very_many_mistakes_the_first_are_explained(tmp_path: Path, constant: str) -> None:
+    """Each takes a comparison with all names that there are."""
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "".join(f"searcher{number}: 1\n" for number in range(5000)))
+    error = failing(path)
+    assert error.summary == f"{path}: 5000 mistakes"
+    assert len(error.diagnostics) == 101
+    assert error.diagnostics[99].message == "unknown key 'searcher99' at the top level"
+    assert error.diagnostics[100].message == "4900 more mistakes, such as here"
+    assert error.diagnostics[100].line == error.diagnostics[99].line + 1
+
+
+def test_of_very_many_mistakes_of_yaml_the_first_are_shown(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "labels:\n" + "  - !!int 1\n" * 102)
+    error = failing(path)
+    assert error.summary == f"{path}: 102 mistakes"
+    assert [found.count for found in error.diagnostics] == [1] * 100 + [2]
+
+
 def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
     (tmp_path / "const.yaml").write_text("")
     error = failing(tmp_path / "cnst.yaml")

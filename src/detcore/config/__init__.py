@@ -11,6 +11,8 @@ from detcore.config._loader import (
     Origin,
     load_config,
     load_mapping,
+    load_text,
+    mapping_text,
 )
 from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
 from detcore.config._render import Role, render
@@ -33,6 +35,8 @@ __all__ = [
     "json_schema",
     "load_config",
     "load_mapping",
+    "load_text",
+    "mapping_text",
     "mask_config",
     "parse_set_flags",
     "ranges",

@@ -14,11 +14,13 @@ from detcore.config._fields import KIND_MARK
 from detcore.config._names import Models, valid_names
 from detcore.config._rules import Facts, broken_rules
 from detcore.config._searchers import SEARCHERS
-from detcore.config._source import Diagnostic, Place
+from detcore.config._source import Diagnostic, Label, Place, Span
 from detcore.config._tree import Node, find, plain, rename, replace
 
-__all__ = ["check"]
+__all__ = ["MOST_MISTAKES", "check", "more_mistakes"]
 
+# So many are explained: looking for what was meant takes long, and nobody reads more at once.
+MOST_MISTAKES = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
 
@@ -33,7 +35,7 @@ def check(
     """Return the configuration, or None, and what is wrong.
 
     A misspelt name whose meaning is clear is reported and then taken as meant, so that one
-    mistake neither hides others nor brings further reports.
+    mistake neither hides others nor brings further reports. Of very many, the first are told.
 
     Args:
         root: The configuration as written.
@@ -46,18 +48,31 @@ def check(
         models = _models(root, storage_types)
         explainer = Explainer(root, models)
         config, errors = _validate(root, searchers, models)
-        mended, reports = _mend(root, errors, explainer, models)
+        mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer, models)
         found += reports
         if mended is root:
             break
         root = mended
-    found += [explainer.field(error, place) for place, error in errors]
+    found += [explainer.field(error, place) for place, error in errors[:MOST_MISTAKES]]
+    if errors[MOST_MISTAKES:]:
+        first, _ = errors[MOST_MISTAKES]
+        found.append(more_mistakes(explainer.key(first), len(errors) - MOST_MISTAKES))
     missing = _missing(root, required, {place for place, _ in errors})
     found += [explainer.field({"type": "missing"}, place) for place in missing]
     bad = {place for place, error in errors if error["type"] not in ("extra_forbidden", "missing")}
     facts = Facts(_mapping(plain(root)), bad)
     found += [explainer.violation(broken) for broken in broken_rules(facts)]
     return (None if found else config), found
+
+
+def more_mistakes(first: Span, number: int) -> Diagnostic:
+    """Return what stands for mistakes that are not shown, the first of which is at `first`."""
+    return Diagnostic(
+        message=f"{number} more mistake{'s' if number != 1 else ''}, such as here",
+        primary=Label(first),
+        help=(f"only {MOST_MISTAKES} are shown at once",),
+        count=number,
+    )
 
 
 def _models(

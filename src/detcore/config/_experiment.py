@@ -16,6 +16,7 @@ from detcore.config._searchers import SearcherField
 from detcore.config._sections import (
     BindMount,
     EnvironmentConfig,
+    LauncherField,
     Optimizations,
     Pbs,
     Profiling,
@@ -132,6 +133,13 @@ class ExperimentConfig(Section):
     )
     profiling: Profiling = Field(default=Profiling(), description="Which batches to profile.")
     resources: Resources = Field(default=Resources(), description="What a trial runs on.")
+    launcher: Annotated[
+        LauncherField,
+        Field(
+            description="What starts the workers of a trial: its name, or a mapping with 'name' "
+            "and its settings."
+        ),
+    ] = "local"
     environment: EnvironmentConfig = Field(
         default=EnvironmentConfig(), description="The container; for clusters only."
     )

@@ -10,7 +10,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel
 
-from detcore.config._check import check
+from detcore.config._check import MOST_MISTAKES, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._file import read_file
 from detcore.config._notices import notices
@@ -23,7 +23,15 @@ from detcore.config._yaml import empty_node, read_yaml
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
 
-__all__ = ["ExperimentFileError", "LoadedConfig", "Origin", "load_config", "load_mapping"]
+__all__ = [
+    "ExperimentFileError",
+    "LoadedConfig",
+    "Origin",
+    "load_config",
+    "load_mapping",
+    "load_text",
+    "mapping_text",
+]
 
 
 class ExperimentFileError(ConfigError):
@@ -49,7 +57,7 @@ class ExperimentFileError(ConfigError):
     @property
     def summary(self) -> str:
         """The last line of the report."""
-        count = len(self.diagnostics)
+        count = sum(found.count for found in self.diagnostics)
         return f"{self.name}: {count} mistake{'s' if count != 1 else ''}"
 
 
@@ -129,6 +137,40 @@ def load_config(
     )
 
 
+def load_text(
+    text: str,
+    *,
+    name: str,
+    overrides: Mapping[str, object] = {},
+    environment: Mapping[str, str] = {},
+    required: Collection[str] = (),
+    searchers: Collection[str] = (),
+    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+) -> LoadedConfig:
+    """Read an experiment file that is somewhere else.
+
+    Args:
+        text: What the file says.
+        name: What mistakes say of where they are; `LoadedConfig.path`.
+        overrides: As for `load_config`.
+        environment: As for `load_config`.
+        required: As for `load_config`.
+        searchers: As for `load_config`.
+        storage_types: As for `load_config`.
+
+    Raises:
+        ExperimentFileError: A `ConfigError` whose text reports all mistakes.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _load(
+        text,
+        Source(name=name, kind="file", lines=(*text.split("\n"),)),
+        Path(name),
+        settings=(overrides, environment),
+        known=(required, searchers, storage_types),
+    )
+
+
 def load_mapping(
     config: Mapping[str, object],
     *,
@@ -152,14 +194,7 @@ def load_mapping(
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
         ConfigError: If something in `config` cannot be written as YAML.
     """
-    try:
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    except yaml.YAMLError as exc:
-        raise ConfigError(
-            f"the configuration holds something that is no plain value: {exc}\n"
-            "A configuration is stored as JSON.\n"
-            "Use only dictionaries, lists, strings, numbers, booleans and None."
-        ) from exc
+    text = mapping_text(config)
     source = Source(name="config", kind="file", lines=(*text.split("\n"),))
     return _load(
         text,
@@ -168,6 +203,22 @@ def load_mapping(
         settings=(overrides, environment),
         known=(required, searchers, storage_types),
     )
+
+
+def mapping_text(config: Mapping[str, object]) -> str:
+    """Return a configuration given as a dictionary, written as YAML.
+
+    Raises:
+        ConfigError: If something in it cannot be written as YAML.
+    """
+    try:
+        return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as exc:
+        raise ConfigError(
+            f"the configuration holds something that is no plain value: {exc}\n"
+            "A configuration is stored as JSON.\n"
+            "Use only dictionaries, lists, strings, numbers, booleans and None."
+        ) from exc
 
 
 def _load(
@@ -216,8 +267,11 @@ def _secrets(root: Node) -> list[Span]:
 
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
-    """Return the mistakes of the file first, each source's in the order of its text."""
-    return sorted(
+    """Return the mistakes of the file first, each source's in the order of its text.
+
+    One stands for all that are too many to be shown.
+    """
+    ordered = sorted(
         dict.fromkeys(found),
         key=lambda item: (
             item.primary.span.source is not source,
@@ -226,6 +280,11 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
             item.column,
         ),
     )
+    shown, rest = ordered[:MOST_MISTAKES], ordered[MOST_MISTAKES:]
+    if rest:
+        number = sum(found.count for found in rest)
+        shown.append(more_mistakes(rest[0].primary.span, number))
+    return shown
 
 
 def _not_a_mapping(root: Node) -> Diagnostic:

@@ -23,8 +23,10 @@ from detcore.config._problem import problem
 __all__ = [
     "BindMount",
     "EnvironmentConfig",
+    "LauncherField",
     "Optimizations",
     "Pbs",
+    "PluginLauncher",
     "Profiling",
     "Reproducibility",
     "Resources",
@@ -124,6 +126,19 @@ class Device(Section):
     host_path: AbsolutePath = Field(description="Device on the host; absolute.")
     container_path: Name = Field(description="Where it appears in the container.")
     mode: str = Field(default="mrw", description="What the container may do with it.")
+
+
+class PluginLauncher(Lenient):
+    """A launcher that a plugin provides; its settings are passed on as they are."""
+
+    name: Name = Field(description="Name under which the plugin registers the launcher.")
+
+
+LauncherField = Annotated[
+    Annotated[Name, Tag(TEXT)] | Annotated[PluginLauncher, Tag(MAPPING)],
+    BY_KIND,
+    only(TEXT, MAPPING),
+]
 
 
 class Resources(Section):

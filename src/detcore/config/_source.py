@@ -63,6 +63,7 @@ class Diagnostic:
         secondary: Other places that have a part in it.
         help: Further lines: what was expected, what to do.
         suggestion: What most likely was meant, or None.
+        count: How many mistakes it stands for.
     """
 
     message: str
@@ -70,6 +71,7 @@ class Diagnostic:
     secondary: tuple[Label, ...] = ()
     help: tuple[str, ...] = ()
     suggestion: str | None = None
+    count: int = 1
 
     @property
     def source_name(self) -> str:

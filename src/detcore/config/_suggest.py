@@ -56,6 +56,10 @@ _OTHER_WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
+_LONGEST = 200
+_MOST_TOLERANCE = 3
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """Return the choice that was most likely meant, or None if none is near.
 
@@ -66,15 +70,22 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     >>> nearest("banana", ["max_length", "max_trials"]) is None
     True
     """
+    if len(name) > _LONGEST:
+        return None  # comparing takes as long as the name is, and no name that is valid is near
     valid = list(dict.fromkeys(choices))
     plain = _plain(name)
     for choice in valid:
         if _plain(choice) == plain:
             return choice
-    for other in _OTHER_WORDS.get(plain, ()):
-        if other in valid:
-            return other
-    ranked = sorted((distance(plain, _plain(choice)), choice) for choice in valid)
+    for word in _OTHER_WORDS.get(plain, ()):
+        if word in valid:
+            return word
+    ranked = sorted(
+        (distance(plain, other), choice)
+        for choice in valid
+        # Others are further away than is ever near, and comparing takes long.
+        if abs(len(other := _plain(choice)) - len(plain)) <= _MOST_TOLERANCE
+    )
     if ranked and ranked[0][0] <= _tolerance(plain, ranked[0][1]):
         return ranked[0][1]
     return _shared_words(name, valid)
@@ -86,7 +97,7 @@ def _plain(name: str) -> str:
 
 def _tolerance(plain: str, choice: str) -> int:
     longest = max(len(plain), len(_plain(choice)))
-    return 1 if longest <= 5 else 2 if longest <= 9 else 3
+    return 1 if longest <= 5 else 2 if longest <= 9 else _MOST_TOLERANCE
 
 
 def _shared_words(name: str, choices: list[str]) -> str | None:

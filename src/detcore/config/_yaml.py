@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import yaml
 
@@ -31,6 +32,23 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {
         "<": [(_PLAIN + "merge", re.compile("<<"))],
     }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._num_values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, unless there are too many: all of a megabyte takes half a minute."""
+        is_key = isinstance(parent, yaml.MappingNode) and index is None
+        self._num_values += not is_key
+        if self._num_values > _MAX_VALUES:
+            raise _TooLargeError
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+class _TooLargeError(Exception):
+    """There are more values than any configuration has."""
 
 
 def empty_node(source: Source) -> Node:
@@ -60,7 +78,7 @@ def read_yaml(
         reader.found.append(reader.bad_character(text, exc))
     except yaml.MarkedYAMLError as exc:
         reader.found.append(reader.bad_syntax(text, exc))
-    except RecursionError:
+    except (RecursionError, _TooLargeError):
         reader.found.append(reader.too_deep())
     if root is None:
         return None, reader.found
