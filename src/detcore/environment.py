@@ -5,8 +5,19 @@ DETCORE_HOME
 DETCORE_DB
     SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME``.
 DETCORE_MASTER, DET_MASTER, DET_MASTER_ADDR
-    Address of a master, the first that is set: refused by this release's client, which reads the
+    Address of a server that the client asks, the first that is set; default: the client reads the
     records itself.
+DETCORE_TOKEN
+    Proves to a server who asks. Set for the workers of a trial that report to one. Never kept,
+    listed or logged.
+DETCORE_USER, DET_USER
+    Who asks a server, where nothing else says it; the first that is set.
+DETCORE_PASSWORD, DET_PASS
+    Password of that user, for where no token is at hand; the first that is set. Better log in
+    (``detcore user login``), which keeps a token and no password.
+DETCORE_MASTER_CERT, DET_MASTER_CERT_FILE
+    File of the authorities (PEM) that a server's certificate is checked against, the first that is
+    set; default: the system's.
 DETCORE_PLUGINS
     Allow-list of plugin names, separated by commas; unset = all.
 DETCORE_DISABLE_PLUGINS
@@ -23,12 +34,18 @@ DETCORE_CROSS_SIZE
     Set by the launcher for each of several workers: its place among them.
 DETCORE_GRACE_S
     Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
+DETCORE_DELIVERY_WAIT_S
+    How long the end of a trial, or of a run, waits for observers that were not told everything yet,
+    in seconds; default: 5. What is left is kept. See `detcore.delivery`.
 SLURM_JOB_ID, SLURM_JOB_END_TIME, KUBERNETES_SERVICE_HOST
     Set by Slurm and Kubernetes: what ends this process, and (in seconds since 1970) when. See
     `detcore.core.PreemptContext`.
 DETCORE_JOB_KEY
     Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
     every connection between machines. See `detcore.distributed`. The launcher makes a new one.
+DET_CHIEF_IP, DETCORE_CHIEF_PORT
+    Set by launchers of several machines: address of rank 0's machine, and the port on which rank 0
+    listens.
 
 The variables that launchers set for ranks are listed in `detcore.distributed`.
 """
@@ -52,6 +69,9 @@ __all__ = [
 ]
 
 _MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR")
+_USERS = ("DETCORE_USER", "DET_USER")
+_PASSWORDS = ("DETCORE_PASSWORD", "DET_PASS")
+_CERTIFICATES = ("DETCORE_MASTER_CERT", "DET_MASTER_CERT_FILE")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +90,15 @@ class Environment:
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float | None = None
+    delivery_wait_s: float = 5.0
     is_slurm: bool = False
     slurm_end_time: float | None = None
     is_kubernetes: bool = False
     master: str | None = None
+    master_certificate: Path | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    user: str | None = None
+    password: str | None = dataclasses.field(default=None, repr=False)
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -101,10 +126,15 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),
+        delivery_wait_s=_or_default(_seconds("DETCORE_DELIVERY_WAIT_S", env), 5.0),
         is_slurm=bool(env.get("SLURM_JOB_ID")),
         slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
         is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
-        master=next((env[name] for name in _MASTERS if env.get(name)), None),
+        master=_first(_MASTERS, env),
+        master_certificate=_path(_first(_CERTIFICATES, env)),
+        token=env.get("DETCORE_TOKEN") or None,
+        user=_first(_USERS, env),
+        password=_first(_PASSWORDS, env),
         config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
 
@@ -163,8 +193,20 @@ def _database_url(url: str | None, home: Path) -> str:
     return url
 
 
+def _first(names: Iterable[str], env: Mapping[str, str]) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _or_default(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _seconds(name: str, env: Mapping[str, str]) -> float | None:

@@ -24,6 +24,7 @@ __all__ = [
     "DetcoreError",
     "DistributedError",
     "ExperimentPausedError",
+    "ForbiddenError",
     "InvalidArgumentError",
     "InvalidCheckpointError",
     "InvalidConfigurationException",
@@ -35,6 +36,7 @@ __all__ = [
     "InvalidModelError",
     "InvalidModelException",
     "LedgerError",
+    "LogInThrottledError",
     "MasterNotSupportedError",
     "MetricError",
     "MetricTypeError",
@@ -51,6 +53,8 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageTypeError",
+    "UnauthenticatedError",
+    "UnavailableError",
     "UnsafePathError",
     "WorkerError",
     "describe",
@@ -127,6 +131,14 @@ class PluginNotFoundError(PluginError, LookupError):
 
 class PluginConflictError(PluginError):
     """Two distributions provide a plugin of the same name."""
+
+
+class UnavailableError(PluginError, ConnectionError):
+    """Raised by an observer hook: the service it talks to cannot be reached now.
+
+    The event, and all later ones of that plugin, are kept and delivered when it can be reached
+    again. Any other exception of an observer hook counts as its answer.
+    """
 
 
 # -- checkpoints, storage, records ----------------------------------------------------------------
@@ -278,7 +290,27 @@ class ExperimentPausedError(RunError, ValueError):
 
 
 class MasterNotSupportedError(ConfigError, NotImplementedError):
-    """The address of a master was given, which this release cannot talk to."""
+    """Not raised any more: earlier releases refused the address of a master with it."""
+
+
+class UnauthenticatedError(DetcoreError, PermissionError):
+    """A server was asked without a token, or with one that is not, or no longer, good."""
+
+
+class ForbiddenError(DetcoreError, PermissionError):
+    """A server knows who asks, and refuses; or a name and a password do not belong together."""
+
+
+class LogInThrottledError(ForbiddenError):
+    """Too many wrong passwords: a server takes no more of them for a while.
+
+    Attributes:
+        retry_after_s: When it does again.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int = 60) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 # Names that the earlier system published.

@@ -16,6 +16,8 @@ __all__ = [
     "JSONValue",
     "Length",
     "MetricKind",
+    "ModelOrderBy",
+    "ModelSortBy",
     "TensorInfo",
     "TrialInfo",
     "TrialState",
@@ -128,6 +130,25 @@ class Control(str, enum.Enum):
     KILL = "kill"
 
 
+class ModelOrderBy(enum.IntEnum):
+    """In which direction a list is sorted."""
+
+    ASCENDING = 1
+    DESCENDING = 2
+    ASC = 1
+    DESC = 2
+
+
+class ModelSortBy(enum.IntEnum):
+    """What models are sorted by."""
+
+    UNSPECIFIED = 0
+    NAME = 1
+    DESCRIPTION = 2
+    CREATION_TIME = 4
+    LAST_UPDATED_TIME = 5
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """What a plugin registers to teach detcore a training framework.
@@ -187,7 +208,8 @@ class TrialInfo:
         config: The experiment's configuration, defaults applied, JSON values only.
         model_dir: Folder of the user's code, absolute.
         trial_dir: Folder for the trial's own files (spool, ledger, event files), absolute.
-        database_url: SQLAlchemy URL of the record store.
+        database_url: SQLAlchemy URL of the record store, or the address of a server in front of
+            one (``http://...`` or ``https://...``).
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
         test_mode: One batch, one validation, one checkpoint.
@@ -199,6 +221,8 @@ class TrialInfo:
             beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
         validated_metric: The searcher's metric of a validation of `latest_checkpoint` that was
             recorded after it was taken; it is not done again. None: there is none.
+        best_validation: The best value of the searcher's metric that earlier runs of the trial
+            reported until `steps_completed`, or None.
     """
 
     experiment_id: int
@@ -217,3 +241,4 @@ class TrialInfo:
     source_storage: str | Mapping[str, Any] | None = None
     searcher_length: int | None = None
     validated_metric: float | None = None
+    best_validation: float | None = None
