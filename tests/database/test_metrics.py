@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from detcore.database import MetricRecord
+from detcore.database._schema import metrics
 from detcore.errors import DatabaseError, NotFoundError
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None
     assert full.reported_at is not None
     (short,) = store.database.metrics(1, "training", with_batches=False)
     assert short.batch_metrics is None
+
+
+@pytest.mark.parametrize("text", ['"x"', "5", "[1,null]", '{"loss":1}'])
+def test_batch_metrics_of_another_shape_do_not_hinder_reading(store: Store, text: str) -> None:
+    """Releases before this one took them in."""
+    store.database.add_metrics([report(2, kind="training", loss=1.0)])
+    with store.database._write() as connection:
+        connection.execute(update(metrics).values(batch_metrics=text))
+    (record,) = store.database.metrics(1, "training")
+    assert (record.metrics, record.batch_metrics) == ({"loss": 1.0}, None)
 
 
 def test_the_best_validation(store: Store) -> None:
@@ -171,3 +182,24 @@ def test_the_best_is_what_a_plain_search_finds(
     else:
         assert best is not None
         assert best.metrics["loss"] == (min(values) if smaller else max(values))
+
+
+def test_as_many_metrics_as_anybody_reports_are_taken_in(store: Store) -> None:
+    """A report that could not be would hold up all that come after it."""
+    names = [f"class {number}" for number in range(60_000)]
+    values: dict[str, Any] = dict.fromkeys(names, 0.5)
+    store.database.add_metrics([report(1, **values)])
+    best = store.database.trial_best_validation(1, names[-1], smaller_is_better=True)
+    assert best is not None
+    assert len(best.metrics) == len(names)
+
+
+@pytest.mark.parametrize("names", [("a\0", "a\ufffd"), ("a\ud800", "a\udc01")])
+def test_names_that_no_database_can_tell_apart_are_taken_in(
+    store: Store, names: tuple[str, str]
+) -> None:
+    values: dict[str, Any] = {**dict.fromkeys(names, 0.5), "loss": 0.25}
+    store.database.add_metrics([report(1, **values)])
+    best = store.database.trial_best_validation(1, "loss", smaller_is_better=True)
+    assert best is not None
+    assert dict(best.metrics) == values

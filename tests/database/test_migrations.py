@@ -39,6 +39,17 @@ INSERT INTO model_versions (model_id, number, checkpoint_uuid, name, comment, no
                             created_at, updated_at)
     VALUES (1, 1, 'c', '', '', '', '{}', 1.0, 1.0)
 """
+LABEL_ROWS = """
+INSERT INTO experiment_labels (label, experiment_id) VALUES ('a', 1);
+INSERT INTO experiment_labels (label, experiment_id) VALUES ('b', 1)
+"""
+USER_ROWS = """
+INSERT INTO users (name, password_hash, is_admin, is_active, created_at)
+    VALUES ('ada', 'kept', true, true, 1.0);
+INSERT INTO tokens (digest, user_id, created_at, expires_at) VALUES ('d', 1, 1.0, 9e12)
+"""
+# What each release wrote that those before it did not.
+ROWS_SINCE = {"0001": ROWS, "0003": MODEL_ROWS, "0004": LABEL_ROWS, "0005": USER_ROWS}
 EARLIER = REVISIONS[-2]
 STATEMENTS_BETWEEN_KILLS = 7
 
@@ -51,11 +62,9 @@ def make_old(url: str, revision: str) -> None:
         config.set_main_option("script_location", str(MIGRATIONS))
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
-        for statement in ROWS.split(";"):
-            connection.execute(text(statement.replace('":', '"\\:')))
-        if revision >= "0003":
-            for statement in MODEL_ROWS.split(";"):
-                connection.execute(text(statement))
+        for since, rows in ROWS_SINCE.items():
+            for statement in rows.split(";") if revision >= since else ():
+                connection.execute(text(statement.replace('":', '"\\:')))
     engine.dispose()
 
 
@@ -91,6 +100,10 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
             assert (best.checkpoint.uuid, best.value) == ("c", 0.25)
             if revision >= "0003":
                 assert database.registered_checkpoints() == {"c": ["m version 1"]}
+            if revision >= "0005":
+                token = database.find_token("d")
+                assert token is not None
+                assert (token.user_name, token.trial_id) == ("ada", None)
     with Database.open(url) as database:
         assert database.create_trial(experiment_id=1, hparams={}, seed=0) == 2
 

@@ -162,6 +162,10 @@ def test_nothing_is_reported_to_a_closed_spool(store: Store, spool: Spool) -> No
         {"steps_completed": "many", "metrics": {}},
         {"steps_completed": 2**63, "metrics": {}},
         {"steps_completed": 1, "metrics": [1]},
+        {"steps_completed": 1, "metrics": {}, "batch_metrics": "x"},
+        {"steps_completed": 1, "metrics": {}, "batch_metrics": 5},
+        {"steps_completed": 1, "metrics": {}, "batch_metrics": {"loss": 1}},
+        {"steps_completed": 1, "metrics": {}, "batch_metrics": [{}, None]},
     ],
 )
 def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(

@@ -1,9 +1,24 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
+from detcore.database._backup import (
+    DatabaseInfo,
+    back_up,
+    describe_database,
+    put_back,
+)
+from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drainer import SpoolDrainer
-from detcore.database._ingest import ingest_spools
-from detcore.database._models import ModelOrderBy, ModelSortBy
+from detcore.database._follow import (
+    SpooledRecord,
+    SpoolPart,
+    is_spool_in_use,
+    read_spool,
+    spool_path,
+)
+from detcore.database._ingest import ingest_reports, ingest_spools
+from detcore.database._kinds import ChangeKind
+from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._process import ProcessIdentity
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._records import (
@@ -14,40 +29,85 @@ from detcore.database._records import (
     ModelRecord,
     ModelVersionRecord,
     RunRecord,
+    SubmissionRecord,
+    TokenRecord,
     TrialRecord,
+    UserRecord,
 )
 from detcore.database._searches import TrialDraft, TrialTarget
-from detcore.database._secrets import RestoredConfig, keep_secrets, restore_secrets
+from detcore.database._secrets import (
+    RestoredConfig,
+    hide_secrets,
+    keep_secrets,
+    restore_secrets,
+)
+from detcore.database._sending import SpoolDamagedError, Unsent, read_unsent, spool_owner
 from detcore.database._spool import Spool
 from detcore.database._summaries import TrialSummary
 from detcore.database._trial_log import LogLine, TrialLog, read_log_page, read_trial_log
+from detcore.database._users import new_token, token_digest
+from detcore.database._worker_records import (
+    CheckpointRecords,
+    RecoveryRecords,
+    SpoolMover,
+    WorkerRecords,
+)
+from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
+    "ChangeKind",
     "CheckpointRecord",
+    "CheckpointRecords",
     "Database",
+    "DatabaseAway",
+    "DatabaseInfo",
     "EventRecord",
     "ExperimentRecord",
     "LogLine",
+    "MetricCurve",
     "MetricRecord",
     "ModelOrderBy",
     "ModelRecord",
     "ModelSortBy",
     "ModelVersionRecord",
+    "Patience",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
+    "RecoveryRecords",
     "RestoredConfig",
     "RunRecord",
     "Spool",
+    "SpoolDamagedError",
     "SpoolDrainer",
+    "SpoolMover",
+    "SpoolPart",
+    "SpooledRecord",
+    "SubmissionRecord",
+    "TokenRecord",
     "TrialDraft",
     "TrialLog",
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
+    "Unsent",
+    "UserRecord",
+    "WorkerRecords",
+    "back_up",
+    "describe_database",
+    "hide_secrets",
+    "ingest_reports",
     "ingest_spools",
+    "is_spool_in_use",
     "keep_secrets",
+    "new_token",
+    "put_back",
     "read_log_page",
+    "read_spool",
     "read_trial_log",
+    "read_unsent",
     "restore_secrets",
+    "spool_owner",
+    "spool_path",
+    "token_digest",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import Connection, and_, case, select, update
+from sqlalchemy import Connection, Select, and_, case, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
@@ -15,7 +17,7 @@ from detcore.database._schema import checkpoints, metrics, validation_values
 from detcore.database._values import encode_document
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
-__all__ = ["CheckpointQueries"]
+__all__ = ["CheckpointQueries", "select_latest"]
 
 ACTIVE, COMPLETED = "ACTIVE", "COMPLETED"
 DAMAGED = "DAMAGED"
@@ -208,17 +210,9 @@ class CheckpointQueries(Queries):
 
     def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""
+        query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
         with self._read() as connection:
-            row = connection.execute(
-                select(checkpoints)
-                .where(checkpoints.c.trial_id == trial_id, checkpoints.c.state == COMPLETED)
-                .order_by(
-                    checkpoints.c.steps_completed.desc(),
-                    checkpoints.c.committed_at.desc(),
-                    checkpoints.c.uuid,
-                )
-                .limit(1)
-            ).fetchone()
+            row = connection.execute(query).fetchone()
         return None if row is None else checkpoint_of(row)
 
     def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
@@ -282,4 +276,22 @@ def _not_found(uuid: str, *, matched: list[str], others: list[str]) -> NotFoundE
     listed = f"\nThe newest are: {', '.join(others)}." if others else ""
     return NotFoundError(
         f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
+    )
+
+
+def select_latest(what: Select[Any], owner: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the COMPLETED checkpoint with the most steps, the newest of equals.
+
+    Args:
+        what: A selection from `checkpoints`.
+        owner: A condition on it.
+    """
+    return (
+        what.where(owner, checkpoints.c.state == COMPLETED)
+        .order_by(
+            checkpoints.c.steps_completed.desc(),
+            checkpoints.c.committed_at.desc(),
+            checkpoints.c.uuid,
+        )
+        .limit(1)
     )

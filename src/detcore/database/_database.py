@@ -9,23 +9,30 @@ from sqlalchemy import Engine
 from detcore.database._checkpoint_metadata import CheckpointMetadataQueries
 from detcore.database._checkpoints import CheckpointQueries
 from detcore.database._connections import ForkGuard
+from detcore.database._curves import CurveQueries
 from detcore.database._deletion import DeletionQueries
+from detcore.database._descriptions import DescriptionQueries
 from detcore.database._engine import make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._migrate import bring_up_to_date
 from detcore.database._models import ModelQueries
+from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
+from detcore.database._submissions import SubmissionQueries
 from detcore.database._summaries import SummaryQueries
 from detcore.database._translate import shown_url
 from detcore.database._trials import TrialQueries
+from detcore.database._users import UserQueries
+from detcore.database._workers import WorkerQueries
 
 __all__ = ["Database"]
 
 
 class Database(
     ExperimentQueries,
+    DescriptionQueries,
     TrialQueries,
     SearchQueries,
     MetricQueries,
@@ -33,8 +40,12 @@ class Database(
     CheckpointMetadataQueries,
     RankingQueries,
     SummaryQueries,
+    CurveQueries,
     DeletionQueries,
     ModelQueries,
+    UserQueries,
+    SubmissionQueries,
+    WorkerQueries,
 ):
     """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 
@@ -47,8 +58,10 @@ class Database(
     its own where the server was gone.
     """
 
-    def __init__(self, engine: Engine, guard: ForkGuard) -> None:
-        super().__init__(engine)
+    def __init__(
+        self, engine: Engine, guard: ForkGuard, *, patience: Patience | None = None
+    ) -> None:
+        super().__init__(engine, patience)
         self._guard = guard
 
     @classmethod
@@ -70,6 +83,14 @@ class Database(
             engine.dispose()
             raise
         return cls(engine, guard)
+
+    def patient(self, patience: Patience) -> Database:
+        """Return the same records, for somebody who waits while their server is away.
+
+        A call that has begun when the server goes away fails nevertheless: whether it was done is
+        not known. What is returned has the connections of this one, and need not be closed.
+        """
+        return Database(self._engine, self._guard, patience=patience)
 
     @property
     def url(self) -> str:

@@ -19,6 +19,8 @@ from detcore.database._schema import (
     runs,
     search_events,
     spools,
+    submissions,
+    tokens,
     trials,
     validation_values,
 )
@@ -49,11 +51,11 @@ class DeletionQueries(Queries):
                 note_last_id(connection, table)
             values = validation_values
             connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
-            for table in (metrics, events, spools, runs):
+            for table in (metrics, events, spools, runs, tokens):
                 connection.execute(
                     delete(table).where(table.c.trial_id.in_(select(trials.c.id).where(mine)))
                 )
-            for table in (checkpoints, search_events, experiment_labels, trials):
+            for table in (checkpoints, search_events, experiment_labels, submissions, trials):
                 connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
             connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._process import is_alive
-from detcore.database._queries import Queries, now, require, this_process, unused_id
+from detcore.database._queries import Queries, change, now, require, this_process, unused_id
 from detcore.database._records import ExperimentRecord, experiment_of
 from detcore.database._schema import experiment_labels, experiments
 from detcore.database._secrets import hide_secrets
@@ -16,7 +16,7 @@ from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_document
 from detcore.types import ExperimentState
 
-__all__ = ["ExperimentQueries"]
+__all__ = ["ExperimentQueries", "insert_experiment"]
 
 
 class ExperimentQueries(Queries):
@@ -38,27 +38,11 @@ class ExperimentQueries(Queries):
         Returns:
             Its id, from 1.
         """
-        config, config_text = hide_secrets(config, config_text)
+        hidden, text = hide_secrets(config, config_text)
         with self._write() as connection:
-            created = connection.execute(
-                experiments.insert().values(
-                    **unused_id(connection, experiments),
-                    name=name,
-                    state=ExperimentState.RUNNING.value,
-                    config=encode_document(config),
-                    config_text=config_text,
-                    model_dir=model_dir,
-                    process=this_process(),
-                    archived=False,
-                    created_at=now(),
-                )
+            return insert_experiment(
+                connection, config=hidden, config_text=text, model_dir=model_dir, name=name
             )
-            experiment_id = int(created.inserted_primary_key[0])  # type: ignore[index]  # one row
-            for label in _labels(config.get("labels")):
-                connection.execute(
-                    experiment_labels.insert().values(label=label, experiment_id=experiment_id)
-                )
-            return experiment_id
 
     def get_experiment(self, experiment_id: int) -> ExperimentRecord:
         """Return an experiment.
@@ -147,11 +131,29 @@ class ExperimentQueries(Queries):
         if running:
             changed["process"] = this_process()
         with self._write() as connection:
-            found = connection.execute(
-                update(experiments).where(experiments.c.id == experiment_id).values(**changed)
+            change(connection, experiments, "experiment", experiment_id, **changed)
+
+    def claim_experiment(self, experiment_id: int) -> bool:
+        """Take over an experiment that is PAUSED or ERROR: it is RUNNING under this process then.
+
+        Of several processes that try at once, on whatever machines, one does.
+
+        Returns:
+            Whether this one did. False also where there is none of that id.
+        """
+        ended = (ExperimentState.PAUSED.value, ExperimentState.ERROR.value)
+        with self._write() as connection:
+            claimed = connection.execute(
+                update(experiments)
+                .where(experiments.c.id == experiment_id, experiments.c.state.in_(ended))
+                .values(
+                    state=ExperimentState.RUNNING.value,
+                    error=None,
+                    ended_at=None,
+                    process=this_process(),
+                )
             )
-            if found.rowcount == 0:
-                require(connection, experiments, "experiment", experiment_id)
+            return bool(claimed.rowcount)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
         """Return whether the process that runs an experiment is there.
@@ -164,6 +166,47 @@ class ExperimentQueries(Queries):
         """
         process = self.get_experiment(experiment_id).process
         return False if process is None else is_alive(process)
+
+
+def insert_experiment(
+    connection: Connection,
+    *,
+    config: Mapping[str, object],
+    config_text: str | None,
+    model_dir: str,
+    name: str,
+) -> int:
+    """Add an experiment, in state RUNNING under the calling process, in a transaction.
+
+    Args:
+        connection: Of a transaction that writes.
+        config: The configuration without its secrets; see `hide_secrets`.
+        config_text: The experiment file without its secrets, or None.
+        model_dir: Folder of the user's code.
+        name: What to call it in lists.
+
+    Returns:
+        Its id.
+    """
+    created = connection.execute(
+        experiments.insert().values(
+            **unused_id(connection, experiments),
+            name=name,
+            state=ExperimentState.RUNNING.value,
+            config=encode_document(config),
+            config_text=config_text,
+            model_dir=model_dir,
+            process=this_process(),
+            archived=False,
+            created_at=now(),
+        )
+    )
+    experiment_id = int(created.inserted_primary_key[0])  # type: ignore[index]  # one row
+    for label in _labels(config.get("labels")):
+        connection.execute(
+            experiment_labels.insert().values(label=label, experiment_id=experiment_id)
+        )
+    return experiment_id
 
 
 def _filters(

@@ -36,11 +36,12 @@ class NotASpoolError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Whose spool it is, and where its records begin."""
+    """Whose spool it is, where its records begin, and the server that they are for, if any."""
 
     trial_id: int
     run_id: int
     records_at: int
+    server: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,9 +54,12 @@ class Line:
     payload: Any
 
 
-def header_line(trial_id: int, run_id: int) -> bytes:
+def header_line(trial_id: int, run_id: int, server: str | None = None) -> bytes:
     """Return the first line of a spool."""
-    return _sealed(encode_metrics({"spool": _VERSION, "trial_id": trial_id, "run_id": run_id})[1:])
+    header: dict[str, object] = {"spool": _VERSION, "trial_id": trial_id, "run_id": run_id}
+    if server is not None:
+        header["server"] = server
+    return _sealed(encode_metrics(header)[1:])
 
 
 def record_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
@@ -78,16 +82,21 @@ def _open(line: bytes) -> Any:
 
 
 def parse_line(line: bytes) -> Line | None:
-    """Return the record of a line (without its newline), or None if it is damaged."""
-    record = _open(line)
-    if record is None or "seq" not in record:
+    """Return the record of a line (without its newline), or None if it is damaged.
+
+    So is one whose checksum is right, but that no spool writes: a peer may send anything.
+    """
+    try:
+        record = _open(line)
+        if record is None:
+            return None
+        seq, kind, payload = record["seq"], record["kind"], record["payload"]
+        at = datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc)
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None
-    return Line(
-        seq=record["seq"],
-        kind=record["kind"],
-        reported_at=datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc),
-        payload=record["payload"],
-    )
+    if type(seq) is not int or not 0 < seq < 2**63 or not isinstance(kind, str):
+        return None
+    return Line(seq=seq, kind=kind, reported_at=at, payload=payload)
 
 
 def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:
@@ -105,4 +114,10 @@ def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:
         raise NotASpoolError(
             f"{path} does not begin like a spool of version {_VERSION}: {line[:60]!r}"
         )
-    return SpoolHeader(header["trial_id"], header["run_id"], len(line))
+    server = header.get("server")
+    return SpoolHeader(
+        header["trial_id"],
+        header["run_id"],
+        len(line),
+        server if isinstance(server, str) else None,
+    )

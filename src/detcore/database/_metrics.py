@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, exists, func, insert, select
+from sqlalchemy import Connection, Select, and_, exists, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._queries import Queries, now, require
 from detcore.database._records import EventRecord, MetricRecord, event_of, metric_of
 from detcore.database._schema import events, metrics, trials, validation_values
-from detcore.database._text import MAX_INDEXED
+from detcore.database._text import MAX_INDEXED, plain_text
 from detcore.database._values import encode_metrics
 from detcore.errors import DatabaseError
 
-__all__ = ["MetricQueries", "insert_metrics", "metric_row"]
+__all__ = ["MetricQueries", "insert_metrics", "is_current", "metric_row", "select_best"]
+
+# Databases take so many parameters in a statement: SQLite 32,766, PostgreSQL 65,535.
+_VALUES_AT_ONCE = 1000
 
 
 class MetricQueries(Queries):
@@ -60,7 +63,7 @@ class MetricQueries(Queries):
         ]
         with self._read() as connection:
             query = select(*columns).where(
-                metrics.c.trial_id == trial_id, metrics.c.kind == kind, _is_current()
+                metrics.c.trial_id == trial_id, metrics.c.kind == kind, is_current()
             )
             if newest is None:
                 query = query.order_by(metrics.c.steps_completed, metrics.c.id)
@@ -130,23 +133,37 @@ class MetricQueries(Queries):
     def _best(
         self, owner: ColumnElement[bool], metric: str, smaller_is_better: bool
     ) -> MetricRecord | None:
-        value = validation_values.c.value
+        query = select_best(select(metrics), owner, metric, smaller_is_better)
         with self._read() as connection:
-            row = connection.execute(
-                select(metrics)
-                .join(validation_values, validation_values.c.metric_id == metrics.c.id)
-                .where(owner, validation_values.c.name == metric, _is_current())
-                .order_by(
-                    value.asc() if smaller_is_better else value.desc(),
-                    metrics.c.steps_completed,
-                    metrics.c.id,
-                )
-                .limit(1)
-            ).fetchone()
+            row = connection.execute(query).fetchone()
         return None if row is None else metric_of(row)
 
 
-def _is_current() -> ColumnElement[bool]:
+def select_best(
+    what: Select[Any], owner: ColumnElement[bool], metric: str, smaller_is_better: bool
+) -> Select[Any]:
+    """Return the query of the validation with the best value of a metric.
+
+    Args:
+        what: A selection from `metrics`.
+        owner: A condition on `validation_values`.
+        metric: The metric.
+        smaller_is_better: Whether a smaller value is better.
+    """
+    value = validation_values.c.value
+    return (
+        what.join(validation_values, validation_values.c.metric_id == metrics.c.id)
+        .where(owner, validation_values.c.name == metric, is_current())
+        .order_by(
+            value.asc() if smaller_is_better else value.desc(),
+            metrics.c.steps_completed,
+            metrics.c.id,
+        )
+        .limit(1)
+    )
+
+
+def is_current() -> ColumnElement[bool]:
     """Return the condition that no later run reported the same step."""
     later = metrics.alias("later")
     return ~exists().where(
@@ -185,7 +202,7 @@ def _numbers(record: MetricRecord) -> dict[str, float]:
         except (TypeError, ValueError, OverflowError):
             continue  # an array, a text, a nested metric: recorded, but never the best
         if not (isinstance(value, str) or math.isnan(number)) and len(name) <= MAX_INDEXED:
-            numbers[name] = number
+            numbers[plain_text(name)] = number  # two names may be one there
     return numbers
 
 
@@ -208,17 +225,16 @@ def _insert_validation(
     experiment_id = (
         select(trials.c.experiment_id).where(trials.c.id == row["trial_id"]).scalar_subquery()
     )
-    connection.execute(
-        insert(validation_values).values(
-            [
-                {
-                    "metric_id": metric_id,
-                    "name": name,
-                    "experiment_id": experiment_id,
-                    "trial_id": row["trial_id"],
-                    "value": value,
-                }
-                for name, value in values.items()
-            ]
-        )
-    )
+    rows = [
+        {
+            "metric_id": metric_id,
+            "name": name,
+            "experiment_id": experiment_id,
+            "trial_id": row["trial_id"],
+            "value": value,
+        }
+        for name, value in values.items()
+    ]
+    for start in range(0, len(rows), _VALUES_AT_ONCE):
+        part = rows[start : start + _VALUES_AT_ONCE]
+        connection.execute(insert(validation_values).values(part))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,27 +16,11 @@ from detcore.database._schema import checkpoints, model_versions, models
 from detcore.database._text import MAX_INDEXED
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
+from detcore.types import ModelOrderBy, ModelSortBy
 
-__all__ = ["ModelOrderBy", "ModelQueries", "ModelSortBy", "registrations"]
+__all__ = ["ModelQueries", "registrations"]
 
 _LISTED = 20
-
-
-class ModelSortBy(enum.IntEnum):
-    """What models are sorted by."""
-
-    UNSPECIFIED = 0
-    NAME = 1
-    DESCRIPTION = 2
-    CREATION_TIME = 4
-    LAST_UPDATED_TIME = 5
-
-
-class ModelOrderBy(enum.IntEnum):
-    """In which direction models and versions are sorted."""
-
-    ASC = ASCENDING = 1
-    DESC = DESCENDING = 2
 
 
 _SORT_KEYS: dict[ModelSortBy, Any] = {
@@ -160,8 +143,16 @@ class ModelQueries(Queries):
         name: str | None = None,
         description: str | None = None,
         labels: Iterable[str] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> ModelRecord:
         """Change what is said of a model; what is None stays.
+
+        Args:
+            model: Which.
+            name: What to call it.
+            description: What it is.
+            labels: Replace all that it has.
+            metadata: Replaces all that it has.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -175,6 +166,8 @@ class ModelQueries(Queries):
             changed["description"] = description
         if labels is not None:
             changed["labels"] = encode_document(checked_texts("labels", labels))
+        if metadata is not None:
+            changed["metadata"] = encode_document(checked_metadata(metadata))
         try:
             with self._write() as connection:
                 row = _open_row(connection, model)

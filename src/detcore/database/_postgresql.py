@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, event
 
 from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
+from detcore.database._patience import DatabaseAway
 from detcore.errors import DatabaseError, StorageFullError
 
 __all__ = ["connect_arguments", "explain", "normal_url", "prepare_engine", "require_unicode"]
@@ -134,15 +135,18 @@ def explain(error: BaseException, reason: str, where: str) -> Exception | None:
 
 def _unreachable(reason: str, where: str) -> DatabaseError:
     low = reason.lower()
+    kind = DatabaseError
     if "does not exist" in low and "database" in low:
         todo = "Create it: createdb --encoding=UTF8 NAME"
     elif "password" in low or "authentication" in low or "role" in low:
         todo = "Correct user and password in DETCORE_DB, or keep them in ~/.pgpass."
     elif "too many" in low or "remaining connection slots" in low:
         todo = "Raise max_connections of the server, or put a pooler before it."
+        kind = DatabaseAway
     else:
         todo = "Start the server, or correct the URL. The next use connects again."
-    return DatabaseError(
+        kind = DatabaseAway
+    return kind(
         f"the database server of {where} cannot be used: {reason}.\n"
         "Records are kept there because DETCORE_DB says so; what is reported meanwhile stays in "
         f"spools and is taken in later.\n{todo}"

@@ -5,20 +5,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, Table, func, select, true
+from sqlalchemy import Connection, Engine, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._engine import transaction
+from detcore.database._patience import Patience
 from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
 from detcore.database._translate import shown_url
 from detcore.database._values import encode_document
 from detcore.errors import NotFoundError
 
-__all__ = ["Queries", "among", "describe_ids", "now", "require", "this_process", "unused_id"]
+__all__ = [
+    "Queries",
+    "among",
+    "change",
+    "describe_ids",
+    "now",
+    "require",
+    "this_process",
+    "unused_id",
+]
 
 now = time.time
+_T = TypeVar("_T")
 # Databases limit how many values a statement has.
 _AT_ONCE = 500
 
@@ -26,18 +39,33 @@ _AT_ONCE = 500
 class Queries:
     """Methods of `Database` that need an engine and nothing else."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, patience: Patience | None = None) -> None:
         self._engine = engine
+        self._patience = patience
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._transaction(write=False)
+
+    def _write(self) -> AbstractContextManager[Connection]:
+        return self._transaction(write=True)
 
     @contextlib.contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with transaction(self._engine) as connection:
-            yield connection
+    def _transaction(self, *, write: bool) -> Iterator[Connection]:
+        if self._patience is None:
+            with transaction(self._engine, write=write) as connection:
+                yield connection
+            return
+        with contextlib.ExitStack() as stack:
+            yield self._patience.until_there(
+                lambda: stack.enter_context(transaction(self._engine, write=write))
+            )
 
-    @contextlib.contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with transaction(self._engine, write=True) as connection:
-            yield connection
+
+def change(connection: Connection, table: Table, what: str, number: int, **changed: object) -> None:
+    """Change the row with an id; raise NotFoundError, listing what there is, if there is none."""
+    found = connection.execute(update(table).where(table.c.id == number).values(**changed))
+    if found.rowcount == 0:
+        require(connection, table, what, number)
 
 
 def this_process() -> str:
@@ -64,12 +92,12 @@ def require(connection: Connection, table: Table, what: str, number: int) -> Non
     )
 
 
-def among(column: ColumnElement[int], numbers: Sequence[int] | None) -> list[ColumnElement[bool]]:
-    """Return conditions that together are true of some numbers, or of all; see `_AT_ONCE`."""
-    if numbers is None:
+def among(column: ColumnElement[_T], values: Sequence[_T] | None) -> list[ColumnElement[bool]]:
+    """Return conditions that together are true of some values, or of all; see `_AT_ONCE`."""
+    if values is None:
         return [true()]
     return [
-        column.in_(numbers[start : start + _AT_ONCE]) for start in range(0, len(numbers), _AT_ONCE)
+        column.in_(values[start : start + _AT_ONCE]) for start in range(0, len(values), _AT_ONCE)
     ]
 
 

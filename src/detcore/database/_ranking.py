@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, exists, or_, select
+from sqlalchemy import Connection, Row, RowMapping, Select, and_, exists, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore.database._queries import Queries, require
+from detcore.database._queries import Queries, among, require
 from detcore.database._records import (
     CheckpointRecord,
     MetricRecord,
@@ -23,7 +23,6 @@ from detcore.database._trials import read_trials
 __all__ = ["RankedCheckpoint", "RankedTrial", "RankingQueries"]
 
 _COMPLETED = "COMPLETED"
-_AT_ONCE = 500
 # Beyond this many the whole order is read at once, instead of the best few.
 _FEW = 200
 
@@ -99,14 +98,14 @@ class RankingQueries(Queries):
                 limit,
                 checkpoints.c.trial_id if distinct_trials else checkpoints.c.uuid,
             )
-            uuids = [row.uuid for row in ranked]
+            uuids = [row["uuid"] for row in ranked]
             records = {row.uuid: checkpoint_of(row) for row in _by_uuid(connection, uuids)}
             validations = _validations(connection, uuids)
         return [
             RankedCheckpoint(
-                checkpoint=records[row.uuid],
-                value=row.value,
-                validation=validations.get(row.uuid),
+                checkpoint=records[row["uuid"]],
+                value=row.get("value"),
+                validation=validations.get(row["uuid"]),
             )
             for row in ranked
         ]
@@ -163,24 +162,19 @@ class RankingQueries(Queries):
         with self._read() as connection:
             require(connection, experiments, "experiment", experiment_id)
             ranked = _rank(connection, valued, rest, limit, trials.c.id)
-            records: dict[int, TrialRecord] = {}
-            for some in _chunks([row.id for row in ranked]):
-                records |= {r.id: r for r in read_trials(connection, trials.c.id.in_(some))}
+            records = {
+                trial.id: trial
+                for condition in among(trials.c.id, [row["id"] for row in ranked])
+                for trial in read_trials(connection, condition)
+            }
         return [
-            RankedTrial(trial=records[row.id], value=row.value, steps_completed=row.steps)
+            RankedTrial(
+                trial=records[row["id"]],
+                value=row.get("value"),
+                steps_completed=row.get("steps_completed"),
+            )
             for row in ranked
         ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """A row of an order: what it is, and its value, if it has one."""
-
-    key: Any
-    uuid: str
-    id: int
-    value: float | None
-    steps: int | None
 
 
 def is_last_report() -> ColumnElement[bool]:
@@ -256,13 +250,16 @@ def _rank(
     rest: Select[Any],
     limit: int | None,
     key: ColumnElement[Any],
-) -> list[_Place]:
-    """Return the first rows of `valued` and then of `rest`, each value of `key` once."""
-    found: dict[Any, _Place] = {}
+) -> list[RowMapping]:
+    """Return the first rows of `valued` and then of `rest`, each value of `key` once.
+
+    Rows of `rest` lack what makes the order of `valued`.
+    """
+    found: dict[Any, RowMapping] = {}
     for query in (valued, rest):
         for row in _walk(connection, query, found, limit, key):
-            place = _place(row, getattr(row, str(key.key)))
-            found.setdefault(place.key, place)
+            fields = row._mapping
+            found.setdefault(fields[str(key.key)], fields)
             if limit is not None and len(found) >= limit:
                 return list(found.values())
     return list(found.values())
@@ -271,7 +268,7 @@ def _rank(
 def _walk(
     connection: Connection,
     query: Select[Any],
-    found: dict[Any, _Place],
+    found: Mapping[Any, object],
     limit: int | None,
     key: ColumnElement[Any],
 ) -> Iterator[Row[Any]]:
@@ -291,25 +288,14 @@ def _walk(
             return
 
 
-def _place(row: Row[Any], key: Any) -> _Place:
-    fields = row._mapping
-    return _Place(
-        key,
-        fields.get("uuid", ""),
-        fields.get("id", 0),
-        fields.get("value"),
-        fields.get("steps_completed"),
-    )
-
-
 def _by_uuid(connection: Connection, uuids: Sequence[str]) -> Iterator[Row[Any]]:
-    for some in _chunks(uuids):
-        yield from connection.execute(select(checkpoints).where(checkpoints.c.uuid.in_(some)))
+    for condition in among(checkpoints.c.uuid, uuids):
+        yield from connection.execute(select(checkpoints).where(condition))
 
 
 def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, MetricRecord]:
     found: dict[str, MetricRecord] = {}
-    for some in _chunks(uuids):
+    for condition in among(checkpoints.c.uuid, uuids):
         rows = connection.execute(
             select(metrics, checkpoints.c.uuid)
             .join(
@@ -320,13 +306,8 @@ def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, Metr
                     metrics.c.kind == "validation",
                 ),
             )
-            .where(checkpoints.c.uuid.in_(some))
+            .where(condition)
             .order_by(metrics.c.run_id, metrics.c.id)
         )
         found |= {row.uuid: metric_of(row) for row in rows}  # the last one counts
     return found
-
-
-def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]

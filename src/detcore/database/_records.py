@@ -21,7 +21,10 @@ __all__ = [
     "ModelRecord",
     "ModelVersionRecord",
     "RunRecord",
+    "SubmissionRecord",
+    "TokenRecord",
     "TrialRecord",
+    "UserRecord",
 ]
 
 
@@ -302,11 +305,21 @@ def metric_of(row: Row[Any], *, with_batches: bool = True) -> MetricRecord:
         kind=row.kind,
         steps_completed=row.steps_completed,
         metrics=decode_metrics(row.metrics),
-        batch_metrics=None if batches is None else decode_metrics(batches),
+        batch_metrics=None if batches is None else _batches(decode_metrics(batches)),
         n_records=row.n_records,
         reported_at=moment(row.reported_at),
         seq=row.seq,
     )
+
+
+def is_batches(value: object) -> bool:
+    """Whether a value can be `MetricRecord.batch_metrics`."""
+    return isinstance(value, list) and all(isinstance(batch, dict) for batch in value)
+
+
+def _batches(value: Any) -> list[Mapping[str, Any]] | None:
+    """Return the metrics of batches; None for what releases took in that did not look at them."""
+    return value if is_batches(value) else None
 
 
 def event_of(row: Row[Any]) -> EventRecord:
@@ -369,3 +382,66 @@ def version_of(row: Row[Any]) -> ModelVersionRecord:
         created_at=moment(row.created_at),
         updated_at=moment(row.updated_at),
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserRecord:
+    """Somebody who may ask a server.
+
+    Attributes:
+        name: Unique.
+        password_hash: What the server made of the password; None: nobody can log in as this user.
+        is_admin: Whether this user may manage the others.
+        is_active: Whether this user may log in.
+        created_at: Seconds since 1970.
+    """
+
+    id: int
+    name: str
+    password_hash: str | None = dataclasses.field(repr=False)
+    is_admin: bool
+    is_active: bool
+    created_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """What a token proves.
+
+    Attributes:
+        trial_id: The only trial whose workers may use it; None: good for everything that the user
+            may do.
+        expires_at: Until when; seconds since 1970.
+    """
+
+    user_id: int
+    user_name: str
+    is_admin: bool
+    trial_id: int | None
+    expires_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionRecord:
+    """An experiment that was handed in to a server, and how it stands.
+
+    Attributes:
+        user_name: Whose it is.
+        submission_id: What who handed it in calls it.
+        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner is, or is to be, at work;
+            ``"ENDED"``: there is nothing to do for it.
+        test_mode: Whether it is a smoke run.
+        state: The experiment's.
+        process: Who looks after it, or did so last.
+        control: What is asked for, or None.
+    """
+
+    experiment_id: int
+    user_id: int
+    user_name: str
+    submission_id: str
+    phase: str
+    test_mode: bool
+    state: ExperimentState
+    process: ProcessIdentity | None
+    control: Control | None

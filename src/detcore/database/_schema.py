@@ -38,12 +38,15 @@ __all__ = [
     "runs",
     "search_events",
     "spools",
+    "submissions",
+    "tokens",
     "trials",
+    "users",
     "validation_values",
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 
 metadata = MetaData(
     naming_convention={
@@ -245,4 +248,45 @@ model_versions = Table(
     Column("metadata", Text, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("updated_at", Float(53), nullable=False),
+)
+
+# Who may ask a server.
+users = Table(
+    "users",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    # What `detcore.server` made of the password; NULL: nobody can log in as this user.
+    Column("password_hash", Text),
+    Column("is_admin", Boolean, nullable=False),
+    Column("is_active", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("name"),
+)
+
+# What proves who asks: the SHA-256 of each token, never the token.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
+    # Set: good for what the workers of this trial need, and nothing else.
+    Column("trial_id", Integer),
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False, index=True),
+)
+
+# Who handed in an experiment to a server, and what the server has left to do for it.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
+    Column("user_id", ForeignKey("users.id"), nullable=False),
+    # Made by who hands in, so that a second try is known for what it is.
+    Column("submission_id", String(64), nullable=False),
+    # A `SubmissionPhase`.
+    Column("phase", String(16), nullable=False, index=True),
+    Column("test_mode", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("user_id", "submission_id"),
 )

@@ -9,11 +9,12 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from detcore.database._queries import Queries, now, require, unused_id
+from detcore.database._queries import Queries, change, now, require
 from detcore.database._schema import experiments, search_events, trials
+from detcore.database._trials import insert_trial
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import DatabaseError
-from detcore.types import Control, TrialState
+from detcore.types import Control
 
 __all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
 
@@ -74,9 +75,13 @@ class SearchQueries(Queries):
         """
         with self._write() as connection:
             require(connection, experiments, "experiment", experiment_id)
-            logged = connection.execute(
-                select(func.count()).where(search_events.c.experiment_id == experiment_id)
+            # Numbers have no gaps, and the last one is a look-up in an index.
+            last = connection.execute(
+                select(func.max(search_events.c.number)).where(
+                    search_events.c.experiment_id == experiment_id
+                )
             ).scalar()
+            logged = 0 if last is None else last + 1
             if logged != number:
                 raise DatabaseError(
                     f"the search of experiment {experiment_id} has {logged} events, but this "
@@ -93,26 +98,17 @@ class SearchQueries(Queries):
             )
             ids = {}
             for draft in created:
-                row = connection.execute(
-                    trials.insert().values(
-                        **unused_id(connection, trials),
-                        experiment_id=experiment_id,
-                        state=TrialState.PAUSED.value,
-                        hparams=encode_document(draft.hparams),
-                        seed=draft.seed,
-                        search_index=draft.search_index,
-                        num_restarts=0,
-                        created_at=now(),
-                    )
+                trial_id = insert_trial(
+                    connection,
+                    experiment_id,
+                    hparams=draft.hparams,
+                    seed=draft.seed,
+                    search_index=draft.search_index,
                 )
-                trial_id = int(row.inserted_primary_key[0])  # type: ignore[index]  # a single row
                 ids[draft.search_index] = trial_id
                 if folder is not None:
-                    connection.execute(
-                        update(trials)
-                        .where(trials.c.id == trial_id)
-                        .values(trial_dir=str(folder / str(trial_id)))
-                    )
+                    path = str(folder / str(trial_id))
+                    change(connection, trials, "trial", trial_id, trial_dir=path)
             for target in targets:
                 connection.execute(
                     update(trials)
@@ -121,11 +117,7 @@ class SearchQueries(Queries):
                     .values(length=target.length, rung=target.rung)
                 )
             if progress is not None:
-                connection.execute(
-                    update(experiments)
-                    .where(experiments.c.id == experiment_id)
-                    .values(progress=progress)
-                )
+                change(connection, experiments, "experiment", experiment_id, progress=progress)
             return ids
 
     def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
@@ -148,12 +140,8 @@ class SearchQueries(Queries):
             NotFoundError: If there is none of that id.
         """
         with self._write() as connection:
-            require(connection, trials, "trial", trial_id)
-            connection.execute(
-                update(trials)
-                .where(trials.c.id == trial_id)
-                .values(num_restarts=trials.c.num_restarts + 1)
-            )
+            more = trials.c.num_restarts + 1
+            change(connection, trials, "trial", trial_id, num_restarts=more)
             found = connection.execute(
                 select(trials.c.num_restarts).where(trials.c.id == trial_id)
             ).scalar()
@@ -165,13 +153,9 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If there is none of that id.
         """
+        value = None if control is None else Control(control).value
         with self._write() as connection:
-            require(connection, experiments, "experiment", experiment_id)
-            connection.execute(
-                update(experiments)
-                .where(experiments.c.id == experiment_id)
-                .values(control=None if control is None else Control(control).value)
-            )
+            change(connection, experiments, "experiment", experiment_id, control=value)
 
     def requested_control(self, experiment_id: int) -> Control | None:
         """Return what the runner of an experiment is asked to do."""
@@ -188,9 +172,4 @@ class SearchQueries(Queries):
             NotFoundError: If there is none of that id.
         """
         with self._write() as connection:
-            require(connection, experiments, "experiment", experiment_id)
-            connection.execute(
-                update(experiments)
-                .where(experiments.c.id == experiment_id)
-                .values(archived=archived)
-            )
+            change(connection, experiments, "experiment", experiment_id, archived=archived)

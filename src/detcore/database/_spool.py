@@ -36,16 +36,32 @@ class Spool:
     child must not use it.
     """
 
-    def __init__(self, path: Path, *, trial_id: int, run_id: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        trial_id: int,
+        run_id: int,
+        server: str | None = None,
+        most_bytes: int | None = None,
+    ) -> None:
         """Open a spool, or create it with its folder.
 
         A line that a killed process left unfinished is cut off.
+
+        Args:
+            path: The file.
+            trial_id: Whose spool it is.
+            run_id: Of which run.
+            server: The server that its records are for; None: the database of this home.
+            most_bytes: The longest record; None: any.
 
         Raises:
             DatabaseError: If another process has it open, or it belongs to another run.
             StorageFullError: If there is no room for its first line.
         """
         self._path = Path(path)
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._torn_at: int | None = None
@@ -53,7 +69,7 @@ class Spool:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._claim()
-            self._seq = self._continue(trial_id, run_id)
+            self._seq = self._continue(trial_id, run_id, server)
         except BaseException:
             os.close(self._fd)
             raise
@@ -77,7 +93,8 @@ class Spool:
 
         Raises:
             StorageFullError: If there is no room. The spool stays usable.
-            DatabaseError: If the spool is closed, or was opened by another process.
+            DatabaseError: If the spool is closed, or was opened by another process, or the record
+                is longer than `most_bytes`.
             TypeError: If the payload is not JSON.
         """
         if os.getpid() != self._pid:
@@ -91,7 +108,14 @@ class Spool:
             # Taken before the write: a signal handler that raises must not make it used twice.
             self._seq += 1
             seq = self._seq
-            self._write(record_line(seq, kind, time.time(), payload))
+            line = record_line(seq, kind, time.time(), payload)
+            if self._most_bytes is not None and len(line) > self._most_bytes:
+                raise DatabaseError(
+                    f"a record ({kind}) has {len(line)} bytes, and the server that this trial "
+                    f"reports to takes no more than {self._most_bytes}.\nNothing was recorded.\n"
+                    "Report less at once: fewer batch_metrics, smaller metadata, fewer files."
+                )
+            self._write(line)
         return seq
 
     def close(self) -> None:
@@ -111,7 +135,7 @@ class Spool:
                 "End the other one first, or start the trial again, which gives it a new run."
             ) from None
 
-    def _continue(self, trial_id: int, run_id: int) -> int:
+    def _continue(self, trial_id: int, run_id: int, server: str | None) -> int:
         """Make the file end with a whole line; return the last sequence number."""
         header = None
         if os.fstat(self._fd).st_size:
@@ -119,12 +143,19 @@ class Spool:
             if header is None:  # killed in its first line
                 os.ftruncate(self._fd, 0)
         if header is None:
-            self._write(header_line(trial_id, run_id))
+            self._write(header_line(trial_id, run_id, server))
             return 0
         if (header.trial_id, header.run_id) != (trial_id, run_id):
             raise DatabaseError(
                 f"the spool {self._path} belongs to trial {header.trial_id}, run {header.run_id}, "
                 f"not to trial {trial_id}, run {run_id}."
+            )
+        if server is not None and header.server != server:
+            raise DatabaseError(
+                f"the spool {self._path} is for {header.server or 'the database of its home'}, not "
+                f"for {server}.\nIts records are another trial's of the same number.\n"
+                f"Move the file away, then start the trial again: mv {self._path} "
+                f"{self._path}.away"
             )
         return self._cut_tail(header.records_at)
 

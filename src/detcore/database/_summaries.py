@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import func, select
 
-from detcore.database._queries import Queries, require
-from detcore.database._ranking import is_last_report
+from detcore.database._checkpoints import select_latest
+from detcore.database._metrics import select_best
+from detcore.database._queries import Queries, among, require
 from detcore.database._records import MetricRecord, metric_of
 from detcore.database._schema import (
     checkpoints,
@@ -21,8 +23,6 @@ from detcore.database._schema import (
 
 __all__ = ["SummaryQueries", "TrialSummary"]
 
-_AT_ONCE = 500
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSummary:
@@ -33,19 +33,26 @@ class TrialSummary:
         steps_completed: The most steps that any report had; 0 without reports.
         best: Its best validation, or None; see `Database.trial_best_validation`.
         latest_checkpoint: UUID of its COMPLETED checkpoint with the most steps, or None.
+        steps_saved: Steps of that checkpoint; 0 without one.
     """
 
     num_runs: int
     steps_completed: int
     best: MetricRecord | None
     latest_checkpoint: str | None
+    steps_saved: int
 
 
 class SummaryQueries(Queries):
     """Sum up trials."""
 
     def summarize_trials(
-        self, experiment_id: int, *, metric: str | None, smaller_is_better: bool = True
+        self,
+        experiment_id: int,
+        *,
+        metric: str | None,
+        smaller_is_better: bool = True,
+        trial_ids: Sequence[int] | None = None,
     ) -> dict[int, TrialSummary]:
         """Return a summary of each trial of an experiment, by id.
 
@@ -53,6 +60,7 @@ class SummaryQueries(Queries):
             experiment_id: Which experiment.
             metric: The validation metric that makes a validation the best; None = no best.
             smaller_is_better: Whether a smaller value is better.
+            trial_ids: Only these trials; None = all.
 
         Raises:
             NotFoundError: If there is no such experiment.
@@ -62,18 +70,22 @@ class SummaryQueries(Queries):
             _num_runs().label("num_runs"),
             _steps("training").label("trained"),
             _steps("validation").label("validated"),
-            _latest().label("latest"),
+            _latest(checkpoints.c.uuid).label("latest"),
+            _latest(checkpoints.c.steps_completed).label("saved"),
             *([] if metric is None else [_best(metric, smaller_is_better).label("best")]),
         ).where(trials.c.experiment_id == experiment_id)
         with self._read() as connection:
-            rows = connection.execute(query.order_by(trials.c.id)).fetchall()
+            rows = [
+                row
+                for condition in among(trials.c.id, trial_ids)
+                for row in connection.execute(query.where(condition).order_by(trials.c.id))
+            ]
             if not rows:
                 require(connection, experiments, "experiment", experiment_id)
             best: dict[int, MetricRecord] = {}
             wanted = [row.best for row in rows if metric is not None and row.best is not None]
-            for start in range(0, len(wanted), _AT_ONCE):
-                some = wanted[start : start + _AT_ONCE]
-                found = connection.execute(select(metrics).where(metrics.c.id.in_(some)))
+            for condition in among(metrics.c.id, wanted):
+                found = connection.execute(select(metrics).where(condition))
                 best |= {row.trial_id: metric_of(row) for row in found}
         return {
             row.id: TrialSummary(
@@ -81,6 +93,7 @@ class SummaryQueries(Queries):
                 steps_completed=max(row.trained or 0, row.validated or 0),
                 best=best.get(row.id),
                 latest_checkpoint=row.latest,
+                steps_saved=row.saved or 0,
             )
             for row in rows
         }
@@ -101,36 +114,12 @@ def _steps(kind: str) -> Any:
     )
 
 
-def _latest() -> Any:
-    return (
-        select(checkpoints.c.uuid)
-        .where(checkpoints.c.trial_id == trials.c.id, checkpoints.c.state == "COMPLETED")
-        .order_by(
-            checkpoints.c.steps_completed.desc(),
-            checkpoints.c.committed_at.desc(),
-            checkpoints.c.uuid,
-        )
-        .limit(1)
-        .scalar_subquery()
-    )
+def _latest(what: Any) -> Any:
+    owner = checkpoints.c.trial_id == trials.c.id
+    return select_latest(select(what), owner).scalar_subquery()
 
 
 def _best(metric: str, smaller_is_better: bool) -> Any:
-    value = validation_values.c.value
-    return (
-        select(metrics.c.id)
-        .join(validation_values, validation_values.c.metric_id == metrics.c.id)
-        .where(
-            validation_values.c.trial_id == trials.c.id,
-            validation_values.c.name == metric,
-            is_last_report(),
-        )
-        .order_by(
-            value.asc() if smaller_is_better else value.desc(),
-            metrics.c.steps_completed,
-            metrics.c.id,
-        )
-        .limit(1)
-        .correlate(trials)
-        .scalar_subquery()
-    )
+    owner = validation_values.c.trial_id == trials.c.id
+    query = select_best(select(metrics.c.id), owner, metric, smaller_is_better)
+    return query.correlate(trials).scalar_subquery()

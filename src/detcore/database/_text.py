@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["MAX_INDEXED", "PlainText"]
+__all__ = ["MAX_INDEXED", "PlainText", "plain_text"]
 
 # Characters of a text in an index; PostgreSQL's indices hold 2,700 bytes, a character up to four.
 MAX_INDEXED = 512
@@ -23,7 +23,12 @@ class PlainText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Return a text that can be kept."""
-        if not isinstance(value, str) or (value.isascii() and "\0" not in value):
-            return value
-        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return whole.replace("\0", "\ufffd")
+        return plain_text(value) if isinstance(value, str) else value
+
+
+def plain_text(value: str) -> str:
+    """Return a text as `PlainText` keeps it."""
+    if value.isascii() and "\0" not in value:
+        return value
+    whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", "\ufffd")

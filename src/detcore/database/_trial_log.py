@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from detcore.database._line_file import LineFile
 
 __all__ = ["LogLine", "TrialLog", "read_log_page", "read_trial_log"]
 
@@ -35,21 +36,20 @@ class LogLine:
 
 
 class TrialLog:
-    """Appends lines to a trial's log; each is one write, so that a kill loses none before it."""
+    """Appends lines to a trial's log, as a `LineFile` does."""
 
     def __init__(self, trial_dir: Path, run: int) -> None:
-        trial_dir.mkdir(parents=True, exist_ok=True)
         self._run = run
-        self._descriptor = os.open(trial_dir / _NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = LineFile(trial_dir / _NAME)
 
     def append(self, stream: str, text: str, *, rank: int = 0) -> None:
         """Add a line; see `LogLine`."""
         line = LogLine(time.time(), self._run, rank, stream, text)
-        os.write(self._descriptor, json.dumps(dataclasses.asdict(line)).encode() + b"\n")
+        self._file.append(json.dumps(dataclasses.asdict(line)).encode())
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._file.close()
 
 
 def read_log_page(

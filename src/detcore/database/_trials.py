@@ -8,14 +8,15 @@ from pathlib import Path
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from detcore.database._follow import spool_path
 from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
-from detcore.database._queries import Queries, among, now, require, this_process, unused_id
+from detcore.database._queries import Queries, among, change, now, require, this_process, unused_id
 from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
 from detcore.database._schema import experiments, runs, trials
 from detcore.database._values import decode_document, encode_document
 from detcore.types import TrialState
 
-__all__ = ["TrialQueries", "read_trials"]
+__all__ = ["TrialQueries", "insert_trial", "read_trials"]
 
 
 class TrialQueries(Queries):
@@ -39,19 +40,9 @@ class TrialQueries(Queries):
         """
         with self._write() as connection:
             require(connection, experiments, "experiment", experiment_id)
-            created = connection.execute(
-                trials.insert().values(
-                    **unused_id(connection, trials),
-                    experiment_id=experiment_id,
-                    state=TrialState.PAUSED.value,
-                    hparams=encode_document(hparams),
-                    seed=seed,
-                    trial_dir=trial_dir,
-                    num_restarts=0,
-                    created_at=now(),
-                )
+            return insert_trial(
+                connection, experiment_id, hparams=hparams, seed=seed, trial_dir=trial_dir
             )
-            return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
 
     def get_trial(self, trial_id: int) -> TrialRecord:
         """Return a trial.
@@ -216,11 +207,33 @@ class TrialQueries(Queries):
 
     def _update_trial(self, trial_id: int, **changed: object) -> None:
         with self._write() as connection:
-            found = connection.execute(
-                update(trials).where(trials.c.id == trial_id).values(**changed)
-            )
-            if found.rowcount == 0:
-                require(connection, trials, "trial", trial_id)
+            change(connection, trials, "trial", trial_id, **changed)
+
+
+def insert_trial(
+    connection: Connection,
+    experiment_id: int,
+    *,
+    hparams: Mapping[str, object],
+    seed: int,
+    trial_dir: str | None = None,
+    search_index: int | None = None,
+) -> int:
+    """Add a trial, in state PAUSED; return its id."""
+    created = connection.execute(
+        trials.insert().values(
+            **unused_id(connection, trials),
+            experiment_id=experiment_id,
+            state=TrialState.PAUSED.value,
+            hparams=encode_document(hparams),
+            seed=seed,
+            trial_dir=trial_dir,
+            search_index=search_index,
+            num_restarts=0,
+            created_at=now(),
+        )
+    )
+    return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
 
 
 def read_trials(
@@ -245,6 +258,6 @@ def read_trials(
 
 def _free_run_id(first: int, trial_dir: str | None) -> int:
     run_id = first
-    while trial_dir is not None and (Path(trial_dir) / f"spool-{run_id}.jsonl").exists():
+    while trial_dir is not None and spool_path(Path(trial_dir), run_id).exists():
         run_id += 1
     return run_id

@@ -1,0 +1,194 @@
+"""Copies of the record store: made while it is written, looked at, and put back.
+
+SQLite's own copying is used: it takes what was committed at one moment, the write-ahead log
+included, which copying the file does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import inspect, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from detcore.database._engine import make_engine
+from detcore.database._schema import REVISIONS
+from detcore.database._sqlite import check_file, copy_file, make_single
+from detcore.database._translate import shown_url
+from detcore.errors import ConfigError, DatabaseError, StorageFullError
+
+__all__ = ["DatabaseInfo", "back_up", "describe_database", "put_back"]
+
+_TABLES = ("experiments", "trials", "checkpoints", "models", "users")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseInfo:
+    """What is known of a record store without changing it.
+
+    Attributes:
+        url: Where it is; secrets in it are shown as ``***``.
+        schema: Version of its tables; None if there are none yet.
+        newest_schema: The version that this detcore makes of it when it opens it.
+        counts: Rows of some tables, by name.
+    """
+
+    url: str
+    schema: str | None
+    newest_schema: str
+    counts: dict[str, int]
+
+
+def describe_database(url: str) -> DatabaseInfo:
+    """Look at a record store, as old as it may be; its tables are not brought up to date.
+
+    Raises:
+        DatabaseError: If it cannot be read.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return DatabaseInfo(
+            url=shown_url(parsed), schema=None, newest_schema=REVISIONS[-1], counts={}
+        )
+    engine, guard = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            names = inspect(connection).get_table_names()
+            counts = {
+                name: int(connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one())
+                for name in _TABLES
+                if name in names
+            }
+            schema = None
+            if "alembic_version" in names:
+                found = connection.execute(text("SELECT version_num FROM alembic_version"))
+                schema = found.scalar()
+    except SQLAlchemyError as error:
+        raise DatabaseError(
+            f"the database {shown_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
+        ) from error
+    finally:
+        guard.dispose()
+    return DatabaseInfo(
+        url=shown_url(parsed), schema=schema, newest_schema=REVISIONS[-1], counts=counts
+    )
+
+
+def back_up(url: str, target: Path) -> int:
+    """Copy a record store, as it is at one moment, to a new file; others may go on writing.
+
+    The file is there once the copy is whole, checked, and on the disk.
+
+    Args:
+        url: The record store; SQLite.
+        target: The file; there must be none.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        ConfigError: If `target` exists, or the database is not SQLite, which has tools of its own.
+        DatabaseError: If there is no such database, or it is damaged.
+        StorageFullError: If there is no room.
+    """
+    source = _file_of(url)
+    if not source.exists():
+        raise DatabaseError(f"there is no database {source}, so there is nothing to copy")
+    target = target.absolute()
+    if os.path.lexists(target):
+        raise ConfigError(f"{target} is there already.\nName another file, or move it away.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"there is no folder {target.parent} for the copy")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        # Only for this user: experiment files, and users' password hashes, are in it.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with _translated(source, target):
+            copy_file(source, temporary)
+            check_file(temporary)
+            make_single(temporary)
+        _bring_to_disk(temporary)
+        size = temporary.stat().st_size
+        try:
+            os.link(temporary, target)  # unlike renaming, it replaces nothing
+        except FileExistsError as error:
+            raise ConfigError(f"{target} was made meanwhile; it was left alone") from error
+        _bring_to_disk(target.parent)
+    finally:
+        for name in (temporary, *_beside(temporary)):
+            name.unlink(missing_ok=True)
+    return size
+
+
+def put_back(source: Path, url: str, *, replace: bool = False) -> None:
+    """Make a copy from `back_up` the record store.
+
+    It is one transaction: after a crash the old records are there, or the new ones. No server and
+    no run should be at work on the database meanwhile: what they wrote since is gone.
+
+    Args:
+        source: The copy.
+        url: The record store; SQLite.
+        replace: Whether it may replace a database that is there.
+
+    Raises:
+        ConfigError: If there is a database and `replace` is False, or it is not SQLite.
+        DatabaseError: If the copy is damaged, or no record store.
+    """
+    source, target = source.absolute(), _file_of(url)
+    if not source.is_file():
+        raise ConfigError(f"there is no file {source} to restore from")
+    if target.exists() and not replace:
+        raise ConfigError(
+            f"there is a database {target} already, whose records would be lost.\n"
+            "Copy it with 'detcore database backup' if they matter, then repeat with --replace."
+        )
+    with _translated(source, target):
+        check_file(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        # Nothing but SQLite may open the file: closing it would drop the locks that this process
+        # has on it, and others would take away the log under its connections.
+        copy_file(source, target)
+
+
+def _file_of(url: str) -> Path:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        raise ConfigError(
+            f"the record store {shown_url(parsed)} is no file.\n"
+            "PostgreSQL copies and restores its databases itself, also while they are written: "
+            "pg_dump and pg_restore."
+        )
+    return Path(parsed.database or "").absolute()
+
+
+def _bring_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm", "-journal")]
+
+
+@contextlib.contextmanager
+def _translated(source: Path, target: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if "full" in str(error):
+            raise StorageFullError(
+                f"no room for the copy of {source} at {target}: {error}"
+            ) from error
+        raise DatabaseError(f"{source} cannot be copied to {target}: {error}") from error

@@ -1,0 +1,230 @@
+"""Experiments that were handed in to a server: whose they are, and what is left to do for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy.exc import IntegrityError
+
+from detcore.database._experiments import insert_experiment
+from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
+from detcore.database._queries import Queries, now, this_process
+from detcore.database._records import SubmissionRecord, process_of
+from detcore.database._schema import experiments, submissions, users
+from detcore.database._secrets import hide_secrets
+from detcore.database._values import decode_document
+from detcore.types import Control, ExperimentState
+
+__all__ = ["SubmissionQueries"]
+
+_QUEUED = "QUEUED"
+_ENDED = "ENDED"
+_GOES_ON = (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCELED)
+
+
+class SubmissionQueries(Queries):
+    """Methods of `Database` about experiments that were handed in."""
+
+    def submit_experiment(
+        self,
+        *,
+        user_id: int,
+        submission_id: str,
+        test_mode: bool,
+        config: Mapping[str, object],
+        config_text: str,
+        place: Callable[[int], str],
+    ) -> tuple[int, bool]:
+        """Record an experiment that waits for its turn, unless it was handed in before.
+
+        Args:
+            user_id: Whose it is.
+            submission_id: What that user calls it; up to 64 characters.
+            test_mode: Whether it is a smoke run.
+            config: The configuration, defaults applied; JSON values.
+            config_text: The experiment file as it was written.
+            place: Called with the new id, before the record is there for anybody: puts the code in
+                its place, and returns the folder. What it raises is raised; nothing is recorded.
+
+        Returns:
+            The id, and whether it is new.
+        """
+        hidden, text = hide_secrets(config, config_text)
+        try:
+            with self._write() as connection:
+                known = _find(connection, user_id, submission_id)
+                if known is not None:
+                    return known, False
+                experiment_id = insert_experiment(
+                    connection,
+                    config=hidden,
+                    config_text=text,
+                    model_dir="",
+                    name=str(hidden.get("name", "")),
+                )
+                connection.execute(
+                    submissions.insert().values(
+                        experiment_id=experiment_id,
+                        user_id=user_id,
+                        submission_id=submission_id,
+                        phase=_QUEUED,
+                        test_mode=test_mode,
+                        created_at=now(),
+                    )
+                )
+                connection.execute(
+                    update(experiments)
+                    .where(experiments.c.id == experiment_id)
+                    .values(model_dir=place(experiment_id))
+                )
+                return experiment_id, True
+        except IntegrityError:
+            # On a server of databases two tries of one hand-in may be under way at once.
+            known = self.find_submission(user_id, submission_id)
+            if known is None:
+                raise
+            return known, False
+
+    def find_submission(self, user_id: int, submission_id: str) -> int | None:
+        """Return the experiment that a user handed in under a name of his own, or None."""
+        with self._read() as connection:
+            return _find(connection, user_id, submission_id)
+
+    def get_submission(self, experiment_id: int) -> SubmissionRecord | None:
+        """Return who handed in an experiment, and how it stands; None if nobody did."""
+        with self._read() as connection:
+            row = connection.execute(
+                _RECORDS.where(submissions.c.experiment_id == experiment_id)
+            ).fetchone()
+        return None if row is None else _submission_of(row)
+
+    def list_submissions(self, *, phases: Iterable[str]) -> list[SubmissionRecord]:
+        """Return what was handed in and is in one of some phases, by the experiments' ids."""
+        query = _RECORDS.where(submissions.c.phase.in_(list(phases)))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(submissions.c.experiment_id))
+            return [_submission_of(row) for row in rows]
+
+    def set_submission_phase(self, experiment_id: int, phase: str) -> None:
+        """Record what is left to do for an experiment that was handed in.
+
+        ENDED is recorded only of one that does not run: somebody may have gone on with it.
+        """
+        which = [submissions.c.experiment_id == experiment_id]
+        if phase == _ENDED:
+            running = select(experiments.c.id).where(
+                experiments.c.id == experiment_id,
+                experiments.c.state == ExperimentState.RUNNING.value,
+            )
+            which.append(submissions.c.experiment_id.not_in(running))
+        with self._write() as connection:
+            connection.execute(update(submissions).where(*which).values(phase=phase))
+
+    def queue_again(self, experiment_id: int) -> bool:
+        """Let an experiment that was handed in, and does not run, wait for its turn once more.
+
+        Returns:
+            False if it runs, waits or is complete, or was not handed in.
+        """
+        with self._write() as connection:
+            handed_in = select(submissions.c.experiment_id)
+            changed = connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.id.in_(handed_in),
+                    experiments.c.state.in_([state.value for state in _GOES_ON]),
+                )
+                .values(
+                    state=ExperimentState.RUNNING.value,
+                    process=this_process(),
+                    control=None,
+                    error=None,
+                    ended_at=None,
+                )
+            )
+            if changed.rowcount:
+                connection.execute(
+                    update(submissions)
+                    .where(submissions.c.experiment_id == experiment_id)
+                    .values(phase=_QUEUED)
+                )
+            return bool(changed.rowcount)
+
+    def adopt_experiment(self, experiment_id: int) -> bool:
+        """Look after a RUNNING experiment from now on, if the process that did so is gone.
+
+        Of several processes that try at once one does.
+
+        Returns:
+            Whether it is this one's now, or was so before.
+        """
+        mine = this_process()
+        with self._read() as connection:
+            known = connection.execute(
+                select(experiments.c.process).where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                )
+            ).scalar()
+        if known is None or known == mine:
+            return known == mine
+        if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
+            return False
+        with self._write() as connection:
+            changed = connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                    experiments.c.process == known,
+                )
+                .values(process=mine)
+            )
+            return bool(changed.rowcount)
+
+    def is_this_process(self, process: ProcessIdentity) -> bool:
+        """Whether a record is of the calling process."""
+        return process == identify_this_process()
+
+    def process_is_alive(self, process: ProcessIdentity) -> bool | None:
+        """Return whether the process of a record is there; None if that cannot be told."""
+        return is_alive(process)
+
+
+_RECORDS: Select[Any] = (
+    select(
+        submissions,
+        users.c.name,
+        experiments.c.state,
+        experiments.c.process,
+        experiments.c.control,
+    )
+    .join(users, users.c.id == submissions.c.user_id)
+    .join(experiments, experiments.c.id == submissions.c.experiment_id)
+)
+
+
+def _find(connection: Connection, user_id: int, submission_id: str) -> int | None:
+    found = connection.execute(
+        select(submissions.c.experiment_id).where(
+            submissions.c.user_id == user_id, submissions.c.submission_id == submission_id
+        )
+    ).scalar()
+    return None if found is None else int(found)
+
+
+def _submission_of(row: Row[Any]) -> SubmissionRecord:
+    return SubmissionRecord(
+        experiment_id=row.experiment_id,
+        user_id=row.user_id,
+        user_name=row.name,
+        submission_id=row.submission_id,
+        phase=row.phase,
+        test_mode=bool(row.test_mode),
+        state=ExperimentState(row.state),
+        process=process_of(row.process),
+        control=None if row.control is None else Control(row.control),
+    )

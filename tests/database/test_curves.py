@@ -1,0 +1,92 @@
+"""Metrics as they are drawn: thinned in the database, with no peak lost."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from detcore.database import MetricCurve, MetricRecord
+
+if TYPE_CHECKING:
+    from tests.database.conftest import Store
+
+
+def add(store: Store, kind: str, values: dict[int, Any], *, run: int = 1, name: str = "m") -> None:
+    """Report a metric after some steps."""
+    store.database.add_metrics([
+        MetricRecord(trial_id=store.trial_id, run_id=run, kind=kind, steps_completed=step,
+                     metrics={name: value})
+        for step, value in values.items()
+    ])  # fmt: skip
+
+
+def curve(store: Store, kind: str, name: str = "m", *, parts: int = 1000) -> MetricCurve:
+    """Return what is drawn of the metric."""
+    curves = store.database.metric_curves(store.experiment_id, kind, name, parts=parts)
+    return curves.get(store.trial_id, MetricCurve())
+
+
+def test_validations_keep_the_extremes_of_each_part(store: Store) -> None:
+    values = {step: float(step % 7) for step in range(1, 101)}
+    values[33] = 50.0
+    values[34] = -50.0
+    add(store, "validation", values)
+    assert curve(store, "validation").points == sorted(values.items())
+    thin = curve(store, "validation", parts=4).points
+    assert len(thin) <= 2 * 4 + 2
+    assert thin == sorted(thin)
+    assert set(thin) <= set(values.items())
+    assert {(1, 1.0), (33, 50.0), (34, -50.0), (100, 2.0)} <= set(thin)
+
+
+def test_training_keeps_the_last_report_of_each_part(store: Store) -> None:
+    values = {step: step / 2 for step in range(1, 101)}
+    add(store, "training", values)
+    points = curve(store, "training", parts=4).points
+    assert points == [(1, 0.5), (25, 12.5), (50, 25.0), (75, 37.5), (100, 50.0)]
+
+
+def test_steps_may_be_as_large_as_they_can_be(store: Store) -> None:
+    add(store, "validation", {0: 1.0, 2**62: 2.0, 2**63 - 1: 3.0})
+    points = curve(store, "validation", parts=200).points
+    assert [value for _, value in points] == [1.0, 2.0, 3.0]
+
+
+def test_a_later_run_counts_where_both_reported(store: Store) -> None:
+    add(store, "validation", {10: 1.0, 20: 2.0})
+    add(store, "training", {10: 1.0, 20: 2.0})
+    run = store.database.start_run(store.trial_id)
+    add(store, "validation", {20: 5.0, 30: 6.0}, run=run)
+    add(store, "training", {20: 5.0, 30: 6.0}, run=run)
+    for kind in ("validation", "training"):
+        assert curve(store, kind).points == [(10, 1.0), (20, 5.0), (30, 6.0)]
+
+
+def test_what_is_no_finite_number(store: Store) -> None:
+    values = {1: math.nan, 2: math.inf, 3: -math.inf, 4: 0.5, 5: math.nan}
+    add(store, "validation", values)
+    add(store, "training", {**values, 6: "text", 7: True, 8: [1.0]})
+    found = curve(store, "validation")
+    assert (found.points, found.num_nan) == ([(2, math.inf), (3, -math.inf), (4, 0.5)], 2)
+    steps = [step for step, _ in curve(store, "training").points]
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_only_what_is_asked_for(store: Store) -> None:
+    other = store.database.create_trial(experiment_id=store.experiment_id, hparams={}, seed=1)
+    add(store, "validation", {1: 1.0})
+    add(store, "validation", {2: 2.0}, name="%'\"_")
+    add(store, "training", {1: 3.0}, name="loss")
+    assert store.database.metric_names(store.experiment_id) == [
+        ("validation", "%'\"_"), ("validation", "m"), ("training", "loss"),
+    ]  # fmt: skip
+    assert curve(store, "validation", "%'\"_").points == [(2, 2.0)]
+    assert curve(store, "training", "nothing").points == []
+    ask = store.database.metric_curves
+    assert ask(store.experiment_id, "validation", "m", trial_ids=[other]) == {}
+    assert ask(store.experiment_id, "validation", "m", trial_ids=[]) == {}
+    assert list(ask(store.experiment_id, "validation", "m", trial_ids=[store.trial_id])) == [
+        store.trial_id
+    ]
+    assert ask(store.experiment_id + 1, "validation", "m") == {}
+    assert store.database.metric_names(store.experiment_id + 1) == []
