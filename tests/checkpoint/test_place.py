@@ -48,12 +48,8 @@ def detcore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Detcore
     # Nobody's own credentials, and no question to a cloud's metadata server.
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def spec(url: str, prefix: str) -> dict[str, Any]:

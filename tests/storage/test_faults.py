@@ -36,9 +36,9 @@ def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
 
 
 def open_engine(
-    engine: str, request: pytest.FixtureRequest, deadline_s: float
+    engine: str, request: pytest.FixtureRequest, deadline_s: float, prefix: str = ""
 ) -> tuple[FsspecStorage, FaultProxy]:
-    prefix = uuid.uuid4().hex
+    prefix = prefix or uuid.uuid4().hex
     if engine == "gcsfs":
         proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
         return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
@@ -97,8 +97,11 @@ def test_what_does_not_pass_is_an_error_within_the_deadline(
     files: list[tuple[Path, str]],
     tmp_path: Path,
 ) -> None:
-    storage, proxy = open_engine(engine, request, DEADLINE_S)
-    storage.put_tree(files)
+    prefix = uuid.uuid4().hex
+    patient, _ = open_engine(engine, request, 60.0, prefix)
+    patient.put_tree(files)
+    patient.close()
+    storage, proxy = open_engine(engine, request, DEADLINE_S, prefix)
     methods = ("GET",) if fault == "truncate" else ()
     proxy.always(fault, *methods)
     calls: list[Callable[[], object]] = [

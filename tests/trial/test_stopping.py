@@ -138,7 +138,7 @@ class Machine:
         self.context = CheckpointContext(
             storage=self.storage,
             distributed=DistributedContext(),
-            database=KilledDatabase(database, self.time),  # type: ignore[arg-type]
+            database=KilledDatabase(database, self.time),
             owner=CheckpointOwner(trial_id=self.trial, experiment_id=experiment),
             behind=self.time,
         )

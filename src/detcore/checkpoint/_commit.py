@@ -20,7 +20,7 @@ from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Scan
-    from detcore.database import Database
+    from detcore.database import CheckpointRecords
     from detcore.storage import FileDigest, Progress, StorageBackend
 
 __all__ = [
@@ -109,7 +109,7 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
             ) from error
 
 
-def record_committed(database: Database, manifest: Manifest) -> None:
+def record_committed(database: CheckpointRecords, manifest: Manifest) -> None:
     """Record that a checkpoint is whole; doing so again is fine."""
     database.checkpoint_committed(
         manifest.uuid,

@@ -16,12 +16,12 @@ from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._outstanding import Outstanding, SaveProgress, Timeout
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.errors import ContextStateError, InvalidCheckpointError
+from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._sharded import ShardedSaver
     from detcore.checkpoint._watch import TransferObserver
-    from detcore.database import Database
+    from detcore.database import CheckpointRecords
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
@@ -52,7 +52,7 @@ class CheckpointContext:
         *,
         storage: StorageBackend,
         distributed: DistributedContext,
-        database: Database | None = None,
+        database: CheckpointRecords | None = None,
         owner: CheckpointOwner | None = None,
         parent: str | None = None,
         on_saved: Callable[[CheckpointSaved], None] | None = None,
@@ -382,7 +382,9 @@ class CheckpointContext:
     def delete(self, storage_id: str, globs: Iterable[str] | None = None) -> dict[str, int]:
         """Delete a checkpoint, or those of its files that patterns name, and record it.
 
-        Deleting one that is deleted already is fine.
+        Deleting one that is deleted already is fine. Where the records are behind a server that is
+        away, it is put off: the files stay until the server is back, and are deleted when the trial
+        starts again or by the next pass of ``detcore checkpoint prune``.
 
         Args:
             storage_id: The checkpoint's UUID.
@@ -394,11 +396,20 @@ class CheckpointContext:
 
         Raises:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
+            CheckpointStateError: If it is in the model registry; nothing was deleted.
             UnsafePathError: If a pattern leads out of the checkpoint.
         """
         self._check_caller("delete")
         self._outstanding.wait()
-        return delete_checkpoint(self._storage, storage_id, database=self._database, globs=globs)
+        try:
+            return delete_checkpoint(
+                self._storage, storage_id, database=self._database, globs=globs
+            )
+        except UnavailableError as away:
+            import logging
+
+            logging.getLogger("detcore").warning("%s", away)
+            return self.get_manifest(storage_id).resources()
 
     def describe_saved(self, storage_id: str) -> CheckpointSaved:
         """Return what observers are told of a checkpoint that this context saved.

@@ -15,7 +15,7 @@ from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._manifest import Manifest
-    from detcore.database import Database
+    from detcore.database import CheckpointRecords
     from detcore.storage import StorageBackend
 
 __all__ = ["delete_checkpoint", "finish_part", "remove_files"]
@@ -25,7 +25,7 @@ def delete_checkpoint(
     storage: StorageBackend,
     uuid: str,
     *,
-    database: Database | None = None,
+    database: CheckpointRecords | None = None,
     globs: Iterable[str] | None = None,
     force: bool = False,
 ) -> dict[str, int]:
@@ -128,7 +128,7 @@ def _without(manifest: Manifest, split: Split) -> Manifest:
 
 
 def _record(
-    database: Database | None, uuid: str, resources: dict[str, int], *, force: bool = False
+    database: CheckpointRecords | None, uuid: str, resources: dict[str, int], *, force: bool = False
 ) -> None:
     if database is None:
         return

@@ -10,7 +10,7 @@ from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.errors import CheckpointCorruptError, StorageError
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore.database import RecoveryRecords
     from detcore.storage import StorageBackend
 
 __all__ = ["recover_checkpoints"]
@@ -19,7 +19,9 @@ __all__ = ["recover_checkpoints"]
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 
 
-def recover_checkpoints(database: Database, storage: StorageBackend, trial_id: int) -> list[str]:
+def recover_checkpoints(
+    database: RecoveryRecords, storage: StorageBackend, trial_id: int
+) -> list[str]:
     """Settle the checkpoints of a trial whose process is gone.
 
     One that was being written is looked at: with a manifest it is whole and becomes COMPLETED,

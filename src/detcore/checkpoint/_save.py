@@ -30,7 +30,7 @@ from detcore.errors import DetcoreError
 if TYPE_CHECKING:
     from detcore.checkpoint._context import CheckpointOwner
     from detcore.checkpoint._watch import TransferObserver
-    from detcore.database import Database
+    from detcore.database import CheckpointRecords
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
     from detcore.types import TensorInfo
@@ -82,7 +82,7 @@ class Saver:
         self,
         *,
         storage: StorageBackend,
-        database: Database | None,
+        database: CheckpointRecords | None,
         owner: CheckpointOwner | None,
         parent: str | None,
         on_saved: Callable[[CheckpointSaved], None] | None,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._download import download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._staging import scratch_folder
 from detcore.checkpoint._together import Exchange, together
 from detcore.checkpoint._verify import check_in_place
 from detcore.checkpoint._watch import TransferObserver
@@ -109,26 +108,19 @@ def restored(
         return
     wanted = frozenset[str]().union(*(names for _, names in wishes))
 
-    def fetch() -> Path:
-        if not is_first:
-            return Path()  # the first one's counts
-        parent = Path(tempfile.mkdtemp(prefix="detcore-restore-"))
-        try:
-            download_checkpoint(
-                storage, uuid, parent / uuid, selector=wanted.__contains__, observer=observer
-            )
-        except BaseException:
-            shutil.rmtree(parent, ignore_errors=True)
-            raise
-        return parent
+    with contextlib.ExitStack() as stack:
 
-    parent = together(exchange, fetch)[0]
-    try:
-        yield parent / uuid
+        def fetch() -> Path:
+            if not is_first:
+                return Path()  # the first one's counts
+            folder = stack.enter_context(scratch_folder()) / uuid
+            download_checkpoint(
+                storage, uuid, folder, selector=wanted.__contains__, observer=observer
+            )
+            return folder
+
+        yield together(exchange, fetch)[0]
         exchange(None)  # nobody reads any more
-    finally:
-        if is_first:
-            shutil.rmtree(parent, ignore_errors=True)
 
 
 def _alone(stuff: Any) -> list[Any]:

@@ -1,8 +1,10 @@
-"""A folder for the user's code to write to, before its files are part of a checkpoint."""
+"""Folders for files on their way into a checkpoint, or out of one."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
-__all__ = ["staging_folder"]
+__all__ = ["scratch_folder", "staging_folder"]
+
+_SCRATCH = "detcore-scratch-"
+_NOT_LOCKED_YET = "detcore-unlocked-"
 
 
 @contextlib.contextmanager
@@ -25,10 +30,45 @@ def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bo
         direct.mkdir(parents=True)
         yield direct, True
         return
+    with scratch_folder() as temporary:
+        yield temporary, False
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed after the block.
+
+    If the process is killed meanwhile, the next one that asks for a folder removes it: a trial
+    that is preempted in each save does not fill the disk.
+    """
     import tempfile
 
-    temporary = Path(tempfile.mkdtemp(prefix="detcore-save-"))
+    parent = Path(tempfile.gettempdir())
+    _remove_those_of_the_dead(parent)
+    unlocked = Path(tempfile.mkdtemp(prefix=_NOT_LOCKED_YET, dir=parent))
+    descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
+    folder = unlocked
     try:
-        yield temporary, False
+        # Without a lock (on some network file systems) it keeps the name that nobody removes.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
+        yield folder
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_those_of_the_dead(parent: Path) -> None:
+    """Remove this user's scratch folders that no process holds any more."""
+    with os.scandir(parent) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
+    for path in found:
+        with contextlib.suppress(OSError):  # it is in use, or another removes it just now
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)

@@ -31,7 +31,7 @@ def shard_range(num_records: int, *, rank: int, world_size: int) -> range:
     Raises:
         ShardError: If ``rank`` is outside ``[0, world_size)``.
 
-    Example:
+    Examples:
         >>> [shard_range(10, rank=rank, world_size=3) for rank in range(3)]
         [range(0, 4), range(4, 7), range(7, 10)]
     """

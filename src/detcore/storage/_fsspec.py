@@ -66,8 +66,13 @@ class FsspecStorage:
     def capabilities(self) -> Capabilities:
         """What fsspec promises for every scheme, which is little."""
         is_async = bool(getattr(self._fs, "async_impl", False))
+        # What a child writes to its memory its parent never sees.
+        is_memory = getattr(self._fs, "protocol", "") == "memory"
         return Capabilities(
-            atomic_create=is_async, fork_safe=not is_async, byte_progress=True, durable=False
+            atomic_create=is_async,
+            fork_safe=not (is_async or is_memory),
+            byte_progress=True,
+            durable=False,
         )
 
     def direct_path(self, key: str) -> Path | None:

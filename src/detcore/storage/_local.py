@@ -257,8 +257,8 @@ class LocalStorage(FsspecStorage):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, and the folders that become empty by it."""
-        for key in keys:
-            path = self._root / check_key(key)
+        for key in [check_key(key) for key in keys]:
+            path = self._root / key
             self.direct_path(key.rpartition("/")[0])
             with translated(f"deleting {key}", self.url), contextlib.suppress(FileNotFoundError):
                 path.unlink()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
     from detcore.trial._code import list_code
+    from detcore.trial._code_import import code_imported_from
     from detcore.trial._context import TrialContext, TrialSetup
     from detcore.trial._controller import (
         LoopingController,
@@ -70,6 +71,7 @@ __all__ = [
     "ValidationResult",
     "capture_random_state",
     "check_requirements",
+    "code_imported_from",
     "find_framework",
     "import_object",
     "import_trial_class",
@@ -108,6 +110,7 @@ _HOMES = {
     "ValidationResult": "_controller",
     "capture_random_state": "_random",
     "check_requirements": "_resolve",
+    "code_imported_from": "_code_import",
     "find_framework": "_resolve",
     "import_object": "_resolve",
     "import_trial_class": "_resolve",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.checkpoint._staging import scratch_folder
 from detcore.errors import InvalidCheckpointError
 from detcore.trial._code import copy_code
 from detcore.trial._controller import SupportsSnapshot, SupportsTensors
@@ -150,8 +150,7 @@ def own_folder(directory: Path, distributed: DistributedContext) -> Path | None:
 def _save_to_memory(
     write: Callable[[Path], Callable[[], None] | None],
 ) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory(prefix="detcore-worker-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         rest = write(folder)
         if rest is not None:
             rest()

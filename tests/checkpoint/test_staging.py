@@ -1,0 +1,74 @@
+"""Temporary folders: removed when they are done with, and after a killed process by the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from detcore.checkpoint._staging import scratch_folder
+
+HOLDS_ONE = """
+import sys
+from detcore.checkpoint._staging import scratch_folder
+with scratch_folder() as folder:
+    (folder / "weights.bin").write_bytes(b"x" * 1000)
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(temporary: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_ONE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        held = Path(holder.stdout.readline().strip())
+        assert held.parent == temporary
+        with scratch_folder() as mine, scratch_folder() as other:
+            assert mine != other
+        assert (held / "weights.bin").stat().st_size == 1000  # its process lives
+        os.kill(holder.pid, signal.SIGKILL)
+    assert held.exists()
+    with scratch_folder() as mine:
+        assert list(temporary.iterdir()) == [mine]
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_but_ones_own_folders_is_removed(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (temporary / "detcore-scratch-link").symlink_to(precious)
+    (temporary / "detcore-scratch-file").write_text("a file")
+    (temporary / "detcore-scratch-folder").mkdir()
+    with monkeypatch.context() as patch:
+        me = os.geteuid()
+        patch.setattr(os, "geteuid", lambda: me + 1)  # only root can give a folder away
+        with scratch_folder():
+            pass
+    assert len(list(temporary.iterdir())) == 3
+    with scratch_folder():
+        pass
+    assert precious.is_dir()
+    left = {path.name.rpartition("-")[2] for path in temporary.iterdir()}
+    assert left == {"link", "file"}
