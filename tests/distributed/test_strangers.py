@@ -26,6 +26,7 @@ ACROSS = {
 
 def test_strangers_get_nothing_but_a_line_in_the_log(ranks: Any, free_port: int) -> None:
     lines, told = ranks("strangers", 2, port=free_port)
+    assert isinstance(told, list), told  # the error of a rank that failed
     assert told[:5] == [""] * 5  # silence, HTTP, a huge length, zeros, half a proof
     assert "could not join rank 0" in told[5]
     assert "it hung up while the job's key was being proven" in told[5]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +75,19 @@ def test_a_program_that_cannot_be_started_ends_those_that_were() -> None:
     with pytest.raises(WorkerError, match=r"rank 1 \(/no/such\) did not start"):
         workers.start(["/no/such"], os.environ)
     assert not workers.is_alive
+
+
+def test_a_worker_that_is_interrupted_while_it_starts_says_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "trial.json"
+    os.mkfifo(told)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "detcore.launch.worker"],
+        env={**os.environ, "DETCORE_TRIAL_INFO": str(told)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    # The file opens once the worker reads it, and has no end before it is closed.
+    with told.open("wb"):
+        worker.send_signal(signal.SIGINT)
+        output, _ = worker.communicate()
+    assert (output, worker.returncode) == (b"", -signal.SIGINT)

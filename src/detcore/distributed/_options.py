@@ -11,6 +11,7 @@ __all__ = ["CONNECT_TIMEOUT_S", "TIMEOUT_S", "options_of", "read_key"]
 TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 300.0
 _JOB_KEY = "DETCORE_JOB_KEY"
+_CHIEF_PORT = "DETCORE_CHIEF_PORT"
 
 
 def options_of(
@@ -24,7 +25,7 @@ def options_of(
 ) -> dict[str, Any]:
     """Return what `detcore.distributed._join.Settings` takes, without importing it."""
     return {
-        "port": port,
+        "port": _read_port() if port is None else port,
         "port_offset": port_offset,
         "force_tcp": force_tcp,
         "key": read_key(key),
@@ -38,3 +39,9 @@ def read_key(key: bytes | str | None = None) -> bytes | None:
     if key is None:
         key = read_variables((_JOB_KEY,)).get(_JOB_KEY)
     return key.encode() if isinstance(key, str) else key
+
+
+def _read_port() -> int | None:
+    """Return the port of rank 0 that the launcher has chosen, None where it has not."""
+    text = read_variables((_CHIEF_PORT,)).get(_CHIEF_PORT, "")
+    return int(text) if text.isdecimal() else None

@@ -9,10 +9,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from detcore.launch._job import LocalJob
 from detcore.launch._workers import Workers
+from detcore.types import TrialInfo
 
 __all__ = ["Launcher", "LocalWorkerGroup", "OutputSink", "Wake", "WorkerEvent", "WorkerGroup"]
 
@@ -36,6 +38,11 @@ class OutputSink(Protocol):
 
 class WorkerGroup(Protocol):
     """The running workers of a trial: the events of rank 0, its replies, their end.
+
+    When one worker fails (ends with another code than 0 and 75) the others are ended: first they
+    are given a moment to end by themselves, then asked with SIGTERM, then killed. One that ends
+    with 0 or 75 has not failed, and the others go on. What a worker started ends when it does.
+    All of that happens within `poll` and `close`, which are called from one thread.
 
     Attributes:
         pid: The process id of rank 0.
@@ -65,7 +72,7 @@ class WorkerGroup(Protocol):
         """
 
     def poll(self) -> list[WorkerEvent]:
-        """Return what rank 0 told since, without waiting."""
+        """Return what rank 0 told since, in the order in which it told it, without waiting."""
 
     def reply(self, **fields: Any) -> None:
         """Answer rank 0, which waits for a line on its replies pipe; JSON values.
@@ -74,13 +81,15 @@ class WorkerGroup(Protocol):
         """
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Ask the workers to checkpoint and come back later."""
+        """Send a signal to every worker that runs: SIGTERM asks it to checkpoint and come back."""
 
     def kill(self) -> None:
         """End the workers and all they started, at once."""
 
     def close(self) -> int:
         """Wait for the end, release everything, and return the exit code.
+
+        All that the workers printed was handed to `OutputSink` when it returns.
 
         Returns:
             The code of the worker that failed first (negative: signal), else 75 if one wants to
@@ -89,13 +98,37 @@ class WorkerGroup(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts workers of trials; closed when the runner needs no more."""
+    """Starts workers of trials; closed when the runner needs no more.
+
+    Every worker runs ``python -m detcore.launch.worker`` (`detcore.launch.worker.main`) in the
+    folder ``info.model_dir``, leads a session of its own, reads nothing (its standard input is
+    empty), and finds these variables besides those of the launching process:
+
+    ``DETCORE_TRIAL_INFO``
+        Path of a file that holds `info` as a JSON object; only its owner may read it.
+    ``DETCORE_HOME``
+        `home`.
+    ``DETCORE_RANK``, ``DETCORE_SIZE``, ``DETCORE_LOCAL_RANK``, ``DETCORE_LOCAL_SIZE``,
+    ``DETCORE_CROSS_RANK``, ``DETCORE_CROSS_SIZE``
+        Its place among the workers: of all, of its machine, and its machine's among the machines.
+    ``DETCORE_JOB_KEY``
+        A secret that the workers of one trial share, and no others; new for each start.
+    ``DETCORE_EVENTS_FD``, ``DETCORE_REPLIES_FD``
+        Of rank 0: descriptors of pipes for what it tells (a JSON object with ``type`` per line),
+        and for what `WorkerGroup.reply` answers. Empty for the others.
+    ``DETCORE_LEASH_FD``
+        The reading end of a pipe whose other end only the launching process holds. The worker ends
+        its process group when that is closed, so no worker outlives a launching process that was
+        killed.
+    ``DETCORE_DISABLE_PLUGINS``, ``DETCORE_PLUGINS``
+        `disabled_plugins` and, unless it is None, `allowed_plugins`, separated by commas.
+    """
 
     def start(
         self,
-        info: Any,
+        info: TrialInfo,
         *,
-        home: Any,
+        home: Path,
         slots: int = 1,
         keep_open: tuple[int, ...] = (),
         on_output: OutputSink,
@@ -103,10 +136,27 @@ class Launcher(Protocol):
         allowed_plugins: frozenset[str] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> WorkerGroup:
-        """Start the workers of a trial; see `LocalLauncher.start`."""
+        """Start the workers of a trial; they end when this process does, however that happens.
+
+        Args:
+            info: Which trial they run.
+            home: The folder of records and default checkpoints.
+            slots: Number of workers; >= 1.
+            keep_open: File descriptors that rank 0 inherits (the experiment's lock).
+            on_output: Called from threads, for one group one at a time, with the rank,
+                ``"stdout"`` or ``"stderr"``, and each line without its end. What is no UTF-8 is
+                replaced. Of a line that is rewritten (a progress bar) its states may come now and
+                then.
+            disabled_plugins: Plugins that are switched off in the workers too.
+            allowed_plugins: The only plugins that are on, or None for all.
+            variables: More variables for all workers.
+
+        Raises:
+            WorkerError: If a worker cannot be started; none is left then.
+        """
 
     def close(self) -> None:
-        """Release what is kept between trials. Groups that run are not touched."""
+        """Release what is kept between trials; the groups that it started are closed before."""
 
 
 class LocalWorkerGroup:
@@ -114,7 +164,7 @@ class LocalWorkerGroup:
 
     Args:
         workers: The processes; they call `wake` when one has ended.
-        job: What they need to find each other; closed with the group.
+        job: What they need to find each other; closed with the group. None: others see to that.
         events_fd: Reading end of rank 0's events.
         replies_fd: Writing end of the runner's replies.
         leash_fd: What keeps the workers alive while it is open.
@@ -124,7 +174,7 @@ class LocalWorkerGroup:
     def __init__(
         self,
         workers: Workers,
-        job: LocalJob,
+        job: LocalJob | None,
         *,
         events_fd: int,
         replies_fd: int,
@@ -206,7 +256,8 @@ class LocalWorkerGroup:
     def close(self) -> int:
         """Wait for the end, release everything, and return the exit code; see `WorkerGroup`."""
         code = self._workers.close()
-        self._job.close()
+        if self._job is not None:
+            self._job.close()
         self._wake.close()
         for descriptor in self._descriptors:
             os.close(descriptor)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from detcore.errors import WorkerError
 
-__all__ = ["Host", "chief_address", "interface_towards", "parse_hosts"]
+__all__ = ["Host", "chief_address", "interface_towards", "interface_with", "parse_hosts"]
 
 _PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]+))?")
 _SIOCGIFADDR = 0x8915
@@ -51,6 +51,24 @@ def interface_towards(hosts: Sequence[Host]) -> str:
     """
     sources = [_source_address(_address(host.name)) for host in hosts]
     source = next((found for found in sources if not found.startswith("127.")), sources[0])
+    name = interface_with(source)
+    if name is not None:
+        return name
+    raise WorkerError(
+        f"no network interface of this machine has the address {source}, from which it reaches "
+        f"{hosts[-1].name}.\nName the interface that leads to the other machines: "
+        "--network-interface"
+    )
+
+
+def interface_with(address: str) -> str | None:
+    """Return the name of this machine's network interface with an IPv4 address, None if none has.
+
+    Args:
+        address: Such as ``"10.0.0.7"``; all of ``127.*`` belongs to the loopback interface.
+    """
+    if address.startswith("127."):
+        address = "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
@@ -58,13 +76,9 @@ def interface_towards(hosts: Sequence[Host]) -> str:
                 found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError:
                 continue  # it has no IPv4 address
-            if socket.inet_ntoa(found[20:24]) == source:
+            if socket.inet_ntoa(found[20:24]) == address:
                 return name
-    raise WorkerError(
-        f"no network interface of this machine has the address {source}, from which it reaches "
-        f"{hosts[-1].name}.\nName the interface that leads to the other machines: "
-        "--network-interface"
-    )
+    return None
 
 
 def chief_address(hosts: Sequence[Host]) -> str:

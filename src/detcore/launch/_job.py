@@ -20,6 +20,7 @@ _HOST = "localhost"
 # Left over from an outer job, they would send a worker to the wrong one.
 _OUTER_JOB = frozenset(
     {
+        "DETCORE_CHIEF_PORT",
         "HOROVOD_CONTROLLER",
         "HOROVOD_ELASTIC",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import sys
 import time
@@ -18,7 +16,7 @@ from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
 
-__all__ = ["LineSink", "LocalLauncher", "write_trial_info"]
+__all__ = ["LineSink", "LocalLauncher"]
 
 # The workers of a trial class end together; one may hang while it takes its framework down.
 _LINGER_S = 60.0
@@ -73,10 +71,12 @@ class LocalLauncher:
         Raises:
             WorkerError: If a process cannot be started.
         """
+        from detcore.delivery import write_run
+
         told = {
             **(variables or {}),
             "DETCORE_HOME": str(home),
-            "DETCORE_TRIAL_INFO": str(write_trial_info(info)),
+            "DETCORE_TRIAL_INFO": str(write_run(info)),
             "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
             "PYTHONUNBUFFERED": "1",
         }
@@ -176,14 +176,3 @@ class LineSink:
             return False
         self._shown_at[rank, stream] = now
         return True
-
-
-def write_trial_info(info: TrialInfo) -> Path:
-    """Write the file by which the workers know their trial; return its path."""
-    path = Path(info.trial_dir) / f"run-{info.run_id}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The configuration may hold credentials: nobody else may read it.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(info), file, indent=2)
-    return path

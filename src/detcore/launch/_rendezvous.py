@@ -12,11 +12,11 @@ import http.server
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from detcore.launch._peer import is_own_peer
 
-__all__ = ["RendezvousServer"]
+__all__ = ["MemoryStore", "RendezvousServer", "RendezvousStore"]
 
 _LOOPBACK = "127.0.0.1"
 _REQUEST_TIMEOUT_S = 3.0
@@ -24,15 +24,31 @@ _MAX_VALUE_BYTES = 1 << 20
 _MAX_STORE_BYTES = 64 << 20
 
 
+class RendezvousStore(Protocol):
+    """Scopes of keys and values; called from threads."""
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        """Return a value, None while there is none."""
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep a value; return whether there was room for it."""
+
+    def delete(self, scope: str, key: str) -> None:
+        """Take note that a rank has left a scope."""
+
+
 class RendezvousServer:
     """A server on the loopback address, at a port that the system chooses.
 
     Args:
         scope_sizes: How many ranks each scope has.
+        store: Where the values are, such as with the server of another machine. Default: here.
     """
 
-    def __init__(self, scope_sizes: Mapping[str, int]) -> None:
-        store = _Store(scope_sizes)
+    def __init__(
+        self, scope_sizes: Mapping[str, int], store: RendezvousStore | None = None
+    ) -> None:
+        store = MemoryStore(scope_sizes) if store is None else store
         connections = 2 * max(scope_sizes.values(), default=1) + 16
         self._server = _Server((_LOOPBACK, 0), store, connections)
         self._thread = threading.Thread(
@@ -55,8 +71,12 @@ class RendezvousServer:
         self._server.server_close()
 
 
-class _Store:
-    """Scopes of keys and values."""
+class MemoryStore:
+    """Scopes of keys and values, in this process.
+
+    Args:
+        scope_sizes: How many ranks each scope has: it is emptied when all have left.
+    """
 
     def __init__(self, scope_sizes: Mapping[str, int]) -> None:
         self._scope_sizes = scope_sizes
@@ -65,11 +85,12 @@ class _Store:
         self._finished: dict[str, set[str]] = {}
 
     def get(self, scope: str, key: str) -> bytes | None:
+        """Return a value, None while there is none."""
         with self._lock:
             return self._values.get((scope, key))
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Return whether there was room for it."""
+        """Keep a value; return whether there was room for it."""
         with self._lock:
             held = sum(map(len, self._values.values()))
             if held + len(value) > _MAX_STORE_BYTES:
@@ -78,6 +99,7 @@ class _Store:
             return True
 
     def delete(self, scope: str, key: str) -> None:
+        """Take note that a rank has left a scope."""
         with self._lock:
             if scope not in self._scope_sizes:
                 self._values.pop((scope, key), None)
@@ -95,7 +117,7 @@ class _Server(http.server.ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], store: _Store, connections: int) -> None:
+    def __init__(self, address: tuple[str, int], store: RendezvousStore, connections: int) -> None:
         super().__init__(address, _Handler)
         self.store = store
         # Bounds the threads, whoever connects; each ends within its request's timeout.

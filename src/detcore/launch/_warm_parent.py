@@ -50,7 +50,13 @@ _logger = logging.getLogger("detcore.launch")
 _ANSWER_TIMEOUT_S = 30.0
 # Of each trial its own. What is not read before a framework's runtime starts may differ as well.
 _OWN_VARIABLES = frozenset(
-    {*DESCRIPTOR_NAMES, "DETCORE_TRIAL_INFO", "DETCORE_JOB_KEY", "CUDA_VISIBLE_DEVICES"}
+    {
+        *DESCRIPTOR_NAMES,
+        "DETCORE_TRIAL_INFO",
+        "DETCORE_JOB_KEY",
+        "DETCORE_TOKEN",
+        "CUDA_VISIBLE_DEVICES",
+    }
 )
 
 

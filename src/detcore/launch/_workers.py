@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from detcore.errors import WorkerError
 from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
 from detcore.launch._lines import Cutter, Line, LineCutter
 from detcore.launch._pump import Pump
 
-__all__ = ["GRACE_S", "NOTICE_S", "Sink", "WorkerProcess", "Workers"]
+__all__ = ["GRACE_S", "NOTICE_S", "RemoteProcess", "Sink", "WorkerProcess", "Workers"]
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
 NOTICE_S = 2.0
@@ -57,6 +57,14 @@ class WorkerProcess(Protocol):
 
     def send_signal(self, number: int, /) -> None:
         """Send it a signal, unless it has ended."""
+
+
+@runtime_checkable
+class RemoteProcess(WorkerProcess, Protocol):
+    """A worker whose process is not of this machine, or not known by its number yet."""
+
+    def signal_group(self, number: int, /) -> None:
+        """Send a signal to it and to all that it started, unless it has ended."""
 
 
 class Workers:
@@ -237,8 +245,14 @@ class Workers:
                 self._signal_group(rank, signal.SIGKILL)
 
     def _signal_group(self, rank: int, number: int) -> None:
+        process = self._processes[rank]
+        if isinstance(process, RemoteProcess):
+            # What a process of another machine started is ended there when it ends.
+            if rank not in self._codes:
+                process.signal_group(number)
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._processes[rank].pid, number)
+            os.killpg(process.pid, number)
 
     def close(self) -> int:
         """Wait for the end of all and of their output; return the code of the job.

@@ -119,6 +119,8 @@ def _place(environment: Environment) -> DistributedContext:
         local_size=local_size,
         cross_rank=cross_rank,
         cross_size=cross_size,
+        # Where they are on several machines.
+        chief_ip=read_variables(("DET_CHIEF_IP",)).get("DET_CHIEF_IP"),
     )
 
 
@@ -206,6 +208,9 @@ def _die_with_the_runner(leash_fd: int) -> None:
 
 
 if __name__ == "__main__":
+    # Until the trial's context heeds it there is nothing to save, and nothing to tell: without a
+    # handler the process ends as it would by KeyboardInterrupt, but for the traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if len(sys.argv) > 1:
         from detcore.launch._warm import serve
 

@@ -1,0 +1,36 @@
+"""What a launcher needs that starts the workers of one trial on several machines.
+
+It decides on which machine each rank runs, and carries a few values between them. The rest is here:
+who is who (`place_ranks`), what the workers find in their environment (`rank_variables`), starting
+one of them on its machine (`start_rank`), how Horovod's workers find each other without a port that
+strangers reach (`RendezvousServer`), and what follows when one of them fails (`Workers`).
+"""
+
+from __future__ import annotations
+
+from detcore.launch._hosts import interface_with
+from detcore.launch._places import (
+    RankPlace,
+    place_ranks,
+    rank_variables,
+    scope_sizes,
+    without_outer_job,
+)
+from detcore.launch._rank import start_rank
+from detcore.launch._rendezvous import MemoryStore, RendezvousServer, RendezvousStore
+from detcore.launch._workers import RemoteProcess, Workers
+
+__all__ = [
+    "MemoryStore",
+    "RankPlace",
+    "RemoteProcess",
+    "RendezvousServer",
+    "RendezvousStore",
+    "Workers",
+    "interface_with",
+    "place_ranks",
+    "rank_variables",
+    "scope_sizes",
+    "start_rank",
+    "without_outer_job",
+]
