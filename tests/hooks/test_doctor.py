@@ -135,23 +135,23 @@ BREAKAGES = {
         ),
     ),
     "API too old": Breakage(
-        r"it works with API 0\.1:0\.9, but this detcore has API 1\.0",
+        r"it works with API 0\.1:0\.9, but this detcore has API 1\.1",
         f"{UPGRADE} detcore-bad",
         bad(api={"bad": "0.1:0.9"}),
     ),
     "API of an earlier major version": Breakage(
-        r"it works with API 0\.4, but this detcore has API 1\.0",
+        r"it works with API 0\.4, but this detcore has API 1\.1",
         f"{UPGRADE} detcore-bad",
         bad(api={"bad": "0.4"}),
     ),
     "API too new": Breakage(
-        r"it needs API 1\.7, but this detcore has API 1\.0",
+        r"it needs API 1\.7, but this detcore has API 1\.1",
         f"{UPGRADE} detcore",
         bad(api={"bad": "1.7"}),
     ),
     "no API range": Breakage(
         r"no API range declared: entry-point group 'detcore\.api' has no 'bad'; this detcore has "
-        r"API 1\.0",
+        r"API 1\.1",
         f"{UPGRADE} detcore-bad",
         bad(api={}),
     ),
@@ -195,8 +195,8 @@ BREAKAGES = {
         source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_startd(trial): ..."),
     ),
     "wrong argument": Breakage(
-        r"detcore_trial_started takes 'trail', which it is not given; its arguments are \(trial\) "
-        r"\(.*plugin\.py, line 2\)",
+        r"detcore_trial_started takes 'trail', which it is not given; its arguments are "
+        r"\(trial, event\) \(.*plugin\.py, line 2\)",
         f"{UPGRADE} detcore-bad",
         source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_started(trail): ..."),
     ),
@@ -450,6 +450,25 @@ def test_options_that_name_no_plugin(option: list[str], mend: str, tmp_path: Pat
     said = "no plugin is called 'goood'; did you mean 'good'?"
     assert f"{option[0]}: {said}; mend: {mend}\n" in result.stdout
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize("option", ["--plugins", "--no-plugin"])
+def test_options_that_name_nothing_like_a_plugin(option: str, tmp_path: Path) -> None:
+    result = run_detcore(option, "zzz", "plugins", "doctor", sites=[tmp_path])
+    assert result.stdout.startswith(f"{option}: no plugin is called 'zzz'; plugins here: core")
+    assert result.stdout.endswith(f"; mend: leave {option} out\n")
+
+
+def test_a_run_tells_of_an_option_that_names_no_plugin_once(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(
+        "entrypoint: no_such_module:Trial\n"
+        "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    )
+    result = run_detcore(
+        "--no-plugin", "zzz", "run", str(tmp_path / "toy.yaml"), str(tmp_path), sites=[tmp_path],
+        variables={"DETCORE_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert result.stderr.count("no plugin is called 'zzz'") == 1, result.stderr
 
 
 def test_broken_metadata_is_named_by_its_folder(tmp_path: Path) -> None:

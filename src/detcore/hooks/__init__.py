@@ -13,22 +13,34 @@ if TYPE_CHECKING:
     from detcore.hooks._api import API_VERSION, ApiRange
     from detcore.hooks._doctor import diagnose
     from detcore.hooks._entry import PluginEntry, PluginState
+    from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
     from detcore.hooks._markers import hookimpl, hookspec
+    from detcore.hooks._observer import OBSERVER_HOOKS, Observer
     from detcore.hooks._problem import PluginProblem
-    from detcore.hooks.types import CheckpointSaved, LauncherType, SearcherType, StorageType
+    from detcore.hooks.types import (
+        CheckpointSaved,
+        EventInfo,
+        LauncherType,
+        SearcherType,
+        StorageType,
+    )
 
 __all__ = [
     "API_VERSION",
+    "OBSERVER_HOOKS",
     "ApiRange",
     "CheckpointSaved",
+    "EventInfo",
     "LauncherType",
+    "Observer",
     "PluginEntry",
     "PluginManager",
     "PluginProblem",
     "PluginState",
     "SearcherType",
     "StorageType",
+    "describe_error",
     "diagnose",
     "hookimpl",
     "hookspec",
@@ -38,13 +50,17 @@ _HOMES = {
     "API_VERSION": "_api",
     "ApiRange": "_api",
     "CheckpointSaved": "types",
+    "EventInfo": "types",
     "LauncherType": "types",
+    "OBSERVER_HOOKS": "_observer",
+    "Observer": "_observer",
     "PluginEntry": "_entry",
     "PluginManager": "_manager",
     "PluginProblem": "_problem",
     "PluginState": "_entry",
     "SearcherType": "types",
     "StorageType": "types",
+    "describe_error": "_load",
     "diagnose": "_doctor",
     "hookimpl": "_markers",
     "hookspec": "_markers",

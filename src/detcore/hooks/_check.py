@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from detcore.hooks._entry import PluginEntry
 
-__all__ = ["Hooks", "defined_at", "find_hooks"]
+__all__ = ["Hooks", "defined_at", "find_deprecated", "find_hooks"]
 
 
 class Hooks:
@@ -63,6 +63,25 @@ def find_hooks(
             )
         )
     return Hooks(functions), faults
+
+
+def find_deprecated(
+    entry: PluginEntry, hooks: Hooks, manager: pluggy.PluginManager
+) -> list[PluginProblem]:
+    """Return what of a plugin's hooks a later detcore will not have; they are called until then."""
+    from detcore.deprecation import deprecations_of_hook
+    from detcore.hooks import specs
+
+    found = []
+    for name, function in hooks.functions.items():
+        options = manager.parse_hookimpl_opts(hooks, name)
+        hook = (options["specname"] if options else None) or name
+        taken = {"", *inspect.signature(function).parameters}
+        for argument, notice in deprecations_of_hook(getattr(specs, hook)).items():
+            if argument in taken:
+                message = f"{notice.message} ({defined_at(function)})"
+                found.append(author_problem("deprecated-hook", entry, message))
+    return found
 
 
 def _check_hook(

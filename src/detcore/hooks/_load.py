@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from detcore.hooks._check import Hooks, find_hooks
+from detcore.hooks._check import Hooks, find_deprecated, find_hooks
 from detcore.hooks._problem import (
     PluginProblem,
     author_problem,
@@ -59,7 +59,9 @@ def load_plugin(
     except Exception as error:  # noqa: BLE001  (an object can fail wherever it is looked at)
         fault = f"looking for hooks in {entry.value} fails: {describe_error(error)}"
         return None, [*problems, author_problem("import-error", entry, fault)]
-    return (None if faults else hooks), problems + faults
+    if faults:
+        return None, problems + faults
+    return hooks, problems + find_deprecated(entry, hooks, manager)
 
 
 def describe_error(error: BaseException) -> str:

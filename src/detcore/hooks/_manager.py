@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from detcore.errors import PluginNotFoundError
 from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._observer import OBSERVER_HOOKS, Observer
 from detcore.hooks._problem import PluginProblem, nearest
 from detcore.hooks._runtime import Runtime
 from detcore.hooks._selection import Selection
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     import logging
 
     import click
+    from pluggy import HookCaller
 
     from detcore.environment import Environment
-    from detcore.hooks.types import CheckpointSaved, LauncherType, SearcherType, StorageType
-    from detcore.types import Framework, TrialInfo
+    from detcore.hooks.types import LauncherType, SearcherType, StorageType
+    from detcore.types import Framework
 
     Registered: TypeAlias = Framework | StorageType | LauncherType | SearcherType | click.Command
 
@@ -60,7 +61,6 @@ class PluginManager:
         self._selection = selection
         self._reserved = frozenset(reserved_commands)
         self._runtime = Runtime(selection, self._reserved, on_problem or _log_problem)
-        self._failures: Counter[tuple[str, str]] = Counter()
 
     # -- which plugins there are ------------------------------------------------------------------
 
@@ -170,68 +170,17 @@ class PluginManager:
                 return command
         return self.commands().get(name)
 
-    # -- what observers are told ------------------------------------------------------------------
+    # -- who observes -----------------------------------------------------------------------------
 
-    def notify_trial_started(self, trial: TrialInfo) -> None:
-        """Tell the observers that a trial starts."""
-        self._notify("detcore_trial_started", trial=trial)
-
-    def notify_training_metrics(
-        self,
-        trial: TrialInfo,
-        steps_completed: int,
-        metrics: Mapping[str, float],
-        batch_metrics: Sequence[Mapping[str, float]] | None = None,
-    ) -> None:
-        """Tell the observers of training metrics; they get read-only views."""
-        name = "detcore_training_metrics"
-        if not self._runtime.callers(name):
-            return
-        batches = None if batch_metrics is None else tuple(map(MappingProxyType, batch_metrics))
-        self._notify(
-            name,
-            trial=trial,
-            steps_completed=steps_completed,
-            metrics=MappingProxyType(metrics),
-            batch_metrics=batches,
-        )
-
-    def notify_validation_metrics(
-        self, trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float]
-    ) -> None:
-        """Tell the observers of validation metrics; they get a read-only view."""
-        self._notify(
-            "detcore_validation_metrics",
-            trial=trial,
-            steps_completed=steps_completed,
-            metrics=MappingProxyType(metrics),
-        )
-
-    def notify_checkpoint_saved(self, trial: TrialInfo, checkpoint: CheckpointSaved) -> None:
-        """Tell the observers of a committed checkpoint."""
-        self._notify("detcore_checkpoint_saved", trial=trial, checkpoint=checkpoint)
-
-    def notify_trial_finished(self, trial: TrialInfo, state: str, error: str | None) -> None:
-        """Tell the observers that a trial's process ends; then tell how often hooks failed."""
-        self._notify("detcore_trial_finished", trial=trial, state=state, error=error)
-        for (label, hook), count in sorted(self._failures.items()):
-            if count > 1:
-                _logger().warning("plugin %s: %s failed %d times in all", label, hook, count)
-        self._failures.clear()
-
-    def _notify(self, hook: str, **arguments: object) -> None:
-        for entry, caller in self._runtime.callers(hook):
-            try:
-                caller(**arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated: training goes on)
-                self._failures[entry.label, hook] += 1
-                if self._failures[entry.label, hook] == 1:
-                    from detcore.hooks._load import describe_error
-
-                    _logger().warning(
-                        "plugin %s: %s failed, training goes on: %s",
-                        entry.label, hook, describe_error(error),
-                    )  # fmt: skip
+    def observers(self) -> list[Observer]:
+        """Return the plugins that have observer hooks, in calling order; imports all plugins."""
+        callers: dict[str, dict[str, HookCaller]] = {}
+        entries: dict[str, PluginEntry] = {}
+        for hook in OBSERVER_HOOKS:
+            for entry, caller in self._runtime.callers(hook):
+                entries.setdefault(entry.name, entry)
+                callers.setdefault(entry.name, {})[hook] = caller
+        return [Observer(entry, callers[name]) for name, entry in entries.items()]
 
 
 def _log_problem(problem: PluginProblem) -> None:

@@ -31,7 +31,7 @@ class PluginProblem:
         plugin: Name of the plugin; empty where the fault is no single plugin's.
         owner: The plugin and its distribution, or the variable or option at fault.
         message: What is wrong, with the values; one line.
-        mend: The command that mends it.
+        mend: The command that mends it; of an option of ``detcore``, how to give it.
         alternative: Another command that does, or None.
     """
 

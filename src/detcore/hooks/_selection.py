@@ -82,10 +82,12 @@ def _always_on(where: str, names: frozenset[str]) -> PluginProblem:
 
 
 def _set_list(where: str, names: Iterable[str]) -> str:
-    """Return the command that says `names` in the place where they were said."""
+    """Return how to say `names` in the place where they were said; a command where one does it."""
     ordered = sorted(names)
+    if where.startswith("--") and not ordered:
+        return f"leave {where} out"
     if where == "--plugins":
-        return f"detcore --plugins {','.join(ordered)} ..." if ordered else "detcore ..."
+        return f"detcore --plugins {','.join(ordered)} ..."
     if where == "--no-plugin":
         return " ".join(["detcore", *(f"--no-plugin {name}" for name in ordered), "..."])
     return set_variable_command(where, ordered)

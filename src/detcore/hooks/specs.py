@@ -6,9 +6,12 @@ leave out arguments that it does not need. There are two kinds:
 - A **register** hook is called once per process, when something of its kind is first needed. All
   plugins are asked, and what they return is put together. A failure, or a value of the wrong
   type, is recorded as a problem of that plugin (``detcore plugins doctor``); the others work on.
-- An **observer** hook is called in the worker process, on the chief, between two batches; training
-  waits for it. All plugins are told. What it returns is ignored. A failure is logged once, with
-  the plugin and its distribution, and never stops training. What is handed over is read-only.
+- An **observer** hook is told of what is recorded of a trial: from a thread of the worker process
+  (the chief's), while training goes on, or later from another process of detcore. Each plugin is
+  told of all events in their order, one at a time, and no plugin waits for another. What it returns
+  is ignored. If it raises `detcore.errors.UnavailableError`, it is told of the same event again
+  later. Any other failure is logged once, with the plugin and its distribution, and the event
+  counts as told. Nothing of it stops or delays training. What is handed over is read-only.
 
 Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of
 `detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: one would stand between
@@ -26,7 +29,13 @@ if TYPE_CHECKING:
 
     import click
 
-    from detcore.hooks.types import CheckpointSaved, LauncherType, SearcherType, StorageType
+    from detcore.hooks.types import (
+        CheckpointSaved,
+        EventInfo,
+        LauncherType,
+        SearcherType,
+        StorageType,
+    )
     from detcore.types import Framework, TrialInfo
 
 __all__ = [
@@ -132,18 +141,20 @@ def detcore_register_commands() -> click.Command | list[click.Command] | None:
 
 
 @hookspec
-def detcore_trial_started(trial: TrialInfo) -> None:
+def detcore_trial_started(trial: TrialInfo, event: EventInfo) -> None:
     """Note that a trial starts, or starts again.
 
-    When: once per worker process, when its context is open and before the user's class is imported.
+    When: once per worker process, behind the opening of its context.
     Kind: observer.
 
     Args:
         trial: Which trial; ``trial.run_id`` counts its starts from 1, and
             ``trial.latest_checkpoint`` is what it resumes from.
+        event: Its number and time.
 
     Raises:
-        Exception: Any; logged once.
+        UnavailableError: The event is kept, and told again later.
+        Exception: Any other; logged once.
     """
 
 
@@ -153,10 +164,11 @@ def detcore_training_metrics(
     steps_completed: int,
     metrics: Mapping[str, float],
     batch_metrics: Sequence[Mapping[str, float]] | None,
+    event: EventInfo,
 ) -> None:
     """Note training metrics.
 
-    When: at the end of each scheduling unit, after the metrics were recorded.
+    When: behind each report of training metrics: for a trial class, of each scheduling unit.
     Kind: observer.
 
     Args:
@@ -164,59 +176,73 @@ def detcore_training_metrics(
         steps_completed: Batches completed since the trial first started.
         metrics: The metrics of the unit.
         batch_metrics: The metrics of each of its batches, or None where they were not kept.
+        event: Its number and time.
 
     Raises:
-        Exception: Any; logged once.
+        UnavailableError: The event is kept, and told again later.
+        Exception: Any other; logged once.
     """
 
 
 @hookspec
 def detcore_validation_metrics(
-    trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float]
+    trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float], event: EventInfo
 ) -> None:
     """Note validation metrics.
 
-    When: after each validation, when its metrics were recorded.
+    When: behind each report of validation metrics.
     Kind: observer.
 
     Args:
         trial: Which trial.
         steps_completed: Batches completed since the trial first started.
         metrics: The validation metrics.
+        event: Its number and time.
 
     Raises:
-        Exception: Any; logged once.
+        UnavailableError: The event is kept, and told again later.
+        Exception: Any other; logged once.
     """
 
 
 @hookspec
-def detcore_checkpoint_saved(trial: TrialInfo, checkpoint: CheckpointSaved) -> None:
+def detcore_checkpoint_saved(
+    trial: TrialInfo, checkpoint: CheckpointSaved, event: EventInfo
+) -> None:
     """Note a checkpoint.
 
-    When: after each commit; the files are complete and may be read.
+    When: behind each commit; the files are complete. Where the event is told late, they may have
+    been deleted since.
     Kind: observer.
 
     Args:
         trial: Which trial.
         checkpoint: What was saved, and where.
+        event: Its number and time.
 
     Raises:
-        Exception: Any; logged once.
+        UnavailableError: The event is kept, and told again later.
+        Exception: Any other; logged once.
     """
 
 
 @hookspec
-def detcore_trial_finished(trial: TrialInfo, state: str, error: str | None) -> None:
-    """Note that the worker process of a trial ends on its own terms (a killed one tells nothing).
+def detcore_trial_finished(
+    trial: TrialInfo, state: str, error: str | None, event: EventInfo
+) -> None:
+    """Note that a trial ends, or pauses.
 
-    When: once per worker process, last of all.
+    When: behind the last event of a worker process. Of one that was killed, its runner tells it,
+    unless the trial starts again at once.
     Kind: observer.
 
     Args:
         trial: Which trial.
         state: ``"COMPLETED"``, ``"PAUSED"`` (to be resumed), ``"ERROR"`` or ``"INVALID_HP"``.
         error: One line that says what went wrong, or None.
+        event: Its number and time.
 
     Raises:
-        Exception: Any; logged once.
+        UnavailableError: The event is kept, and told again later.
+        Exception: Any other; logged once.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-__all__ = ["CheckpointSaved", "LauncherType", "SearcherType", "StorageType"]
+__all__ = ["CheckpointSaved", "EventInfo", "LauncherType", "SearcherType", "StorageType"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,9 @@ class LauncherType:
     """A way to start the workers of a trial.
 
     Attributes:
-        name: Short name, such as ``"local"``.
-        launcher: The launcher class, as ``"module:Class"``.
+        name: What an experiment file says under ``launcher``, such as ``"local"``.
+        launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
+            experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
     """
 
     name: str
@@ -77,3 +78,22 @@ class CheckpointSaved:
     path: Path | None = None
     stalled_s: float | None = None
     total_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventInfo:
+    """Which event of a trial an observer is told of.
+
+    ``trial.trial_id``, ``trial.run_id`` and `number` together name an event for ever; they, and
+    `time`, are the same when it comes again.
+
+    Attributes:
+        number: Its number in the run of the trial, from 1 and rising; some numbers are left out.
+        time: When it happened, in seconds since 1970; not when it is told.
+        is_repeat: Whether this plugin may have been told of it before: the hook said that its
+            service is not reachable, or the process was killed while the hook ran.
+    """
+
+    number: int
+    time: float
+    is_repeat: bool = False

@@ -1,0 +1,222 @@
+"""Telling one plugin of one trial."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from detcore.database import (
+    SpooledRecord,
+    SpoolPart,
+    is_spool_in_use,
+    read_spool,
+    spool_path,
+)
+from detcore.delivery._events import FINISHED, HOOK_OF_KIND, arguments_of
+from detcore.delivery._mailbox import Cursor, Mailbox
+from detcore.errors import DetcoreError, UnavailableError
+from detcore.hooks import Observer
+from detcore.types import TrialInfo
+
+__all__ = ["Courier", "Stop"]
+
+_LOG = logging.getLogger("detcore.plugins")
+
+
+class Stop(enum.Enum):
+    """Why a courier stopped."""
+
+    NOTHING_LEFT = "nothing left"
+    UNAVAILABLE = "unavailable"
+    ASKED = "asked to stop"
+    BUSY = "another process delivers"
+
+
+class Courier:
+    """Tells a plugin of the events of one trial, in order, from its cursor on. Not thread-safe.
+
+    An event counts as told when its hook returned or failed; then the cursor moves. Before, the
+    cursor notes that it is being told, so that whoever comes after a crash knows.
+
+    Args:
+        mailbox: Whose events.
+        observer: The plugin.
+        read_trial: Returns the trial of a run; raises `DetcoreError` if it is not known any more.
+        is_quiet: Whether an outage is not logged; `problem` tells of it.
+
+    Attributes:
+        num_told: Events that were told, also those whose hook failed.
+        problem: What the plugin said when its service was away last, or None.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        observer: Observer,
+        read_trial: Callable[[int], TrialInfo],
+        *,
+        is_quiet: bool = False,
+    ) -> None:
+        self._mailbox = mailbox
+        self._observer = observer
+        self._read_trial = read_trial
+        self._trial: TrialInfo | None = None
+        self._cursor: Cursor | None = None
+        self._failures: Counter[str] = Counter()
+        self._is_quiet = is_quiet
+        self._has_told_away = False
+        self.num_told = 0
+        self.problem: str | None = None
+
+    def deliver(self, should_stop: Callable[[], bool] = lambda: False) -> Stop:
+        """Tell what is there to tell; the lock stays with this courier until `close`.
+
+        Args:
+            should_stop: Asked between two events.
+        """
+        if not self._mailbox.acquire():
+            return Stop.BUSY
+        if self._cursor is None:
+            self._cursor = self._mailbox.read()
+        while (run_id := self._find_run()) is not None:
+            # Asked before the spool is read: what was written until then is read, too.
+            is_over = self._is_over(run_id)
+            part = self._read(run_id, is_over=is_over)
+            if part is None:
+                self._mailbox.close_run(run_id)
+                continue
+            stop = self._tell_part(run_id, part, should_stop)
+            if stop is not None:
+                return stop
+            if not part.records and not part.damaged:
+                if not is_over:
+                    break
+                self._close_run(run_id)
+        return Stop.NOTHING_LEFT
+
+    def close(self) -> None:
+        """Give back the lock, and say how often hooks failed."""
+        self._mailbox.release()
+        self._cursor = None
+        for hook, count in sorted(self._failures.items()):
+            if count > 1:
+                label = self._observer.entry.label
+                _LOG.warning("plugin %s: %s failed %d times in all", label, hook, count)
+        self._failures.clear()
+
+    # -- the runs of the trial ---------------------------------------------------------------------
+
+    def _find_run(self) -> int | None:
+        """Return the run to go on with, the cursor in it; None if there is none."""
+        assert self._cursor is not None  # `deliver` has read it
+        run_id = next((n for n in self._mailbox.runs() if n >= self._cursor.run_id), None)
+        if run_id is not None and run_id != self._cursor.run_id:
+            self._move(Cursor(run_id=run_id))
+        return run_id
+
+    def _is_over(self, run_id: int) -> bool:
+        """Whether nobody writes events of a run any more."""
+        return self._mailbox.runs()[-1:] != [run_id] or not is_spool_in_use(
+            spool_path(self._mailbox.trial_dir, run_id)
+        )
+
+    def _close_run(self, run_id: int) -> None:
+        """Take note that a run is over, unless its end was written for it meanwhile.
+
+        Whoever writes it notes it behind that (`tell_end_of_killed`): one of the two is seen.
+        """
+        self._mailbox.close_run(run_id)
+        part = self._read(run_id, is_over=True)
+        if part is not None and part.records:
+            self._mailbox.add_run(run_id)
+
+    def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
+        """Read what comes next of a run; None if it cannot be read, which is said."""
+        assert self._cursor is not None  # `deliver` has read it
+        path = spool_path(self._mailbox.trial_dir, run_id)
+        try:
+            if self._trial is None or self._trial.run_id != run_id:
+                self._trial = self._read_trial(run_id)
+            return read_spool(path, self._cursor.offset, is_over=is_over)
+        except (DetcoreError, FileNotFoundError) as error:
+            _LOG.warning(
+                "plugin %s cannot be told of run %d in %s: %s",
+                self._observer.entry.label, run_id, self._mailbox.trial_dir, error,
+            )  # fmt: skip
+            return None
+
+    def _move(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._mailbox.write(cursor)
+
+    # -- one event after the other -----------------------------------------------------------------
+
+    def _tell_part(
+        self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
+    ) -> Stop | None:
+        """Tell some events of a run; return why it stopped before their end."""
+        for end in part.damaged:
+            _LOG.warning(
+                "plugin %s is not told of a line of %s, before byte %d, whose checksum is wrong",
+                self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), end,
+            )  # fmt: skip
+        for record in part.records:
+            hook = HOOK_OF_KIND.get(record.kind)
+            if hook in self._observer.hooks:
+                if should_stop():
+                    return Stop.ASKED
+                if not self._tell(run_id, record, hook):
+                    return Stop.UNAVAILABLE
+                self._move(Cursor(run_id=run_id, offset=record.end))
+            if record.kind == FINISHED:
+                self._move(Cursor(run_id=run_id, offset=record.end))
+                self._mailbox.close_run(run_id)
+                return None
+        assert self._cursor is not None  # `deliver` has read it
+        if part.end != self._cursor.offset:
+            self._move(Cursor(run_id=run_id, offset=part.end))
+        return None
+
+    def _tell(self, run_id: int, record: SpooledRecord, hook: str) -> bool:
+        """Tell one event; whether that is done with."""
+        assert self._cursor is not None  # `deliver` has read it
+        assert self._trial is not None  # `_read` has read it
+        is_repeat = self._cursor.trying == record.seq
+        if not is_repeat:
+            self._move(Cursor(run_id=run_id, offset=self._cursor.offset, trying=record.seq))
+        try:
+            self._observer.tell(hook, arguments_of(record, self._trial, is_repeat=is_repeat))
+        except UnavailableError as error:
+            self._is_away(error)
+            return False
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and isinstance(error, KeyboardInterrupt):
+                raise  # the user's, in a command
+            self._failed(hook, error)
+        self._has_told_away = False
+        self.problem = None
+        self.num_told += 1
+        return True
+
+    def _is_away(self, error: UnavailableError) -> None:
+        self.problem = " ".join(str(error).split()) or "its service is not reachable"
+        if not self._has_told_away and not self._is_quiet:
+            self._has_told_away = True
+            _LOG.warning(
+                "plugin %s: its service is away, and what it misses is kept for later: %s",
+                self._observer.entry.label, self.problem,
+            )  # fmt: skip
+
+    def _failed(self, hook: str, error: BaseException) -> None:
+        self._failures[hook] += 1
+        if self._failures[hook] == 1:
+            from detcore.hooks import describe_error
+
+            _LOG.warning(
+                "plugin %s: %s failed, training goes on: %s",
+                self._observer.entry.label, hook, describe_error(error),
+            )  # fmt: skip

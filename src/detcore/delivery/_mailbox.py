@@ -1,0 +1,177 @@
+"""How far one plugin was told of one trial.
+
+In the trial's folder, ``observers/<plugin>/`` holds ``run-<n>`` for each run of the trial that the
+plugin is to be told of and was not wholly told of yet, and ``cursor``: the place in that run's
+spool. Whoever tells the plugin locks the cursor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import urllib.parse
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = ["Cursor", "Mailbox", "find_mailboxes", "mailboxes_of", "subscribe"]
+
+_SLOT_BYTES = 96
+_RUN = "run-"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A place among the events of a trial.
+
+    Attributes:
+        run_id: The run.
+        offset: Byte of its spool behind the last event that was told.
+        trying: Number of the event that is being told; 0 = none.
+    """
+
+    run_id: int = 0
+    offset: int = 0
+    trying: int = 0
+
+
+class Mailbox:
+    """The events of one trial for one plugin. Not thread-safe.
+
+    Reading needs no lock. `acquire` takes it; `write` and `close_run` need it.
+    """
+
+    def __init__(self, trial_dir: Path, plugin: str) -> None:
+        self.trial_dir = Path(trial_dir)
+        self.plugin = plugin
+        self.folder = self.trial_dir / "observers" / urllib.parse.quote(plugin, safe="")
+        self._fd: int | None = None
+        self._generation = 0
+
+    def runs(self) -> list[int]:
+        """Return the runs that it was not wholly told of, in order."""
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        found = (name.removeprefix(_RUN) for name in names if name.startswith(_RUN))
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def observes(self, run_id: int) -> bool:
+        """Whether it is told of a run, which is the newest one."""
+        return run_id in self.runs() or self.read().run_id == run_id
+
+    def add_run(self, run_id: int) -> None:
+        """Let it be told of a run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{_RUN}{run_id}").touch()
+
+    def acquire(self) -> bool:
+        """Take the lock; whether it could be taken. Taking it again is fine."""
+        if self._fd is not None:
+            return True
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.folder / "cursor", flags, 0o644)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._fd = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        if self._fd is not None:
+            # Said aloud: a process that was forked meanwhile has the file open, too.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+            self._fd = None
+
+    def read(self) -> Cursor:
+        """Return the cursor; at the beginning if there is none."""
+        try:
+            data = (self.folder / "cursor").read_bytes()
+        except FileNotFoundError:
+            data = b""
+        slots = [_parse(data[start : start + _SLOT_BYTES]) for start in (0, _SLOT_BYTES)]
+        generation, cursor = max(filter(None, slots), default=(0, Cursor()), key=lambda s: s[0])
+        self._generation = generation
+        return cursor
+
+    def write(self, cursor: Cursor) -> None:
+        """Move the cursor. The one before stays until this one is written."""
+        assert self._fd is not None  # callers hold the lock
+        self._generation += 1
+        place = _SLOT_BYTES * (self._generation % 2)
+        os.pwrite(self._fd, _format(self._generation, cursor), place)
+
+    def close_run(self, run_id: int) -> None:
+        """Take note that the plugin was told all of a run."""
+        (self.folder / f"{_RUN}{run_id}").unlink(missing_ok=True)
+
+    def forget(self) -> bool:
+        """Drop what the plugin was not told; whether the lock could be taken for it."""
+        if not self.runs():
+            return True
+        if not self.acquire():
+            return False
+        try:
+            for run_id in self.runs():
+                self.close_run(run_id)
+        finally:
+            self.release()
+        return True
+
+
+def subscribe(trial_dir: Path, plugins: Iterable[str], run_id: int) -> None:
+    """Let plugins be told of a run, as soon as it has a spool."""
+    for plugin in plugins:
+        Mailbox(trial_dir, plugin).add_run(run_id)
+
+
+def mailboxes_of(trial_dir: Path) -> list[Mailbox]:
+    """Return the mailboxes of a trial, also those in which nothing waits."""
+    folders = sorted(Path(trial_dir).glob("observers/*"))
+    return [Mailbox(trial_dir, urllib.parse.unquote(folder.name)) for folder in folders]
+
+
+def find_mailboxes(
+    home: Path, *, experiment_id: int | None = None, trial_id: int | None = None
+) -> Iterator[Mailbox]:
+    """Yield the mailboxes under a home in which something may wait, by experiment and trial.
+
+    Args:
+        home: `Environment.home`.
+        experiment_id: Only those of this experiment.
+        trial_id: Only those of this trial.
+    """
+    experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
+    found = Path(home).glob(f"experiments/{experiment}/trials/{trial}/observers/*/{_RUN}*")
+    folders = {path.parent for path in found}
+    for folder in sorted(folders, key=_place):
+        yield Mailbox(folder.parents[1], urllib.parse.unquote(folder.name))
+
+
+def _place(folder: Path) -> tuple[int, int, str]:
+    numbers = (folder.parents[3].name, folder.parents[1].name)
+    experiment, trial = (int(text) if text.isdigit() else 0 for text in numbers)
+    return experiment, trial, folder.name
+
+
+def _format(generation: int, cursor: Cursor) -> bytes:
+    body = b"%d %d %d %d" % (generation, cursor.run_id, cursor.offset, cursor.trying)
+    return (b"%08x %s" % (zlib.crc32(body), body)).ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _parse(slot: bytes) -> tuple[int, Cursor] | None:
+    """Return the generation and cursor of a slot, or None if it was not written to its end."""
+    digest, _, body = slot.rstrip(b" \n").partition(b" ")
+    if not body or digest != b"%08x" % zlib.crc32(body):
+        return None
+    generation, run_id, offset, trying = map(int, body.split(b" "))
+    return generation, Cursor(run_id=run_id, offset=offset, trying=trying)

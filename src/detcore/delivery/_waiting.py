@@ -1,0 +1,103 @@
+"""What waits for observers under a home, and delivering it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from detcore.database import read_spool, spool_path
+from detcore.delivery._courier import Courier, Stop
+from detcore.delivery._events import HOOK_OF_KIND
+from detcore.delivery._mailbox import Mailbox
+from detcore.delivery._runs import read_run
+from detcore.errors import DatabaseError
+from detcore.hooks import OBSERVER_HOOKS, Observer
+
+__all__ = ["Waiting", "count_waiting", "deliver_waiting"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What waits for one plugin in one trial.
+
+    Attributes:
+        num_events: How many events.
+        since: When the oldest of them happened, in seconds since 1970; None if there is none.
+    """
+
+    num_events: int
+    since: float | None
+
+
+def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Waiting:
+    """Count the events that a plugin was not told of yet.
+
+    Args:
+        mailbox: Whose events.
+        hooks: The plugin's observer hooks; all, where it is not installed.
+    """
+    wanted = frozenset(hooks)
+    cursor = mailbox.read()
+    count, since = 0, None
+    for run_id in mailbox.runs():
+        if run_id < cursor.run_id:
+            continue
+        offset = cursor.offset if run_id == cursor.run_id else 0
+        for kind, time in _events(spool_path(mailbox.trial_dir, run_id), offset):
+            if HOOK_OF_KIND.get(kind) in wanted:
+                count += 1
+                since = time if since is None else since
+    return Waiting(num_events=count, since=since)
+
+
+def deliver_waiting(
+    observer: Observer,
+    mailboxes: Iterable[Mailbox],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[int, str | None]:
+    """Tell one plugin what it missed of some trials.
+
+    Trials that another process tells it of are left out. Where its service is away, the rest is
+    left for later.
+
+    Args:
+        observer: The plugin.
+        mailboxes: Its mailboxes.
+        should_stop: Asked between two events.
+
+    Returns:
+        How many events were told, and why the rest was not, if its service is away.
+    """
+    told = 0
+    for mailbox in mailboxes:
+        if not mailbox.runs():
+            continue
+        courier = Courier(
+            mailbox, observer, functools.partial(read_run, mailbox.trial_dir), is_quiet=True
+        )
+        try:
+            stop = courier.deliver(should_stop)
+        finally:
+            told += courier.num_told
+            courier.close()
+        if stop is Stop.UNAVAILABLE:
+            return told, courier.problem
+        if stop is Stop.ASKED:
+            break
+    return told, None
+
+
+def _events(path: Path, offset: int) -> Iterable[tuple[str, float]]:
+    """Yield kind and time of what stands in a spool from a byte on."""
+    while True:
+        try:
+            part = read_spool(path, offset, is_over=False)
+        except (DatabaseError, FileNotFoundError):
+            return  # said when it is delivered
+        for record in part.records:
+            yield record.kind, record.time
+        if part.end == offset or not part.records:
+            return
+        offset = part.end

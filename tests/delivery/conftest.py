@@ -1,0 +1,222 @@
+"""A trial's spool and a plugin that notes what it is told; scripts with such a plugin installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fake_distributions import write_distribution
+
+from detcore.database import Spool, spool_path
+from detcore.delivery import FINISHED, STARTED, Courier, Mailbox, encode_end
+from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
+from detcore.types import TrialInfo
+
+# Notes every call in a file; its service is away while a file "down" is there.
+WATCHER = """
+import json, os, signal, time
+from pathlib import Path
+from detcore import hookimpl
+from detcore.errors import UnavailableError
+
+FOLDER = Path(os.environ["WATCH_FOLDER"])
+NAME = "{name}"
+
+def note(hook, trial, event, **values):
+    if (FOLDER / f"{{NAME}}.down").exists():
+        raise UnavailableError("the tracker is down")
+    line = dict(hook=hook, trial=trial.trial_id, run=trial.run_id, number=event.number,
+                repeat=event.is_repeat, time=event.time, pid=os.getpid(), **values)
+    with open(FOLDER / f"{{NAME}}.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\\n")
+    if (FOLDER / f"{{NAME}}.kill-at-{{event.number}}").exists():
+        (FOLDER / f"{{NAME}}.kill-at-{{event.number}}").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@hookimpl
+def detcore_trial_started(trial, event):
+    note("started", trial, event, name=trial.config.get("name"))
+
+@hookimpl
+def detcore_training_metrics(trial, steps_completed, metrics, event):
+    note("training", trial, event, steps=steps_completed, metrics=dict(metrics))
+
+@hookimpl
+def detcore_validation_metrics(trial, steps_completed, metrics, event):
+    note("validation", trial, event, steps=steps_completed, metrics=dict(metrics))
+
+@hookimpl
+def detcore_checkpoint_saved(trial, checkpoint, event):
+    note("checkpoint", trial, event, steps=checkpoint.steps_completed, uuid=checkpoint.uuid)
+
+@hookimpl
+def detcore_trial_finished(trial, state, error, event):
+    note("finished", trial, event, state=state, error=error)
+"""
+
+
+class Box:
+    """One trial's folder, and a plugin in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.failure: Callable[[str, Mapping[str, Any]], BaseException | None] = lambda *_: None
+        self.spools: list[Spool] = []
+
+    def start_run(self, run_id: int = 1) -> Spool:
+        """Open the spool of a run, with its first event, which the plugin is to be told of."""
+        spool = Spool(spool_path(self.folder, run_id), trial_id=7, run_id=run_id)
+        self.spools.append(spool)
+        spool.append(STARTED, {"run_id": run_id})
+        self.mailbox().add_run(run_id)
+        return spool
+
+    def report(self, spool: Spool, step: int, **metrics: float) -> None:
+        payload = {"steps_completed": step, "metrics": metrics or {"loss": 1 / step}}
+        spool.append("training", {**payload, "batch_metrics": None, "n_records": None})
+
+    def end_run(self, spool: Spool, state: str = "COMPLETED") -> None:
+        spool.append(FINISHED, encode_end(state, None))
+        spool.close()
+
+    def mailbox(self) -> Mailbox:
+        return Mailbox(self.folder, "watch")
+
+    def observer(self) -> Observer:
+        entry = PluginEntry(
+            name="watch", value="m", distribution="detcore-watch", version="1.0", folder="",
+            source=(), api=None, state=PluginState.LOADED,
+        )  # fmt: skip
+        callers = {hook: self._caller(hook) for hook in OBSERVER_HOOKS}
+        return Observer(entry, cast(Any, callers))
+
+    def _caller(self, hook: str) -> Callable[..., None]:
+        def call(**arguments: Any) -> None:
+            failure = self.failure(hook, arguments)
+            if failure is not None:
+                raise failure
+            self.told.append((hook.removeprefix("detcore_"), arguments))
+
+        return call
+
+    def courier(self) -> Courier:
+        return Courier(self.mailbox(), self.observer(), self.trial)
+
+    def trial(self, run_id: int) -> TrialInfo:
+        return TrialInfo(
+            experiment_id=1, trial_id=7, run_id=run_id, trial_seed=0, hparams={}, config={},
+            model_dir="/", trial_dir=str(self.folder), database_url="sqlite://",
+        )  # fmt: skip
+
+    def numbers(self) -> list[tuple[int, int, bool]]:
+        """Run, number and whether it is a repeat, of each event that was told."""
+        return [
+            (arguments["trial"].run_id, arguments["event"].number, arguments["event"].is_repeat)
+            for _, arguments in self.told
+        ]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    box = Box(tmp_path / "trial")
+    yield box
+    for spool in box.spools:
+        spool.close()
+
+
+@dataclasses.dataclass
+class Watched:
+    """Scripts and commands in an environment with plugins that observe."""
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = dataclasses.field(default_factory=list)
+    more: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def install(self, *names: str) -> None:
+        for name in names:
+            self.install_source(name, WATCHER.format(name=name))
+
+    def install_source(self, name: str, source: str) -> None:
+        write_distribution(
+            self.folder / "site", f"detcore-{name}", modules={f"detcore_{name}.plugin": source}
+        )
+
+    def variables(self) -> dict[str, str]:
+        toy = Path(__file__).parents[1] / "toy_plugin"
+        return {
+            **os.environ,
+            "DETCORE_HOME": str(self.home),
+            "PYTHONPATH": f"{self.folder / 'site'}{os.pathsep}{toy}",
+            "WATCH_FOLDER": str(self.folder),
+            "COLUMNS": "200",
+            **self.more,
+        }
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env=self.variables(), cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: object, code: int = 0) -> tuple[str, str]:
+        process = self.start(*arguments)
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == code, (process.returncode, stdout, stderr)
+        return stdout, stderr
+
+    def script(self, text: str, *, code: int = 0) -> tuple[str, str]:
+        return self.run(self.write(text), code=code)
+
+    def write(self, text: str) -> Path:
+        path = self.folder / "train.py"
+        path.write_text(text)
+        return path
+
+    def deliver(self, *arguments: object, code: int = 0) -> str:
+        return self.run("-m", "detcore", "plugins", "deliver", *arguments, code=code)[0]
+
+    def told(self, name: str = "watch") -> list[dict[str, Any]]:
+        path = self.folder / f"{name}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def down(self, name: str = "watch") -> Path:
+        path = self.folder / f"{name}.down"
+        path.touch()
+        return path
+
+    def wait_for(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def mailboxes(self) -> list[Path]:
+        return sorted(self.home.glob("experiments/*/trials/*/observers/*/run-*"))
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path)
+    yield watched
+    for process in watched.started:
+        with process:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()

@@ -1,0 +1,350 @@
+"""Real scripts, runners and commands with a plugin that observes: killed, held up, told later."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from detcore.database import Database, ingest_spools
+
+Watched = Any
+MODEL_DIR = Path(__file__).parents[1] / "run" / "model"
+
+FIVE_REPORTS = """
+from detcore import core
+with core.init() as context:
+    for step in range(1, 6):
+        context.train.report_training_metrics(step, {"loss": 1 / step})
+    with context.checkpoint.store_path({"steps_completed": 5}) as (path, uuid):
+        (path / "weights").write_text("w")
+    context.train.report_validation_metrics(5, {"accuracy": 0.5})
+"""
+ALL_OF_THEM = ["started", *["training"] * 5, "checkpoint", "validation", "finished"]
+RESUMING = """
+import sys, time
+from detcore import core
+with core.init(resume=True) as context:
+    step = context.info.steps_completed
+    while step < 300:
+        step += 1
+        context.train.report_training_metrics(step, {"loss": 1 / step})
+        if step % 20 == 0:
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
+                (path / "weights").write_text("w")
+        print(step, flush=True)
+        time.sleep(0.002)
+"""
+
+
+def hooks_of(told: list[dict[str, Any]]) -> list[str]:
+    return [event["hook"] for event in told]
+
+
+def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> None:
+    """Compare what the plugin noted with the records, which come from the spool another way."""
+    told = [event for event in watched.told() if event["trial"] == trial_id]
+    once = [event for event in told if not event["repeat"]]
+    keys = [(event["run"], event["number"]) for event in told]
+    # In order; what came twice came at once, and said so.
+    assert keys == sorted(keys)
+    assert len({(event["run"], event["number"]) for event in once}) == len(once)
+    path = watched.home / "detcore.db"
+    with Database.open(f"sqlite:///{path}") as database:
+        ingest_spools(database, watched.home)
+        checkpoints = database.list_checkpoints(trial_id=trial_id, states=["COMPLETED", "DELETED"])
+    query = (
+        "SELECT run_id, seq, steps_completed, metrics FROM metrics WHERE trial_id = ? AND kind = ?"
+    )
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(query, (trial_id, "training")).fetchall()
+    wanted = {(run, seq): (steps, json.loads(metrics)) for run, seq, steps, metrics in rows}
+    found = {
+        (event["run"], event["number"]): (event["steps"], event["metrics"])
+        for event in told
+        if event["hook"] == "training"
+    }
+    assert found == wanted
+    noted = {event["uuid"] for event in told if event["hook"] == "checkpoint"}
+    assert noted == {record.uuid for record in checkpoints}
+
+
+def test_a_script_is_told_of_while_it_runs_and_to_its_end(watched: Watched) -> None:
+    watched.install("watch")
+    process = watched.start(watched.write(FIVE_REPORTS + "    import time; time.sleep(600)\n"))
+    watched.wait_for(lambda: len(watched.told()) == 8)  # live: it waits for its input
+    assert process.poll() is None
+    process.kill()
+    process.communicate()
+    assert hooks_of(watched.told()) == ALL_OF_THEM[:-1]
+    watched.script(FIVE_REPORTS)
+    # The killed one is settled by the next script, and its end told by whoever comes.
+    told = [event for event in watched.told() if event["trial"] == 2]
+    assert hooks_of(told) == ALL_OF_THEM
+    assert told[-1]["state"] == "COMPLETED"
+    watched.deliver()
+    first = [event for event in watched.told() if event["trial"] == 1]
+    assert hooks_of(first) == ALL_OF_THEM
+    assert first[-1]["state"] == "ERROR"
+    assert "killed" in first[-1]["error"]
+    assert watched.mailboxes() == []
+
+
+def test_without_an_observer_nothing_is_written_for_one(watched: Watched) -> None:
+    watched.install_source(
+        "other", "from detcore import hookimpl\n@hookimpl\ndef detcore_register_framework(): ...\n"
+    )
+    watched.script(FIVE_REPORTS)
+    (trial_dir,) = watched.home.glob("experiments/*/trials/*")
+    assert sorted(path.name for path in trial_dir.iterdir()) == ["spool-1.jsonl", "tensorboard"]
+    assert "trial_started" not in (trial_dir / "spool-1.jsonl").read_text()
+    assert watched.deliver() == "nothing waits\n"
+
+
+def test_what_a_script_could_not_deliver_is_delivered_by_the_command(watched: Watched) -> None:
+    watched.install("watch", "other")
+    down = watched.down()
+    _, stderr = watched.script(FIVE_REPORTS)
+    assert "its service is away" in stderr
+    assert "detcore plugins deliver" in stderr
+    assert hooks_of(watched.told("other")) == ALL_OF_THEM  # not held up
+    (row,) = json.loads(watched.deliver("--dry-run", "--json", code=1))
+    assert (row["plugin"], row["waiting"], row["trials"], row["note"]) == ("watch", 9, [1], "")
+    (row,) = json.loads(watched.deliver("--json", code=1))
+    assert row["note"] == "the tracker is down"
+    down.unlink()
+    (row,) = json.loads(watched.deliver("--json"))
+    assert (row["delivered"], row["waiting"]) == (9, 0)
+    told = watched.told()
+    assert hooks_of(told) == ALL_OF_THEM
+    assert [event["number"] for event in told] == list(range(1, 10))
+    assert [event["repeat"] for event in told] == [True] + 8 * [False]
+    times = [event["time"] for event in told]
+    assert times == sorted(times)  # when it happened, not when it was told
+    assert [event["time"] for event in watched.told("other")] == times
+    assert watched.deliver() == "nothing waits\n"
+    assert len(watched.told()) == 9
+
+
+def test_what_waits_for_a_plugin_that_is_gone_can_be_forgotten(watched: Watched) -> None:
+    watched.install("watch")
+    watched.down()
+    watched.script(FIVE_REPORTS)
+    watched.more["DETCORE_DISABLE_PLUGINS"] = "watch"
+    text = watched.deliver(code=1)
+    assert "not installed, or switched off" in text
+    assert "detcore plugins deliver --forget watch" in text
+    watched.run("-m", "detcore", "plugins", "deliver", "--forget", "watch", "--dry-run", code=2)
+    (row,) = json.loads(watched.deliver("--forget", "watch", "--json"))
+    assert (row["forgotten"], row["waiting"]) == (9, 0)
+    assert watched.deliver() == "nothing waits\n"
+
+
+def test_a_process_that_is_killed_inside_a_hook_repeats_that_event_alone(watched: Watched) -> None:
+    watched.install("watch")
+    (watched.folder / "watch.kill-at-4").touch()
+    watched.script(FIVE_REPORTS + "    import time; time.sleep(60)\n", code=-signal.SIGKILL)
+    watched.deliver()
+    told = [(event["number"], event["repeat"]) for event in watched.told()]
+    expected = [(1, False), (2, False), (3, False), (4, False), (4, True), (5, False)]
+    assert told[:6] == expected
+    assert [number for number, repeat in told if repeat] == [4]
+
+
+def test_workers_killed_again_and_again_leave_nothing_out_and_nothing_double(
+    watched: Watched,
+) -> None:
+    watched.install("watch")
+    script = watched.write(RESUMING)
+    for stop_at in (35, 70, 130, 131):
+        process = watched.start(script)
+        if stop_at == 70:
+            watched.down()
+        for line in process.stdout:
+            if int(line) >= stop_at:
+                break
+        process.kill()
+        process.communicate()
+        if stop_at == 130:
+            (watched.folder / "watch.down").unlink()
+    watched.run(script)
+    watched.deliver()
+    check_nothing_is_missing_or_double(watched)
+    assert max(event["run"] for event in watched.told()) == 5
+    assert watched.told()[-1]["state"] == "COMPLETED"
+
+
+def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watched: Watched) -> None:
+    watched.install("watch")
+    watched.install_source(
+        "stuck",
+        "import threading\nfrom detcore import hookimpl\n"
+        "@hookimpl\ndef detcore_training_metrics(): threading.Event().wait()\n",
+    )
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = "0.5"
+    _, stderr = watched.script(FIVE_REPORTS)
+    assert hooks_of(watched.told()) == ALL_OF_THEM
+    assert "not everything was delivered to stuck" in stderr
+    assert [path.parent.name for path in watched.mailboxes()] == ["stuck"]
+
+
+def test_a_service_that_is_known_to_be_away_is_not_waited_for(watched: Watched) -> None:
+    watched.install_source(
+        "hole",
+        "import os, threading\nfrom detcore import hookimpl\n"
+        "from detcore.errors import UnavailableError\n"
+        "@hookimpl\ndef detcore_training_metrics(event):\n"
+        "    if event.is_repeat:\n"
+        "        open(os.environ['WATCH_FOLDER'] + '/stuck', 'w').close()\n"
+        "        threading.Event().wait()\n"
+        "    raise UnavailableError('away')\n",
+    )
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = "1000"
+    watched.script(
+        "import os, time\nfrom detcore import core\n"
+        "with core.init() as context:\n"
+        "    context.train.report_training_metrics(1, {'loss': 1.0})\n"
+        "    while not os.path.exists('stuck'):\n"
+        "        time.sleep(0.01)\n"
+    )  # ends, and long before those 1000 seconds: `run` would have given up on it
+    assert len(watched.mailboxes()) == 1
+
+
+def test_only_the_chief_of_several_workers_tells(watched: Watched) -> None:
+    watched.install("watch")
+    watched.write(
+        "from detcore import core\n"
+        "with core.init(distributed=core.DistributedContext.from_env()) as context:\n"
+        "    if context.distributed.rank == 0:\n"
+        "        context.train.report_training_metrics(1, {'loss': 1.0})\n"
+    )
+    watched.run("-m", "detcore", "launch", "-n", "2", "--", "python", "train.py")
+    assert hooks_of(watched.told()) == ["started", "training", "finished"]
+    assert len({event["pid"] for event in watched.told()}) == 1
+
+
+def experiment(watched: Watched, **changes: Any) -> Path:
+    checkpoints = watched.home / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    plain: dict[str, Any] = {
+        "name": "toy",
+        "checkpoint_storage": {"type": "directory", "container_path": str(checkpoints)},
+        "entrypoint": "model_def:Line",
+        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
+        "scheduling_unit": 5,
+        "min_checkpoint_period": {"batches": 10},
+        "max_restarts": 0,
+        **changes,
+    }
+    path: Path = watched.folder / f"config-{len(list(watched.folder.glob('config-*')))}.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    return path
+
+
+def test_the_next_run_delivers_what_an_earlier_one_left_and_a_search_is_told_whole(
+    watched: Watched,
+) -> None:
+    watched.install("watch")
+    down = watched.down()
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = "1"
+    stdout, _ = watched.run("-m", "detcore", "run", experiment(watched), MODEL_DIR)
+    assert "plugin watch was not told everything of 1 trial yet" in stdout
+    assert watched.told() == []
+    down.unlink()
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = "20"
+    search = {
+        "searcher": {
+            "name": "random", "metric": "val_loss", "max_length": {"batches": 10}, "max_trials": 2
+        }
+    }  # fmt: skip
+    watched.run("-m", "detcore", "run", experiment(watched, **search), MODEL_DIR)
+    for trial in (1, 2, 3):
+        told = [event for event in watched.told() if event["trial"] == trial]
+        assert hooks_of(told)[0] == "started"
+        assert told[-1]["state"] == "COMPLETED"
+        assert [event["number"] for event in told] == sorted({e["number"] for e in told})
+        assert len({event["pid"] for event in told}) == 1
+    check_nothing_is_missing_or_double(watched)
+    assert watched.mailboxes() == []
+
+
+def test_the_runner_tells_how_a_trial_ended_whose_worker_was_killed(watched: Watched) -> None:
+    watched.install("watch")
+    config = experiment(watched, entrypoint="python3 train.py")
+    watched.write(
+        "import os, signal\nfrom detcore import core\n"
+        "with core.init() as context:\n"
+        "    context.train.report_training_metrics(1, {'loss': 1.0})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    watched.run("-m", "detcore", "run", config, watched.folder, code=1)
+    told = watched.told()
+    assert hooks_of(told) == ["started", "training", "finished"]
+    assert told[-1]["state"] == "ERROR"
+    assert told[-1]["error"]
+    assert watched.mailboxes() == []
+
+
+def test_a_paused_trial_goes_on_as_another_run_of_it(watched: Watched) -> None:
+    watched.install("watch")
+    config = experiment(watched, searcher={
+        "name": "single", "metric": "val_loss", "max_length": {"batches": 100000}
+    })  # fmt: skip
+    process = watched.start("-m", "detcore", "run", config, MODEL_DIR)
+    watched.wait_for(lambda: "training" in hooks_of(watched.told()))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert watched.told()[-1]["state"] == "PAUSED"
+    numbers = [(event["run"], event["number"]) for event in watched.told()]
+    resumed = watched.start("-m", "detcore", "run", "--resume", "1")
+    watched.wait_for(lambda: any(event["run"] == 2 for event in watched.told()))
+    resumed.send_signal(signal.SIGINT)
+    resumed.communicate(timeout=60)
+    told = watched.told()
+    assert [(event["run"], event["number"]) for event in told][: len(numbers)] == numbers
+    assert told[-1]["state"] == "PAUSED"
+    assert told[-1]["run"] == 2
+
+
+@pytest.mark.parametrize("value", ["-1", "soon"])
+def test_a_wait_that_is_no_number_of_seconds_is_refused(value: str, watched: Watched) -> None:
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = value
+    _, stderr = watched.run("-m", "detcore", "plugins", "deliver", code=2)
+    assert f"DETCORE_DELIVERY_WAIT_S is '{value}'" in stderr
+
+
+def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched: Watched) -> None:
+    watched.install("watch")
+    script = watched.write(
+        "from detcore import core\n"
+        "from detcore.database import Spool\n"
+        "from detcore.errors import StorageFullError\n"
+        "append = Spool.append\n"
+        "def append_or_fail(self, kind, payload):\n"
+        "    if kind in ('checkpoint_saved', 'trial_finished'):\n"
+        "        raise StorageFullError('no room')\n"
+        "    return append(self, kind, payload)\n"
+        "with core.init(resume=True) as context:\n"
+        "    if context.info.run_id == 1:\n"
+        "        Spool.append = append_or_fail\n"
+        "    with context.checkpoint.store_path({'steps_completed': 5}) as (path, uuid):\n"
+        "        (path / 'weights').write_text('w')\n"
+        "    raise SystemExit(75)\n"
+    )
+    _, stderr = watched.run(script, code=75)
+    assert "plugins are not told of an event (checkpoint_saved): no room" in stderr
+    assert "plugins are not told of an event (trial_finished): no room" in stderr
+    assert hooks_of(watched.told()) == ["started"]
+    watched.run(script, code=75)
+    told = watched.told()
+    assert hooks_of(told) == ["started", "started", "checkpoint", "checkpoint", "finished"]
+    assert len({event["uuid"] for event in told if event["hook"] == "checkpoint"}) == 2
+    check_nothing_is_missing_or_double(watched)
