@@ -89,6 +89,14 @@ def managed(
                 trials["id"] = database.create_trial(
                     experiment_id=trials["experiment"], hparams={}, seed=3
                 )
+            # As the runner does, which knows only what earlier runs reported.
+            searcher = (config or {}).get("searcher", {})
+            best = database.best_until(
+                trials["id"],
+                searcher.get("metric", ""),
+                steps_completed=steps_completed,
+                smaller_is_better=searcher.get("smaller_is_better", True),
+            )
             run_id = database.start_run(trials["id"])
         info = TrialInfo(
             experiment_id=trials["experiment"],
@@ -101,6 +109,7 @@ def managed(
             trial_dir=str(home.path / "trial"),
             database_url=home.url,
             steps_completed=steps_completed,
+            best_validation=best,
         )
         path = home.path / "info.json"
         path.write_text(json.dumps(dataclasses.asdict(info)))

@@ -15,6 +15,7 @@ import pytest
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
+from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
 from detcore.storage import LocalStorage
@@ -121,6 +122,7 @@ def test_the_parts_of_a_context(alone: Callable[..., core.Context], home: Any) -
         assert isinstance(context.events, core.EventPipe)
         assert context.environment.home == home.path
         assert context.plugins.index()
+        assert isinstance(context.database, Database)
         assert context.database.list_experiments()
 
 

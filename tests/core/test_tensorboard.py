@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing import event_file_loader
+from tensorboard.backend.event_processing import event_accumulator, event_file_loader
+from toy_command import MODEL_DIR, Detcore
 
 from detcore import core
 from detcore.core._tensorboard import EventFile
@@ -119,6 +120,42 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
     assert version.file_version == "brain.Event:2"
     assert event.step == 7
     assert event.summary.value[0].tag == "loss"
+
+
+def accumulated(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return what TensorBoard shows: tags, and their steps and values."""
+    events = event_accumulator.EventAccumulator(str(folder)).Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_a_script_that_was_killed(home: Any) -> None:
+    process = home.start(
+        "import os, signal\nfrom detcore import core\n"
+        "with core.init() as context:\n"
+        "    for step in range(1, 51):\n"
+        "        context.train.report_training_metrics(step, {'loss': 1 / 2**(step % 5)})\n"
+        "    context.train.report_validation_metrics(50, {'accuracy': 0.5})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    process.communicate(timeout=60)
+    (folder,) = home.path.glob("experiments/1/trials/1/tensorboard")
+    assert accumulated(folder) == {
+        "detcore/loss": [(step, 1 / 2 ** (step % 5)) for step in range(1, 51)],
+        "detcore/val_accuracy": [(50, 0.5)],
+    }
+
+
+def test_tensorboard_shows_a_trial_of_a_framework_it_does_not_know(tmp_path: Path) -> None:
+    with Detcore(tmp_path) as detcore:
+        done = detcore("run", detcore.config(), MODEL_DIR, "--json")
+        assert done.code == 0, done.stderr
+        (folder,) = detcore.home.glob("experiments/1/trials/1/tensorboard")
+        shown = accumulated(folder)
+    assert [step for step, _ in shown["detcore/loss"]] == list(range(5, 41, 5))
+    assert [step for step, _ in shown["detcore/val_loss"]] == [10, 20, 30, 40]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from detcore.core._events import EventPipe
     from detcore.core._searcher import SearcherContext
     from detcore.core._train import TrainContext
-    from detcore.database import Database
+    from detcore.database import WorkerRecords
     from detcore.hooks import PluginManager
     from detcore.types import TrialInfo
 
@@ -40,6 +40,7 @@ def init(
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     script: ScriptExperiment | None = None,
+    resume: bool = False,
     checkpoint_exit_timeout_s: float | None = None,
     grace_s: float | None = None,
 ) -> Context:
@@ -61,6 +62,10 @@ def init(
         tensorboard_mode: Whether reported metrics are written to event files.
         script: What is recorded of a script by itself: configuration, hyperparameters, seed. Of no
             meaning in a process that ``detcore run`` started.
+        resume: Whether a script by itself goes on with what it left when it was paused, killed or
+            failed, instead of recording a new experiment: the newest one of the same script with
+            the same settings, unless it is complete. ``info.latest_checkpoint`` says from where.
+            Of no meaning in a process that ``detcore run`` started, which is told so anyway.
         checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
             being saved behind the training, in seconds; >= 0. Default: what the experiment file
             says, else 3600.
@@ -96,6 +101,7 @@ def init(
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
         script=script or ScriptExperiment(),
+        resume=_checked_flag("resume", resume),
         exit_timeout_s=checkpoint_exit_timeout_s,
         grace_s=grace_s,
     )
@@ -122,6 +128,7 @@ class Context:
         preempt_mode: PreemptMode,
         tensorboard_mode: TensorboardMode,
         script: ScriptExperiment,
+        resume: bool,
         exit_timeout_s: float | None,
         grace_s: float | None,
     ) -> None:
@@ -137,6 +144,7 @@ class Context:
             checkpoint_storage=checkpoint_storage,
             tensorboard_mode=tensorboard_mode,
             script=script,
+            resume=resume,
         )
         self._parts: Parts | None = None
         self._stack = contextlib.ExitStack()
@@ -191,19 +199,21 @@ class Context:
         return self._open_parts().searcher
 
     @property
-    def database(self) -> Database:
-        """The record store; for framework plugins and the runner.
+    def database(self) -> WorkerRecords:
+        """The records; for framework plugins and the runner.
+
+        A `Database`, unless the trial reports to a server.
 
         Raises:
             ContextStateError: On workers other than the chief, which have none.
         """
-        database = self._open_parts().database
-        if database is None:
+        records = self._open_parts().records
+        if records is None:
             raise ContextStateError(
                 f"rank {self.distributed.rank} asked for the records, which rank 0 keeps.\n"
                 "Use them on rank 0, and broadcast what the others need."
             )
-        return database
+        return records
 
     @property
     def plugins(self) -> PluginManager:
@@ -232,7 +242,6 @@ class Context:
             self._is_closed = True
             self._stack.close()
             raise
-        self._ending.was_open = True
         return self
 
     def close(self, error: BaseException | None = None) -> None:
@@ -354,6 +363,12 @@ def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
         return
     least = "0 or more" if is_zero_fine else "more than 0"
     raise ConfigError(f"{name} is {value!r}; expected a number of seconds, {least}")
+
+
+def _checked_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; expected True or False")
+    return value
 
 
 def _check_choice(name: str, value: object, choices: type) -> None:

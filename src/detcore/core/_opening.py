@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.core._events import EventPipe
@@ -14,16 +13,19 @@ from detcore.core._info import read_trial_info
 from detcore.core._observers import Observers
 from detcore.core._outcome import Outcome
 from detcore.core._recorder import Recorder
+from detcore.core._records import is_server, open_embedded, open_remote, patience
 from detcore.core._replies import open_replies
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
+from detcore.errors import UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
     from detcore.core._modes import TensorboardMode
     from detcore.core._preempt import PreemptContext
+    from detcore.core._records import Reporting
     from detcore.core._script import ScriptExperiment
-    from detcore.database import Database, Spool
+    from detcore.database import Database, WorkerRecords
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
 
 __all__ = ["Ending", "Parts", "Settings", "open_parts"]
-
-_FLUSH_TIMEOUT_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class Settings:
     checkpoint_storage: str | Mapping[str, object] | None
     tensorboard_mode: TensorboardMode
     script: ScriptExperiment
+    resume: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Parts:
     """What exists while a context is open; records and observers only on the chief."""
 
     info: TrialInfo
-    database: Database | None
+    records: WorkerRecords | None
     plugins: PluginManager
     events: EventPipe
     observers: Observers | None
@@ -66,7 +67,6 @@ class Ending:
     """How the trial ends; set before the parts are closed."""
 
     outcome: Outcome = dataclasses.field(default_factory=Outcome.failed_to_start)
-    was_open: bool = False
 
 
 def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
@@ -96,30 +96,51 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
     environment = settings.environment
     plugins = _open_plugins(environment)
     managed = read_trial_info(environment) if environment.trial_info is not None else None
-    database = _open_database(managed, environment, stack)
+    reporting: Reporting | None = None
+    database: Database | None = None
+    if managed is not None and is_server(managed.database_url):
+        # First: what follows may have something to record.
+        reporting = open_remote(
+            managed, environment, stack, wait_s=lambda: _delivery_wait_s(settings)
+        )
+    else:
+        database = _open_database(managed, environment, stack)
+    patient = None if database is None else database.patient(patience())
     storage = _open_storage(managed, settings, plugins, stack)
     # A storage that cannot be written to is found out now, not after an hour of training.
     storage.probe()
-    if managed is not None:
-        info = _settle(managed, database, storage)
-    else:
+    if managed is None:
+        assert database is not None  # scripts by themselves record in one
         info = _record_script(database, environment, plugins, storage, settings)
+    else:
+        records = patient if reporting is None else reporting.records
+        assert records is not None  # one of the two is there
+        info = _settle(managed, records, storage)
     events = EventPipe(environment.events_fd)
-    observers = Observers(info, events, plugins)
-    stack.callback(_record_end, ending, observers, database, None if managed else info)
-    spool = _open_spool(info, database, stack)
+    observers = Observers(info, events, plugins, wait_s=lambda: _delivery_wait_s(settings))
+    # Closed behind the end of the trial, which is written there, too.
+    late = stack.enter_context(contextlib.ExitStack())
+    stack.callback(_record_end, ending, observers, None if managed else patient, info)
+    if reporting is None:
+        assert database is not None  # opened above
+        reporting = open_embedded(info, database, late)
+    stack.callback(reporting.settle)
     stack.callback(events.close)
     recorder = Recorder(
-        info, database=database, spool=spool, events=events, on_reported=observers.metrics
+        info,
+        records=reporting.records,
+        spool=reporting.spool,
+        events=events,
+        on_reported=observers.metrics,
     )
     train = _make_train(info, settings, storage, recorder, stack)
-    checkpoint = _make_checkpoint(info, database, storage, settings, observers)
+    checkpoint = _make_checkpoint(info, reporting.records, storage, settings, observers)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
-    observers.started()
+    observers.started(reporting.spool, reporting.add_missing)
     return Parts(
         info=info,
-        database=database,
+        records=reporting.records,
         plugins=plugins,
         events=events,
         observers=observers,
@@ -145,7 +166,7 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
     settings.preempt.start()
     return Parts(
         info=info,
-        database=None,
+        records=None,
         plugins=plugins,
         events=events,
         observers=None,
@@ -158,11 +179,7 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
 def _open_plugins(environment: Environment) -> PluginManager:
     from detcore.hooks import PluginManager
 
-    return PluginManager(
-        environment,
-        disabled=environment.disabled_plugins,
-        allowed=environment.allowed_plugins,
-    )
+    return PluginManager(environment)
 
 
 def _open_database(
@@ -170,8 +187,11 @@ def _open_database(
 ) -> Database:
     from detcore.database import Database
 
-    url = managed.database_url if managed is not None else environment.database_url
-    return stack.enter_context(Database.open(url))
+    if managed is None:
+        return stack.enter_context(Database.open(environment.database_url))
+    # Its runner used it a moment ago.
+    url = managed.database_url
+    return stack.enter_context(patience().until_there(lambda: Database.open(url)))
 
 
 def _open_storage(
@@ -190,11 +210,22 @@ def _open_storage(
     return storage
 
 
-def _settle(managed: TrialInfo, database: Database, storage: StorageBackend) -> TrialInfo:
-    """Settle what an earlier, killed process of this trial left in this storage."""
+def _settle(managed: TrialInfo, records: WorkerRecords, storage: StorageBackend) -> TrialInfo:
+    """Settle what an earlier, killed process of this trial left in this storage.
+
+    The runner has done so already in the trial's own storage; a script may name another one.
+    """
     from detcore.checkpoint import recover_checkpoints
 
-    recover_checkpoints(database, storage, managed.trial_id)
+    try:
+        recover_checkpoints(records, storage, managed.trial_id)
+    except UnavailableError as away:
+        import logging
+
+        logging.getLogger("detcore").warning(
+            "what killed runs of the trial left in %s is settled when it starts again: %s",
+            storage.url, " ".join(str(away).split()),
+        )  # fmt: skip
     return managed
 
 
@@ -209,19 +240,14 @@ def _record_script(
 
     _standalone.settle_dead_scripts(database, environment, plugins)
     return _standalone.create_records(
-        database, environment, plugins, storage, settings.script, spec=settings.checkpoint_storage
+        database,
+        environment,
+        plugins,
+        storage,
+        settings.script,
+        spec=settings.checkpoint_storage,
+        resume=settings.resume,
     )
-
-
-def _open_spool(info: TrialInfo, database: Database, stack: contextlib.ExitStack) -> Spool:
-    from detcore.database import Spool, SpoolDrainer
-
-    path = Path(info.trial_dir) / f"spool-{info.run_id}.jsonl"
-    spool = Spool(path, trial_id=info.trial_id, run_id=info.run_id)
-    stack.callback(spool.close)
-    drainer = SpoolDrainer(database, path)
-    stack.callback(drainer.close, _FLUSH_TIMEOUT_S)
-    return spool
 
 
 def _make_train(
@@ -244,7 +270,7 @@ def _make_train(
 
 def _make_checkpoint(
     info: TrialInfo,
-    database: Database | None,
+    records: WorkerRecords | None,
     storage: StorageBackend,
     settings: Settings,
     observers: Observers | None,
@@ -254,7 +280,7 @@ def _make_checkpoint(
     return CheckpointContext(
         storage=storage,
         distributed=settings.distributed,
-        database=database,
+        database=records,
         owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
         on_saved=observers.checkpoint_saved if observers else None,
@@ -275,16 +301,23 @@ def _make_observer(settings: Settings) -> TransferObserver | None:
     return watch_transfers(sys.stderr)
 
 
+def _delivery_wait_s(settings: Settings) -> float:
+    """Return how long the end waits for observers; less where the process is about to be killed."""
+    left_s = settings.preempt.seconds_left
+    wait_s = settings.environment.delivery_wait_s
+    return wait_s if left_s is None else max(0.0, min(wait_s, left_s / 2))
+
+
 def _record_end(
-    ending: Ending, observers: Observers, database: Database, script: TrialInfo | None
+    ending: Ending, observers: Observers, database: Database | None, info: TrialInfo
 ) -> None:
     """Record how a script ended; runs after its metrics went to the database.
 
-    The trials of a runner are recorded by the runner, which sees also those that are killed.
+    The trials of a runner (no database) are recorded by the runner, which sees also those that are
+    killed.
     """
     outcome = ending.outcome
-    if script is not None:
-        database.set_trial_state(script.trial_id, outcome.state, error=outcome.record)
-        database.set_experiment_state(script.experiment_id, outcome.state, error=outcome.record)
-    if ending.was_open:
-        observers.finished(outcome)
+    if database is not None:
+        database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
+        database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
+    observers.finished(outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from detcore.core._best import BestValidation
@@ -11,14 +11,12 @@ from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.core._events import EventPipe
-    from detcore.database import Database, Spool
+    from detcore.database import Spool, WorkerRecords
     from detcore.types import TrialInfo
 
 __all__ = ["Recorder"]
 
-_OnReported: TypeAlias = Callable[
-    [str, int, Mapping[str, float], Sequence[Mapping[str, float]] | None], None
-]
+_OnReported: TypeAlias = Callable[[str, int, Mapping[str, float]], None]
 
 
 class Recorder:
@@ -26,7 +24,7 @@ class Recorder:
 
     Args:
         info: Which trial.
-        database: The record store.
+        records: The records.
         spool: Where metrics are safe at once.
         events: The way to whoever watches.
         on_reported: Called with each report, once it is safe.
@@ -36,17 +34,17 @@ class Recorder:
         self,
         info: TrialInfo,
         *,
-        database: Database,
+        records: WorkerRecords,
         spool: Spool,
         events: EventPipe,
         on_reported: _OnReported,
     ) -> None:
         self._info = info
-        self._database = database
+        self._records = records
         self._spool = spool
         self._events = events
         self._on_reported = on_reported
-        self._best = BestValidation(info, database)
+        self._best = BestValidation(info, records)
 
     def report(
         self,
@@ -67,15 +65,9 @@ class Recorder:
         if kind == "validation":
             self._best.add(metrics)
 
-    def tell(
-        self,
-        kind: str,
-        steps_completed: int,
-        metrics: dict[str, float],
-        batch_metrics: list[dict[str, float]] | None,
-    ) -> None:
+    def tell(self, kind: str, steps_completed: int, metrics: dict[str, float]) -> None:
         """Tell of metrics that are recorded."""
-        self._on_reported(kind, steps_completed, metrics, batch_metrics)
+        self._on_reported(kind, steps_completed, metrics)
 
     def best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials, or None."""
@@ -85,7 +77,7 @@ class Recorder:
         """Record why the trial ends early."""
         self._events.send("early_exit", reason=reason.value)
         if reason is EarlyExitReason.INVALID_HP:
-            self._database.set_trial_state(
+            self._records.set_trial_state(
                 self._info.trial_id, ExperimentState.ERROR, error=reason.value
             )
 

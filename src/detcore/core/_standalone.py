@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
     from detcore.core._script import ScriptExperiment
-    from detcore.database import Database
+    from detcore.database import CheckpointRecord, Database, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
@@ -31,8 +32,9 @@ def create_records(
     script: ScriptExperiment,
     *,
     spec: str | Mapping[str, object] | None = None,
+    resume: bool = False,
 ) -> TrialInfo:
-    """Record an experiment with one trial.
+    """Record an experiment with one trial, or go on with one that was interrupted.
 
     Args:
         database: Where to.
@@ -41,12 +43,13 @@ def create_records(
         storage: Where the checkpoints will be.
         script: What is recorded of it.
         spec: What opened the storage; default: its URL.
+        resume: Whether to go on with what an earlier process of the same script left.
 
     Raises:
         RunError: If the configuration names a checkpoint to start from that is not there.
     """
     from detcore.checkpoint import find_source, pin_source
-    from detcore.database import keep_secrets
+    from detcore.core._resume import claim_interrupted
 
     source = find_source(
         script.config.get("searcher") or {},
@@ -65,31 +68,69 @@ def create_records(
         "checkpoint_storage": storage.url if spec is None else _plain(spec),
     }
     pin_source(config, source)
+    told = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
+    trial = claim_interrupted(database, told) if resume else None
+    if trial is None:
+        trial = _create(database, environment, told)
+    latest = _settled(database, environment, storage, trial)
+    searcher = config.get("searcher") or {}
+    best = None
+    if searcher.get("metric"):
+        best = database.best_until(
+            trial.id,
+            searcher["metric"],
+            steps_completed=latest.steps_completed if latest else 0,
+            smaller_is_better=bool(searcher.get("smaller_is_better", True)),
+        )
+    return TrialInfo(
+        experiment_id=trial.experiment_id,
+        trial_id=trial.id,
+        run_id=database.start_run(trial.id),
+        trial_seed=script.seed,
+        hparams=script.hparams,
+        config=config,
+        model_dir=str(model_dir),
+        trial_dir=str(trial.trial_dir),
+        database_url=environment.database_url,
+        latest_checkpoint=latest.uuid if latest else None,
+        steps_completed=latest.steps_completed if latest else 0,
+        test_mode=script.test_mode,
+        source_checkpoint=source.checkpoint if source else None,
+        source_storage=source.storage if source else None,
+        best_validation=best,
+    )
+
+
+def _create(database: Database, environment: Environment, script: ScriptExperiment) -> TrialRecord:
+    """Record an experiment with one trial, which has a folder of its own."""
+    from detcore.database import keep_secrets
+
+    name, config = str(script.name), script.config
     experiment_id = database.create_experiment(
-        config=config, config_text=None, model_dir=str(model_dir), name=name
+        config=config, config_text=None, model_dir=str(script.model_dir), name=name
     )
     keep_secrets(environment.home, experiment_id, config)
     trial_id = database.create_trial(
         experiment_id=experiment_id, hparams=script.hparams, seed=script.seed
     )
     trial_dir = _folder(environment, experiment_id) / "trials" / str(trial_id)
-    trial_dir.mkdir(parents=True, exist_ok=True)
     database.set_trial_dir(trial_id, str(trial_dir))
-    run_id = database.start_run(trial_id)
-    return TrialInfo(
-        experiment_id=experiment_id,
-        trial_id=trial_id,
-        run_id=run_id,
-        trial_seed=script.seed,
-        hparams=script.hparams,
-        config=config,
-        model_dir=str(model_dir),
-        trial_dir=str(trial_dir),
-        database_url=environment.database_url,
-        test_mode=script.test_mode,
-        source_checkpoint=source.checkpoint if source else None,
-        source_storage=source.storage if source else None,
-    )
+    return database.get_trial(trial_id)
+
+
+def _settled(
+    database: Database, environment: Environment, storage: StorageBackend, trial: TrialRecord
+) -> CheckpointRecord | None:
+    """Settle what earlier processes of a trial left; return the checkpoint it goes on from."""
+    from detcore.checkpoint import recover_checkpoints
+    from detcore.database import ingest_spools
+
+    Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
+    if trial.current_run is None:
+        return None
+    ingest_spools(database, environment.home, trial_id=trial.id)
+    recover_checkpoints(database, storage, trial.id)
+    return database.latest_checkpoint(trial.id)
 
 
 def settle_dead_scripts(
@@ -139,6 +180,7 @@ def _settle(
 ) -> None:
     from detcore.checkpoint import recover_checkpoints
     from detcore.database import restore_secrets
+    from detcore.delivery import tell_end_of_killed
     from detcore.storage import open_storage
 
     restored = restore_secrets(environment.home, experiment.id, experiment.config)
@@ -148,6 +190,14 @@ def _settle(
             recover_checkpoints(database, storage, trial.id)
             if error is not None:
                 database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
+                if trial.trial_dir is not None:
+                    tell_end_of_killed(
+                        Path(trial.trial_dir),
+                        trial_id=trial.id,
+                        run_id=trial.run_id,
+                        state=ExperimentState.ERROR.value,
+                        error=error,
+                    )
     if error is not None:
         database.set_experiment_state(experiment.id, ExperimentState.ERROR, error=error)
 

@@ -181,7 +181,7 @@ class TrainContext:
         if self._mode is TensorboardMode.AUTO and metrics:
             scalars = {_tag(kind, name): value for name, value in metrics.items()}
             self._event_file.add_scalars(steps, scalars)
-        recorder.tell(kind, steps, metrics, batches)
+        recorder.tell(kind, steps, metrics)
 
     def _need_chief(self, name: str) -> Recorder:
         if self._recorder is None:

@@ -1,0 +1,78 @@
+"""Going on with what a script by itself left when it was killed, paused, or failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.core._script import ScriptExperiment
+    from detcore.database import Database, ExperimentRecord, TrialRecord
+
+__all__ = ["claim_interrupted"]
+
+_INVALID_HP = "INVALID_HP"
+
+
+def claim_interrupted(database: Database, script: ScriptExperiment) -> TrialRecord | None:
+    """Take over the newest experiment of the same script with the same settings.
+
+    The same are: name, folder, configuration (with the storage), hyperparameters and seed. One
+    that runs is left alone, and looked over. Of processes that start at once each takes another
+    one.
+
+    Args:
+        database: The records; what killed scripts left is settled.
+        script: What it records now, with its name, folder and whole configuration.
+
+    Returns:
+        Its trial; None where a new one begins: there is none, or the newest is complete,
+        canceled, or had hyperparameters that the script rejected.
+    """
+    wanted = _identity(script)
+    for experiment in database.list_experiments(
+        name=str(script.name), archived=False, newest_first=True
+    ):
+        if experiment.state is ExperimentState.RUNNING or experiment.name != script.name:
+            continue
+        trial = _only_trial(database, experiment)
+        if trial is None or _recorded(experiment, trial) != wanted:
+            continue
+        is_rejected = (experiment.error or "").startswith(_INVALID_HP)
+        if experiment.state not in (ExperimentState.PAUSED, ExperimentState.ERROR) or is_rejected:
+            return None
+        if database.claim_experiment(experiment.id):
+            return trial
+    return None
+
+
+def _only_trial(database: Database, experiment: ExperimentRecord) -> TrialRecord | None:
+    """Return the trial of a script; None of what a runner ran, or where none was recorded."""
+    if not experiment.config.get("is_standalone"):
+        return None
+    trials = database.list_trials(experiment.id)
+    return trials[0] if trials and trials[0].trial_dir is not None else None
+
+
+def _identity(script: ScriptExperiment) -> list[Any]:
+    from detcore.database import hide_secrets
+
+    config, _ = hide_secrets(script.config, None)
+    return _plain([str(script.model_dir), config, script.hparams, script.seed])
+
+
+def _recorded(experiment: ExperimentRecord, trial: TrialRecord) -> list[Any]:
+    return _plain([experiment.model_dir, experiment.config, trial.hparams, trial.seed])
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Return what is left of values in a record: lists for tuples, and so on."""
+    plain: list[Any] = json.loads(json.dumps(values, default=_plain_value))
+    return plain
+
+
+def _plain_value(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)

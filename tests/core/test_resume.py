@@ -1,0 +1,235 @@
+"""Scripts by themselves that go on with what an earlier process of theirs left."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore import core
+from detcore.errors import ConfigError, InvalidHP
+from detcore.types import ExperimentState
+
+# Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
+SCRIPT = """
+import signal, sys
+from detcore import core
+with core.init(resume=True, script=core.ScriptExperiment(hparams={"rate": 2})) as context:
+    total, steps = 0, context.info.steps_completed
+    if context.info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+            total = int((path / "total").read_text())
+    print("from", steps, flush=True)
+    while steps < 40:
+        steps += 1
+        total += context.info.hparams["rate"] * steps * steps
+        context.train.report_training_metrics(steps, {"total": total})
+        is_preempted = context.preempt.should_preempt()
+        if is_preempted or steps % 10 == 0:
+            with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+                (path / "total").write_text(str(total))
+        if is_preempted:
+            raise SystemExit(75)
+        print("step", steps, flush=True)
+        sys.stdin.readline()  # until the test says so
+    print("total", total)
+"""
+TOTAL = 2 * sum(step * step for step in range(1, 41))
+
+
+def advance(process: Any, to_step: int) -> None:
+    """Let a script go on until it is at a step, where it waits."""
+    for line in process.stdout:
+        if line == f"step {to_step}\n":
+            return
+        if line.startswith("step"):
+            process.stdin.write("\n")
+            process.stdin.flush()
+    raise AssertionError(process.stderr.read())
+
+
+def finish(process: Any) -> str:
+    stdout, stderr = process.communicate("\n" * 50, timeout=60)
+    assert process.returncode == 0, stderr
+    return str(stdout)
+
+
+def test_a_killed_and_preempted_script_goes_on_where_it_was(home: Any) -> None:
+    killed = home.start(SCRIPT)
+    advance(killed, 13)
+    killed.kill()
+    killed.communicate()
+    preempted = home.start(SCRIPT)
+    advance(preempted, 17)
+    preempted.send_signal(signal.SIGTERM)
+    preempted.communicate("\n", timeout=60)
+    assert preempted.returncode == 75
+
+    printed = finish(home.start(SCRIPT))
+
+    assert "from 18\n" in printed
+    assert f"total {TOTAL}\n" in printed
+    with home.database() as database:
+        (experiment,) = database.list_experiments()
+        assert (experiment.state, experiment.error) == (ExperimentState.COMPLETED, None)
+        assert [run.run_id for run in database.list_runs(1)] == [1, 2, 3]
+        assert [m.steps_completed for m in database.metrics(1, "training")] == list(range(1, 41))
+        assert database.get_trial(1).state is ExperimentState.COMPLETED
+
+
+def test_a_script_killed_before_its_first_checkpoint_starts_its_trial_again(home: Any) -> None:
+    killed = home.start(SCRIPT)
+    advance(killed, 3)
+    killed.kill()
+    killed.communicate()
+
+    printed = finish(home.start(SCRIPT))
+
+    assert "from 0\n" in printed
+    assert f"total {TOTAL}\n" in printed
+    with home.database() as database:
+        assert len(database.list_experiments()) == 1
+
+
+def test_a_script_that_runs_is_left_alone(home: Any) -> None:
+    first = home.start(SCRIPT)
+    advance(first, 11)
+    second = home.start(SCRIPT)
+    advance(second, 1)
+    finish(first)
+    finish(second)
+    with home.database() as database:
+        states = [experiment.state for experiment in database.list_experiments()]
+    assert states == [ExperimentState.COMPLETED] * 2
+
+
+Open = Callable[..., core.Context]
+
+
+def leave(context: core.Context, ending: BaseException | None = None) -> tuple[int, int]:
+    """Save a checkpoint and end in some way; return the experiment and where it started."""
+    with pytest.raises(type(ending)) if ending is not None else _nothing(), context:
+        assert context.info is not None
+        found = context.info.experiment_id, context.info.steps_completed
+        with context.checkpoint.store_path({"steps_completed": found[1] + 5}) as (path, _):
+            (path / "w").write_text("w")
+        if ending is not None:
+            raise ending
+    return found
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("ending", [SystemExit(75), ValueError("a bug"), SystemExit(3)])
+def test_what_ended_too_early_is_gone_on_with(alone: Open, ending: BaseException) -> None:
+    assert leave(alone(resume=True), ending) == (1, 0)
+    assert leave(alone(resume=True)) == (1, 5)
+
+
+def test_without_resume_a_new_experiment_begins(alone: Open) -> None:
+    leave(alone(), SystemExit(75))
+    assert leave(alone()) == (2, 0)
+    assert leave(alone(resume=True)) == (3, 0), "the newest is complete"
+
+
+def test_a_script_recorded_without_resume_can_be_gone_on_with(alone: Open) -> None:
+    leave(alone(), SystemExit(75))
+    assert leave(alone(resume=True)) == (1, 5)
+
+
+def test_what_is_complete_is_not_gone_on_with(alone: Open) -> None:
+    leave(alone(resume=True))
+    assert leave(alone(resume=True)) == (2, 0)
+
+
+def test_rejected_hyperparameters_are_not_tried_again(alone: Open) -> None:
+    leave(alone(resume=True), InvalidHP("too large"))
+    assert leave(alone(resume=True)) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hparams": {"rate": 3}},
+        {"seed": 1},
+        {"name": "other"},
+        {"config": {"searcher": {"max_length": {"batches": 9}}}},
+        {"model_dir": Path("/elsewhere")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_settings_are_another_experiment(alone: Open, changes: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"hparams": {"rate": 2, "shape": (2, 3)}, "name": "mine"}
+    leave(alone(resume=True, script=core.ScriptExperiment(**settings)), SystemExit(75))
+    other = core.ScriptExperiment(**{**settings, **changes})
+    assert leave(alone(resume=True, script=other), SystemExit(75)) == (2, 0)
+    same = core.ScriptExperiment(**settings)
+    assert leave(alone(resume=True, script=same)) == (1, 5), "older, but the same"
+
+
+def test_another_storage_is_another_experiment(alone: Open, tmp_path: Path) -> None:
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    leave(alone(resume=True, checkpoint_storage=here), SystemExit(75))
+    assert leave(alone(resume=True, checkpoint_storage=there)) == (2, 0)
+    assert leave(alone(resume=True, checkpoint_storage=here)) == (1, 5)
+
+
+def test_settings_with_a_secret_are_known_again(alone: Open) -> None:
+    secret = core.ScriptExperiment(config={"data": {"api_token": "s3cr3t-t0ken"}})
+    leave(alone(resume=True, script=secret), SystemExit(75))
+    assert leave(alone(resume=True, script=secret)) == (1, 5)
+
+
+def test_the_checkpoint_gone_on_from_is_the_parent_of_the_next(alone: Open, home: Any) -> None:
+    leave(alone(resume=True), SystemExit(75))
+    leave(alone(resume=True))
+    with home.database() as database:
+        first, second = database.list_checkpoints()
+    context = alone()
+    with context:
+        assert context.checkpoint.get_manifest(second.uuid).parent == first.uuid
+
+
+def test_a_trial_of_a_runner_is_told_by_the_runner(
+    alone: Open, managed: Callable[..., tuple[core.Context, Any]]
+) -> None:
+    context, info = managed(resume=True)
+    with context:
+        assert context.info == info
+
+
+def test_an_experiment_is_claimed_once(home: Any) -> None:
+    with home.database() as database:
+        experiment = database.create_experiment(
+            config={}, config_text=None, model_dir="/", name="x"
+        )
+        assert not database.claim_experiment(experiment), "it is running"
+        database.set_experiment_state(experiment, ExperimentState.PAUSED)
+        barrier, claimed = threading.Barrier(4), []
+
+        def claim() -> None:
+            with home.database() as own:
+                barrier.wait()
+                claimed.append(own.claim_experiment(experiment))
+
+        threads = [threading.Thread(target=claim) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(claimed) == [False, False, False, True]
+        assert database.get_experiment(experiment).state is ExperimentState.RUNNING
+        assert not database.claim_experiment(99)
+
+
+def test_resume_is_yes_or_no() -> None:
+    with pytest.raises(ConfigError, match="resume is 7; expected True or False"):
+        core.init(resume=7)  # type: ignore[arg-type]  # what a user may try
