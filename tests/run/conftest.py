@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,5 @@ from toy_command import Detcore
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -62,8 +61,7 @@ def test_killed_while_one_is_on_its_way(
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
     bucket.order(save_s=60.0)
-    bucket.detcore.wait_for(bucket.begun)
-    time.sleep(0.2)
+    bucket.detcore.wait_for(lambda: bucket.is_saving_for(60.0))
     os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     bucket.detcore.wait_for(lambda: not is_running(pid))
@@ -144,7 +142,7 @@ def test_two_workers(bucket: Bucket) -> None:
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
     bucket.order(save_s=60.0)
-    bucket.detcore.wait_for(bucket.begun)
+    bucket.detcore.wait_for(lambda: bucket.is_saving_for(60.0))
     os.kill(pids[0], signal.SIGKILL)
     process.communicate(timeout=60)
     assert bucket.resumed_state(2) == expected

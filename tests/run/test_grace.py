@@ -55,7 +55,7 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     process, _ = start(bucket, min_checkpoint_period={"batches": 10})
     bucket.detcore.wait_for(bucket.committed)
     bucket.order(save_s=600.0)
-    bucket.detcore.wait_for(bucket.begun)
+    bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
     process.send_signal(signal.SIGTERM)
     stdout, _ = process.communicate(timeout=60)  # nothing else would end it for ten minutes
     assert process.returncode == 75, stdout

@@ -1,21 +1,36 @@
 """An experiment from its first trial to its last."""
 
-from detcore.runner._experiment import RunSettings, resume_experiment, start_experiment
-from detcore.runner._listener import RunListener, TrialStatus
+from detcore.runner._experiment import (
+    RunSettings,
+    check_experiment,
+    resume_experiment,
+    start_experiment,
+)
+from detcore.runner._journal import JournalListener, journal_path, read_journal, replay
+from detcore.runner._listener import NullListener, RunListener, TrialStatus
 from detcore.runner._lock import experiment_lock
-from detcore.runner._results import ExperimentResult, TrialResult
+from detcore.runner._results import ExperimentResult, TrialResult, read_results
 from detcore.runner._settle import control_experiment, settle_experiment
 from detcore.runner._starting import experiment_folder
+from detcore.runner._tokens import ReportTo
 
 __all__ = [
     "ExperimentResult",
+    "JournalListener",
+    "NullListener",
+    "ReportTo",
     "RunListener",
     "RunSettings",
     "TrialResult",
     "TrialStatus",
+    "check_experiment",
     "control_experiment",
     "experiment_folder",
     "experiment_lock",
+    "journal_path",
+    "read_journal",
+    "read_results",
+    "replay",
     "resume_experiment",
     "settle_experiment",
     "start_experiment",

@@ -10,29 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import apply_retention, find_source, pin_source
 from detcore.config import LoadedConfig, smoke_config
-from detcore.database import Database, ingest_spools, keep_secrets, restore_secrets
+from detcore.database import (
+    Database,
+    DatabaseAway,
+    Patience,
+    ingest_spools,
+    keep_secrets,
+    restore_secrets,
+)
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
+from detcore.runner._delivery import late_delivery
 from detcore.runner._interrupts import Interrupts, Requests
-from detcore.runner._launching import choose_launcher
+from detcore.runner._launching import choose_launcher, find_launcher
 from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import Conclusion, SearchLoop
 from detcore.runner._methods import make_method
 from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._search_log import SearchLog
+from detcore.runner._settle import settle_trials
 from detcore.runner._slots import Slots, count_slots
 from detcore.runner._starting import TrialStarter, experiment_folder, trials_folder
+from detcore.runner._tokens import TrialTokens
 from detcore.search import Search
-from detcore.types import ExperimentState
+from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.runner._listener import RunListener
+    from detcore.runner._tokens import ReportTo
     from detcore.storage import StorageBackend
 
-__all__ = ["RunSettings", "resume_experiment", "start_experiment"]
+__all__ = ["RunSettings", "check_experiment", "resume_experiment", "start_experiment"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +53,18 @@ class RunSettings:
     Attributes:
         max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
             accelerators of this machine, else those of one trial.
+        report_to: The server that trials report to; None: they use the database, as this does.
+        is_looked_after: Whether a server goes on with the experiment when this process ends before
+            it does. Then only what is asked for in the records pauses it, and that may have been
+            asked for before this process began.
     """
 
     environment: Environment
     plugins: PluginManager
     listener: RunListener
     max_slots: int | None = None
+    report_to: ReportTo | None = None
+    is_looked_after: bool = False
 
 
 def start_experiment(
@@ -66,36 +83,66 @@ def start_experiment(
             to start from that is not there.
         SearchError: If the search method cannot be made.
     """
+    plain = check_experiment(loaded, settings, test_mode=test_mode)
+    with Database.open(settings.environment.database_url) as database:
+        experiment_id = database.create_experiment(
+            config=plain,
+            config_text=loaded.text,
+            model_dir=str(model_dir),
+            name=plain["name"],
+        )
+        keep_secrets(settings.environment.home, experiment_id, plain)
+        folder = experiment_folder(settings.environment, experiment_id)
+        with experiment_lock(folder, experiment_id) as lock:
+            return _Run(database, settings, experiment_id, lock, test_mode=test_mode).run()
+
+
+def check_experiment(
+    loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool = False
+) -> dict[str, Any]:
+    """Find what is wrong with an experiment before anything of it is recorded.
+
+    Args:
+        loaded: The experiment file.
+        settings: Where and with what it is to run.
+        test_mode: As for `start_experiment`.
+
+    Returns:
+        The configuration that is to be recorded, with the checkpoint that it starts from.
+
+    Raises:
+        RunError: If the configuration asks for what nothing here can do, or for a checkpoint
+            to start from that is not there.
+        SearchError: If the search method cannot be made.
+    """
     config = smoke_config(loaded.config) if test_mode else loaded.config
     plain = config.model_dump(mode="json")
-    # What is wrong with the search is found before anything is recorded.
     Search(make_method(plain, settings.plugins), seed=_seed(plain))
+    find_launcher(plain, settings.plugins)
     count_slots(plain, max_slots=settings.max_slots)
-    with _open_storage(plain, settings) as storage:
+    with (
+        _open_storage(plain, settings) as storage,
+        Database.open(settings.environment.database_url) as database,
+    ):
         storage.probe()
-        with Database.open(settings.environment.database_url) as database:
-            source = find_source(
-                plain["searcher"],
-                database=database,
-                storage=storage,
-                environment=settings.environment,
-                plugins=settings.plugins,
-            )
-            pin_source(plain, source)
-            experiment_id = database.create_experiment(
-                config=plain,
-                config_text=loaded.text,
-                model_dir=str(model_dir),
-                name=config.name,
-            )
-            keep_secrets(settings.environment.home, experiment_id, plain)
-            folder = experiment_folder(settings.environment, experiment_id)
-            with experiment_lock(folder, experiment_id) as lock:
-                return _Run(database, settings, experiment_id, lock, test_mode=test_mode).run()
+        source = find_source(
+            plain["searcher"],
+            database=database,
+            storage=storage,
+            environment=settings.environment,
+            plugins=settings.plugins,
+        )
+        pin_source(plain, source)
+    return plain
 
 
 def resume_experiment(
-    experiment_id: int, settings: RunSettings, *, slots: int | None = None
+    experiment_id: int,
+    settings: RunSettings,
+    *,
+    slots: int | None = None,
+    launcher: str | None = None,
+    test_mode: bool = False,
 ) -> ExperimentResult:
     """Go on with an experiment: its search from its log, its trials from their checkpoints.
 
@@ -105,6 +152,8 @@ def resume_experiment(
         experiment_id: Which one.
         settings: Where and with what.
         slots: Number of workers of each trial from now on; default: as recorded.
+        launcher: Name of what starts them from now on; default: as recorded.
+        test_mode: Whether it was recorded as a smoke run.
 
     Raises:
         NotFoundError: If there is no such experiment.
@@ -123,7 +172,17 @@ def resume_experiment(
             ingest_spools(database, environment.home)
             # Read again: who held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
-            run = _Run(database, settings, experiment_id, lock, slots=slots)
+            run = _Run(
+                database,
+                settings,
+                experiment_id,
+                lock,
+                test_mode=test_mode,
+                slots=slots,
+                launcher=launcher,
+            )
+            if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
+                return run.result()  # somebody ended it while this process started
             if record.state == ExperimentState.COMPLETED:
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 run.clean_up()
@@ -143,8 +202,12 @@ class _Run:
         *,
         test_mode: bool = False,
         slots: int | None = None,
+        launcher: str | None = None,
     ) -> None:
-        self._database = database
+        self._interrupts = Interrupts()
+        patience = Patience(settings.listener.notice, gives_up=lambda: self._interrupts.is_urgent)
+        self._database = database.patient(patience)
+        self._impatient = database
         self._settings = settings
         self._experiment_id = experiment_id
         self._lock_fd = lock_fd
@@ -158,6 +221,8 @@ class _Run:
         self._plain: Mapping[str, Any] = restored.config
         if slots is not None:
             self._plain = _with_slots(restored.config, slots)
+        if launcher is not None:
+            self._plain = {**self._plain, "launcher": launcher}
         self._model_dir = record.model_dir
         self._test_mode = test_mode
         self._conclusion: Conclusion | None = None
@@ -165,26 +230,46 @@ class _Run:
     def run(self) -> ExperimentResult:
         """Run what is left to run."""
         database, experiment_id = self._database, self._experiment_id
-        database.request_control(experiment_id, None)
+        if not self._settings.is_looked_after:
+            database.request_control(experiment_id, None)
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            conclusion = self._run()
+            with late_delivery(self._settings, experiment_id):
+                conclusion = self._run()
         except KeyboardInterrupt:  # before the first trial was started
-            conclusion = Conclusion(state=ExperimentState.PAUSED)
+            conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
         except DetcoreError as error:
             conclusion = Conclusion(
                 state=ExperimentState.ERROR, error=str(error).partition("\n")[0]
             )
+            if isinstance(error, DatabaseAway) and self._settings.is_looked_after:
+                conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
         finally:
-            database.set_experiment_state(experiment_id, conclusion.state, error=conclusion.error)
-            database.request_control(experiment_id, None)
+            state = self._record_end(conclusion)
         self._conclusion = conclusion
-        if conclusion.state in (ExperimentState.COMPLETED, ExperimentState.CANCELED):
+        if state in (ExperimentState.COMPLETED, ExperimentState.CANCELED):
             self.clean_up()
         return self.result()
+
+    def _record_end(self, conclusion: Conclusion) -> ExperimentState:
+        """Record how it ended, and what was asked for since its last trial did; return that."""
+        database, experiment_id = self._database, self._experiment_id
+        state = conclusion.state
+        if state is ExperimentState.PAUSED:
+            asked = database.requested_control(experiment_id)
+            if asked in (Control.CANCEL, Control.KILL):
+                state = ExperimentState.CANCELED
+                settle_trials(database, experiment_id, state)
+            elif asked is None and conclusion.is_from_outside and self._settings.is_looked_after:
+                # The machine ended it, its records were away, or who paused it has let it go on
+                # again. A request that comes now stays for the server.
+                return ExperimentState.RUNNING
+        database.set_experiment_state(experiment_id, state, error=conclusion.error)
+        database.request_control(experiment_id, None)
+        return state
 
     def _run(self) -> Conclusion:
         plain, settings, listener = self._plain, self._settings, self._settings.listener
@@ -221,13 +306,14 @@ class _Run:
                 storage=storage,
                 launcher=launcher,
                 lock_fd=self._lock_fd,
+                tokens=TrialTokens.made_for(settings.report_to, self._database, listener),
             )
             loop = SearchLoop(
                 starter,
                 log,
                 slots,
-                interrupts=stack.enter_context(Interrupts()),
-                requests=Requests(self._database, self._experiment_id),
+                interrupts=stack.enter_context(self._interrupts),
+                requests=Requests(self._impatient, self._experiment_id),
                 restarts=Restarts(int(plain.get("max_restarts") or 0)),
             )
             return loop.run()

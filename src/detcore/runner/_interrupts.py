@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from detcore.database import DatabaseAway
 from detcore.types import Control
 
 if TYPE_CHECKING:
@@ -69,4 +70,7 @@ class Requests:
         if now < self._look_at:
             return None
         self._look_at = now + _LOOK_EVERY_S
-        return self._database.requested_control(self._experiment_id)
+        try:
+            return self._database.requested_control(self._experiment_id)
+        except DatabaseAway:
+            return None  # the trials go on; who has something to record waits for it

@@ -2,22 +2,84 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import DetcoreError, RunError
 from detcore.launch import Launcher, LocalLauncher, read_imports
 from detcore.launch.worker import is_trial_class
+from detcore.trial import import_object
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.runner._listener import RunListener
     from detcore.types import Framework
 
-__all__ = ["choose_launcher"]
+__all__ = ["choose_launcher", "find_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
+
+
+_LOCAL = "local"
+
+
+def find_launcher(
+    plain: Mapping[str, Any], plugins: PluginManager
+) -> Callable[[], Launcher] | None:
+    """Return what makes the launcher that an experiment asks for; None for detcore's own.
+
+    Nothing is made yet: what is wrong is found before anything is recorded.
+
+    Args:
+        plain: The experiment's configuration.
+        plugins: Who brings launchers.
+
+    Raises:
+        RunError: If there is none of that name, or it does not take these settings.
+    """
+    given = plain.get("launcher", _LOCAL)
+    settings = {} if isinstance(given, str) else dict(given)
+    name = settings.pop("name", given)
+    types = plugins.launchers()
+    if name not in types:
+        raise RunError(
+            f"launcher is {name!r}, and nothing installed provides that.\n"
+            f"Launchers here: {', '.join(sorted(types))}.\n"
+            "Others come with plugins: detcore plugins list."
+        )
+    if name == _LOCAL:
+        if settings:
+            raise RunError(
+                f"the launcher 'local' takes no settings, and was given {', '.join(settings)}.\n"
+                "Leave them out, or name the launcher that they belong to."
+            )
+        return None
+    what = f"the launcher {name!r} ({types[name].launcher})"
+    try:
+        made = import_object(types[name].launcher)
+    except (ImportError, AttributeError) as error:
+        raise RunError(f"{what} cannot be imported: {error}") from error
+    try:
+        inspect.signature(made).bind(**settings)
+    except TypeError as error:
+        raise RunError(
+            f"{what} does not take these settings: {error}.\n"
+            f"It takes: {inspect.signature(made)}. Correct 'launcher' in the experiment file."
+        ) from error
+    return functools.partial(_make, made, settings, what)
+
+
+def _make(made: Callable[..., Launcher], settings: Mapping[str, Any], what: str) -> Launcher:
+    try:
+        return made(**settings)
+    except DetcoreError:
+        raise
+    except Exception as error:
+        raise RunError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def choose_launcher(
@@ -29,8 +91,8 @@ def choose_launcher(
 ) -> Launcher:
     """Return the launcher for the trials of an experiment.
 
-    The trials of a search are forked from a process that has imported their framework, where that
-    makes no difference to them.
+    With detcore's own the trials of a search are forked from a process that has imported their
+    framework, where that makes no difference to them.
 
     Args:
         plain: The experiment's configuration.
@@ -38,6 +100,9 @@ def choose_launcher(
         plugins: Who brings frameworks.
         listener: Is told when something is not as it should be.
     """
+    make = find_launcher(plain, plugins)
+    if make is not None:
+        return make()
     preload, why_not = None, "one trial only"
     if plain["searcher"]["name"] != "single":
         preload, why_not = _find_preload(plain["entrypoint"], model_dir, plugins)

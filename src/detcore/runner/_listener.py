@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from detcore.launch import WorkerEvent
 from detcore.types import TrialInfo, TrialState
 
-__all__ = ["RunListener", "TrialStatus"]
+__all__ = ["NullListener", "RunListener", "TrialStatus"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +63,31 @@ class RunListener(Protocol):
 
     def tick(self) -> None:
         """About ten times a second while workers run."""
+
+
+class NullListener:
+    """A `RunListener` that takes no note of anything."""
+
+    def search_started(self, config: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def trial_changed(self, status: TrialStatus) -> None:
+        """Do nothing."""
+
+    def search_progress(self, progress: float) -> None:
+        """Do nothing."""
+
+    def trial_started(self, info: TrialInfo, *, pid: int) -> None:
+        """Do nothing."""
+
+    def event(self, info: TrialInfo, event: WorkerEvent) -> None:
+        """Do nothing."""
+
+    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
+        """Do nothing."""
+
+    def notice(self, text: str) -> None:
+        """Do nothing."""
+
+    def tick(self) -> None:
+        """Do nothing."""

@@ -6,8 +6,10 @@ import dataclasses
 import select
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.delivery import tell_end_of_killed
 from detcore.errors import DetcoreError
 from detcore.runner._endings import Endings
 from detcore.runner._standing import Standing
@@ -38,11 +40,13 @@ class Conclusion:
         state: Of the experiment.
         error: What went wrong, or None.
         was_cut_short: Whether workers were killed by a second Ctrl-C.
+        is_from_outside: Whether what ended it came from outside: a signal, another process.
     """
 
     state: TrialState
     error: str | None = None
     was_cut_short: bool = False
+    is_from_outside: bool = False
 
 
 class SearchLoop:
@@ -154,6 +158,8 @@ class SearchLoop:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + _TICK_EVERY_S
+            if self._starter.tokens is not None:
+                self._starter.tokens.renew()
             self._listener.tick()
 
     def _told(self, trial: RunningTrial, event: WorkerEvent) -> None:
@@ -203,10 +209,30 @@ class SearchLoop:
 
     def _ended(self, trial: RunningTrial) -> None:
         trial.close()
+        if self._starter.tokens is not None:
+            self._starter.tokens.revoke(trial.info.trial_id)
         self._slots.give_back(trial.place)
         self._standing.take_in(trial.info.trial_id)
         self._endings.ended(trial)
+        self._tell_observers(trial)
         trial.output.close()
+
+    def _tell_observers(self, trial: RunningTrial) -> None:
+        """Write down for observers how a trial ended whose workers could not say it themselves."""
+        record = self._starter.database.get_trial(trial.info.trial_id)
+        if record.state is TrialState.PAUSED and not self._stops.is_stopping:
+            return  # it starts again
+        state = "INVALID_HP" if trial.is_invalid_hp else record.state.value
+        try:
+            tell_end_of_killed(
+                Path(trial.info.trial_dir),
+                trial_id=record.id,
+                run_id=trial.info.run_id,
+                state=state,
+                error=record.error,
+            )
+        except (DetcoreError, OSError) as error:
+            self._listener.notice(f"plugins are not told of the end of trial {record.id}: {error}")
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""
@@ -215,6 +241,8 @@ class SearchLoop:
         for trial in self._running:
             trial.close()
             trial.output.close()
+            if self._starter.tokens is not None:
+                self._starter.tokens.revoke(trial.info.trial_id)
             self._standing.take_in(trial.info.trial_id)
             self._starter.database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
 
@@ -233,7 +261,11 @@ class SearchLoop:
             return Conclusion(state=TrialState.CANCELED)
         if standing.errors and TrialState.PAUSED not in states:
             return Conclusion(state=TrialState.ERROR, error=self._summary(failed))
-        return Conclusion(state=TrialState.PAUSED, was_cut_short=self._stops.was_cut_short)
+        return Conclusion(
+            state=TrialState.PAUSED,
+            was_cut_short=self._stops.was_cut_short,
+            is_from_outside=self._stops.is_stopping,
+        )
 
     def _summary(self, error: str | None) -> str | None:
         if len(self._log.search.trials) == 1 or error is None:

@@ -61,18 +61,20 @@ def read_results(
     database: Database, experiment_id: int, *, metric: str, smaller_is_better: bool
 ) -> tuple[TrialResult, ...]:
     """Read how far the trials of an experiment came, by what they have reported."""
+    trials = database.list_trials(experiment_id)
+    summaries = database.summarize_trials(
+        experiment_id, metric=metric, smaller_is_better=smaller_is_better
+    )
     results = []
-    for trial in database.list_trials(experiment_id):
-        best = database.trial_best_validation(trial.id, metric, smaller_is_better=smaller_is_better)
-        latest = database.latest_checkpoint(trial.id)
-        steps = database.trial_steps_completed(trial.id)
+    for trial in trials:
+        summary = summaries[trial.id]
         results.append(
             TrialResult(
                 trial_id=trial.id,
                 state=str(trial.state.value),
-                steps_completed=max(steps, latest.steps_completed if latest else 0),
-                best_validation=best.metrics[metric] if best else None,
-                latest_checkpoint=latest.uuid if latest else None,
+                steps_completed=max(summary.steps_completed, summary.steps_saved),
+                best_validation=summary.best.metrics[metric] if summary.best else None,
+                latest_checkpoint=summary.latest_checkpoint,
                 hparams=trial.hparams,
                 num_restarts=trial.num_restarts,
                 error=trial.error,

@@ -151,8 +151,8 @@ class SearchLog:
     ) -> None:
         """Keep up with what follows from an event."""
         own = None if event is None else event.trial
-        if own is not None:
-            self.order.remove(own) if own in self.order else None
+        if own in self.order:
+            self.order.remove(own)
         if isinstance(event, Validated):
             self.rungs[event.trial] = self.rungs.get(event.trial, 0) + 1
             known = self.best.get(event.trial, event.metric)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.environment import Environment
 
-__all__ = ["control_experiment", "settle_experiment"]
+__all__ = ["control_experiment", "settle_experiment", "settle_trials"]
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
 
@@ -99,10 +99,15 @@ def settle_experiment(
         state = ExperimentState.PAUSED
         if control is not Control.PAUSE:
             state = ExperimentState.CANCELED
-        for trial in database.list_trials(experiment_id):
-            if trial.state not in (*_OVER, state):
-                database.set_trial_state(trial.id, state)
+        settle_trials(database, experiment_id, state)
         if record.state is not state:
             database.set_experiment_state(experiment_id, state)
         database.request_control(experiment_id, None)
         return state
+
+
+def settle_trials(database: Database, experiment_id: int, state: ExperimentState) -> None:
+    """Record a state of the trials of an experiment that are not over."""
+    for trial in database.list_trials(experiment_id):
+        if trial.state not in (*_OVER, state):
+            database.set_trial_state(trial.id, state)

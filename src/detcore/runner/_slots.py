@@ -13,6 +13,7 @@ from detcore.errors import RunError
 __all__ = ["Place", "Slots", "count_slots"]
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+_MOST_AT_ONCE = 10_000
 
 
 class Slots:
@@ -26,7 +27,8 @@ class Slots:
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
-        self.at_once = max(1, total // per_trial)
+        # Whoever gives a number that means "no limit" gets as many as any machine has.
+        self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
         self._places = [
             Place(tuple(devices[first : first + per_trial]))
             if self.at_once > 1 and len(devices) >= self.at_once * per_trial

@@ -10,6 +10,7 @@ from detcore.search import ExitReason
 from detcore.types import TrialState
 
 if TYPE_CHECKING:
+    from detcore.database import TrialRecord
     from detcore.runner._search_log import SearchLog
     from detcore.runner._starting import TrialStarter
 
@@ -46,21 +47,19 @@ class Standing:
             trial = recorded[trial_id]
             planned = self._log.search.trials[index]
             if not planned.is_closed:
-                self.record(index, TrialState.PAUSED)
+                self._record(index, trial, TrialState.PAUSED)
             elif index in self._log.exits:
                 reason, error = self._log.exits[index]
-                is_failure = reason is not ExitReason.STOPPED
-                self.record(
-                    index,
-                    TrialState.ERROR if is_failure else TrialState.COMPLETED,
-                    error=error if is_failure else None,
-                )
+                if reason is ExitReason.STOPPED:
+                    self._record(index, trial, TrialState.COMPLETED)
+                else:
+                    self._record(index, trial, TrialState.ERROR, error)
             elif trial.state is TrialState.ERROR:
                 # Its code failed after its last report: that part of it is done again.
                 self.again.append(index)
-                self.record(index, TrialState.PAUSED)
+                self._record(index, trial, TrialState.PAUSED)
             else:
-                self.record(index, TrialState.COMPLETED)
+                self._record(index, trial, TrialState.COMPLETED)
         self._listener.search_progress(self._log.search.progress)
 
     def states(self) -> list[TrialState]:
@@ -70,9 +69,13 @@ class Standing:
     def record(self, index: int, state: TrialState, *, error: str | None = None) -> None:
         """Record the state of a trial, where it is another one, and tell it."""
         trial_id = self._log.trial_ids[index]
-        known = self._database.get_trial(trial_id)
+        self._record(index, self._database.get_trial(trial_id), state, error)
+
+    def _record(
+        self, index: int, known: TrialRecord, state: TrialState, error: str | None = None
+    ) -> None:
         if (known.state, known.error) != (state, error):
-            self._database.set_trial_state(trial_id, state, error=error)
+            self._database.set_trial_state(known.id, state, error=error)
         self.tell(index, state, error=error)
 
     def tell(self, index: int, state: TrialState, *, error: str | None = None) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detcore.launch import Launcher
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
+    from detcore.runner._tokens import TrialTokens
     from detcore.storage import StorageBackend
 
 __all__ = ["TrialStarter", "experiment_folder", "nothing_left", "trials_folder"]
@@ -47,6 +48,7 @@ class TrialStarter:
         storage: Where the checkpoints are.
         launcher: What starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
+        tokens: Lets the workers report to a server; None: they use the database.
     """
 
     database: Database
@@ -61,6 +63,7 @@ class TrialStarter:
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
+    tokens: TrialTokens | None = None
 
     def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
@@ -85,7 +88,7 @@ class TrialStarter:
                 on_output=output,
                 disabled_plugins=self.plugins.disabled,
                 allowed_plugins=self.plugins.allowed,
-                variables=place.variables,
+                variables={**place.variables, **self._server_variables(trial_id)},
             )
         except BaseException:
             output.close()
@@ -128,7 +131,7 @@ class TrialStarter:
             config=self.plain,
             model_dir=self.model_dir,
             trial_dir=str(folder),
-            database_url=self.environment.database_url,
+            database_url=self.tokens.url if self.tokens else self.environment.database_url,
             latest_checkpoint=latest.uuid if latest else None,
             steps_completed=latest.steps_completed if latest else 0,
             test_mode=self.test_mode,
@@ -136,6 +139,21 @@ class TrialStarter:
             source_storage=source.storage if source else None,
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
+            best_validation=self._best_validation(trial_id, latest),
+        )
+
+    def _server_variables(self, trial_id: int) -> dict[str, str]:
+        """Return what workers need to report to a server; it must not get into files or logs."""
+        return self.tokens.variables(trial_id) if self.tokens else {}
+
+    def _best_validation(self, trial_id: int, latest: CheckpointRecord | None) -> float | None:
+        """Return the best value that earlier runs of a trial reported until a checkpoint."""
+        searcher = self.plain["searcher"]
+        return self.database.best_until(
+            trial_id,
+            searcher["metric"],
+            steps_completed=latest.steps_completed if latest else 0,
+            smaller_is_better=searcher.get("smaller_is_better", True),
         )
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:

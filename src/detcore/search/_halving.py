@@ -122,7 +122,8 @@ class Bracket:
     def progress(self) -> float:
         """Return how far the bottom rung is filled, and the trials in it closed."""
         total = self._plan.max_trials
-        return 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total
+        # A promoted trial that rejects its hyperparameters later leaves a result of its own.
+        return min(1.0, 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total)
 
     def _reported(self, trial: int, metric: float) -> list[Answer]:
         rung = self._rungs[self._rung_of[trial]]

@@ -1,0 +1,45 @@
+"""Telling observers, beside a run, what could not be delivered before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detcore.delivery import LateDelivery
+from detcore.hooks import PluginManager
+
+if TYPE_CHECKING:
+    from detcore.runner._experiment import RunSettings
+
+__all__ = ["late_delivery"]
+
+
+@contextlib.contextmanager
+def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
+    """Deliver in the background during the block, and for a moment behind it.
+
+    What an earlier run under the same home left is delivered at its beginning, and what the
+    experiment's own trials left as they end. The rest stays for the next run.
+    """
+    environment, plugins = settings.environment, settings.plugins
+
+    def make_plugins() -> PluginManager:
+        # One of its own: a manager belongs to one thread. Its faults are told by the run's.
+        return PluginManager(
+            environment,
+            disabled=plugins.disabled,
+            allowed=plugins.allowed,
+            on_problem=lambda problem: None,
+        )
+
+    late = LateDelivery(environment.home, make_plugins, experiment_id=experiment_id)
+    try:
+        yield
+    finally:
+        for name, trials in sorted(late.close(environment.delivery_wait_s).items()):
+            some = f"{trials} trial{'s' if trials > 1 else ''}"
+            settings.listener.notice(
+                f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "
+                "by the next run, or now by: detcore plugins deliver"
+            )

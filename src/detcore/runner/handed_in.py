@@ -1,0 +1,113 @@
+"""The runner of an experiment that was handed in: ``python -m detcore.runner.handed_in ID``.
+
+A server starts it as a process of its own, with a session of its own, so that it goes on when the
+server ends, however that happens. What it is to do comes as a JSON object on standard input, so
+that no variable of it names the database: the workers inherit its variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.environment import child_environment, read_environment
+from detcore.errors import DetcoreError
+from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.runner._experiment import RunSettings
+    from detcore.runner._results import ExperimentResult
+
+__all__ = ["HandedIn", "main"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandedIn:
+    """What the runner of an experiment is told.
+
+    Attributes:
+        experiment_id: Which experiment.
+        home: The folder of records.
+        database_url: The record store.
+        test_mode: Whether it is a smoke run.
+        allowed_plugins: The only ones that are on, or None.
+        disabled_plugins: Those that are off.
+        server_url: Where the trials report; None: to the database.
+        certificate: File of the authorities that the server's certificate is checked against.
+        user_id: Whose the experiment is.
+    """
+
+    experiment_id: int
+    home: str
+    database_url: str
+    test_mode: bool = False
+    allowed_plugins: list[str] | None = None
+    disabled_plugins: list[str] = dataclasses.field(default_factory=list)
+    server_url: str | None = None
+    certificate: str | None = None
+    user_id: int | None = None
+
+
+def main() -> int:
+    """Run an experiment to its end; return the process's exit code."""
+    told = HandedIn(**json.load(sys.stdin))
+    try:
+        result = _run(told)
+    except DetcoreError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_ERROR
+    print(f"experiment {result.experiment_id}: {result.state.value}", flush=True)
+    return EXIT_COME_BACK if result.state is ExperimentState.RUNNING else 0
+
+
+def _run(told: HandedIn) -> ExperimentResult:
+    from detcore.runner._experiment import resume_experiment
+    from detcore.runner._journal import JournalListener, journal_path
+    from detcore.runner._starting import experiment_folder
+
+    settings = {"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url}
+    environment = read_environment(child_environment(settings))
+    folder = experiment_folder(environment, told.experiment_id)
+    listener = JournalListener(journal_path(folder))
+    try:
+        return resume_experiment(
+            told.experiment_id,
+            _settings(told, environment, listener),
+            test_mode=told.test_mode,
+        )
+    except DetcoreError as error:
+        listener.notice(f"error: {error}")
+        raise
+    finally:
+        listener.close()
+
+
+def _settings(told: HandedIn, environment: Any, listener: Any) -> RunSettings:
+    from detcore.hooks import PluginManager
+    from detcore.runner._experiment import RunSettings
+    from detcore.runner._tokens import ReportTo
+
+    allowed = told.allowed_plugins
+    report_to = None
+    if told.server_url is not None and told.user_id is not None:
+        certificate = None if told.certificate is None else Path(told.certificate)
+        report_to = ReportTo(url=told.server_url, user_id=told.user_id, certificate=certificate)
+    return RunSettings(
+        environment=environment,
+        plugins=PluginManager(
+            environment,
+            disabled=frozenset(told.disabled_plugins),
+            allowed=None if allowed is None else frozenset(allowed),
+        ),
+        listener=listener,
+        report_to=report_to,
+        is_looked_after=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

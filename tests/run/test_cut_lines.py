@@ -1,0 +1,67 @@
+"""Lines that a full disk has cut, in what a run writes down for who watches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from detcore.database import TrialLog, read_log_page
+from detcore.runner import read_journal
+from detcore.runner._journal import JournalListener
+
+PROGRAM = """
+import contextlib
+import resource
+import signal
+import sys
+from pathlib import Path
+from detcore.database import TrialLog
+from detcore.runner._journal import JournalListener
+
+folder = Path(sys.argv[1])
+journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)
+
+def say(text):
+    journal.notice(text)
+    with contextlib.suppress(OSError):
+        log.append("stdout", text)
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+say("one")
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, most))
+say("cut" * 50)
+say("cut" * 50)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+say("two")
+say("three")
+"""
+
+
+def said(folder: Path) -> tuple[list[str], list[str]]:
+    """Return what can be read in the journal, and in the log."""
+    told = []
+    for line in read_journal(folder / "journal.jsonl", 0, most_bytes=1 << 20)[0]:
+        try:
+            told.append(json.loads(line)["text"])
+        except ValueError:
+            continue
+    return told, [line.text for line in read_log_page(folder)[0]]
+
+
+def test_what_is_written_when_there_is_room_again_can_be_read(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=60)
+    assert said(tmp_path) == (["one", "two", "three"], ["one", "two", "three"])
+
+
+def test_who_goes_on_begins_a_new_line(tmp_path: Path) -> None:
+    for name in ("journal.jsonl", "log.jsonl"):
+        (tmp_path / name).write_text('{"type": "noti')
+    journal, log = JournalListener(tmp_path / "journal.jsonl"), TrialLog(tmp_path, 2)
+    journal.notice("one")
+    log.append("stdout", "one")
+    journal.close()
+    log.close()
+    assert said(tmp_path) == (["one"], ["one"])

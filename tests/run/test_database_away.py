@@ -1,0 +1,116 @@
+"""A run whose record store goes away for a while, and comes back."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from job_server import wait_for
+from postgresql_server import PostgreSQLServer, run_server
+from toy_command import Detcore, OnPostgresql
+
+from detcore.database import Database
+
+# Says where it is, and waits there as long as it is to.
+GATED = """
+import time
+from pathlib import Path
+from detcore_toy import ToyTrial
+import numpy as np
+
+class Gated(ToyTrial):
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        Path("at").write_text(str(step))
+        while Path(f"shut-{step}").exists():
+            time.sleep(0.02)
+"""
+
+
+def begin(detcore: Detcore, *shut: int) -> tuple[Path, subprocess.Popen[str]]:
+    """Run something that waits in some of its batches."""
+    folder = detcore.tmp_path / "code"
+    folder.mkdir()
+    (folder / "gated.py").write_text(GATED)
+    for step in shut:
+        (folder / f"shut-{step}").touch()
+    return folder, detcore.start("run", detcore.config(entrypoint="gated:Gated"), folder, "--json")
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    with run_server() as server:
+        yield server
+
+
+@pytest.fixture
+def detcore(postgresql: PostgreSQLServer, tmp_path: Path) -> Iterator[OnPostgresql]:
+    with OnPostgresql(tmp_path) as command:
+        command.url = postgresql.url(postgresql.create_database())
+        yield command
+
+
+def is_at(folder: Path, step: int) -> Callable[[], bool]:
+    return lambda: (folder / "at").exists() and (folder / "at").read_text() == str(step)
+
+
+def test_a_restart_of_the_database_ends_no_run(
+    detcore: OnPostgresql, postgresql: PostgreSQLServer
+) -> None:
+    folder, run = begin(detcore, 5, 15)
+    wait_for(is_at(folder, 5))
+    postgresql.stop(crash=True)
+    try:
+        (folder / "shut-5").unlink()
+        # It reports, validates, and comes to save its checkpoint; the runner goes on looking.
+        wait_for(is_at(folder, 9))
+        time.sleep(1.5)
+        assert run.poll() is None
+        assert is_at(folder, 9)()
+    finally:
+        postgresql.start()
+    wait_for(is_at(folder, 15))
+    (folder / "shut-15").unlink()
+    stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode == 0, stderr
+    assert json.loads(stdout)["state"] == "COMPLETED"
+    assert re.search(r"waiting up to 600 s: the database server of \S+ cannot be used", stderr)
+    assert re.search(r"the records can be reached again, after \d+ s", stderr)
+    with Database.open(detcore.url) as database:
+        (trial,) = database.list_trials(1)
+        assert trial.run_id == 1
+        reports = database.metrics(trial.id, "validation")
+        assert [report.steps_completed for report in reports] == [10, 20, 30, 40]
+        saved = database.list_checkpoints(trial_id=trial.id)
+        assert [checkpoint.steps_completed for checkpoint in saved] == [10, 20, 30, 40]
+
+
+def test_ctrl_c_twice_ends_it_meanwhile(
+    detcore: OnPostgresql, postgresql: PostgreSQLServer
+) -> None:
+    folder, run = begin(detcore, 15)
+    wait_for(is_at(folder, 15))
+    postgresql.stop(crash=True)
+    try:
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=60)
+        assert run.returncode not in (0, None), stderr
+        assert "cannot be used" in stderr
+    finally:
+        postgresql.start()
+    (folder / "shut-15").unlink()
+    done = detcore("run", "--resume", 1, "--json")
+    assert done.code == 0, done.output
+    assert done.summary["state"] == "COMPLETED"
+    assert "going on from batch 10" in done.output

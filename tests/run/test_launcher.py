@@ -1,0 +1,114 @@
+"""Experiments that name what starts their workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_distributions import write_distribution
+from toy_command import MODEL_DIR, TOY_PLUGIN, Detcore
+
+LAUNCHERS = """
+from detcore import hookimpl
+from detcore.hooks import LauncherType
+
+@hookimpl
+def detcore_register_launcher():
+    return [
+        LauncherType(name="noting", launcher="detcore_starts.launchers:NotingLauncher"),
+        LauncherType(name="absent", launcher="detcore_starts.launchers:Absent"),
+        LauncherType(name="failing", launcher="detcore_starts.launchers:Failing"),
+    ]
+"""
+CLASSES = """
+from pathlib import Path
+from detcore.launch import LocalLauncher
+
+class NotingLauncher:
+    def __init__(self, journal, *, word="start"):
+        self.journal, self.word, self.local = Path(journal), word, LocalLauncher()
+
+    def start(self, info, **options):
+        self.note(f"{self.word} {info.trial_id} on {options['slots']}")
+        return self.local.start(info, **options)
+
+    def close(self):
+        self.note("close")
+        self.local.close()
+
+    def note(self, text):
+        with self.journal.open("a") as file:
+            file.write(text + "\\n")
+
+class Failing:
+    def __init__(self):
+        raise OSError("no machines today")
+"""
+
+
+class DetcoreWithLaunchers(Detcore):
+    """The command with a plugin that brings launchers."""
+
+    def variables(self) -> dict[str, str]:
+        site = self.tmp_path / "site"
+        return {**super().variables(), "PYTHONPATH": f"{TOY_PLUGIN}:{site}"}
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> DetcoreWithLaunchers:
+    modules = {"detcore_starts.plugin": LAUNCHERS, "detcore_starts.launchers": CLASSES}
+    write_distribution(
+        tmp_path / "site", "detcore-starts", modules=modules,
+        plugins={"starts": "detcore_starts.plugin"},
+    )  # fmt: skip
+    return DetcoreWithLaunchers(tmp_path)
+
+
+def test_trials_are_started_by_the_launcher_that_the_experiment_names(
+    detcore: DetcoreWithLaunchers,
+) -> None:
+    journal = detcore.tmp_path / "journal"
+    config = detcore.config(launcher={"name": "noting", "journal": str(journal), "word": "go"})
+    with detcore:
+        done = detcore("run", config, MODEL_DIR, "--slots", 2, "--json")
+        assert done.code == 0, done.stderr
+        assert done.summary["state"] == "COMPLETED"
+        assert journal.read_text() == "go 1 on 2\nclose\n"
+        # One that is complete is left alone.
+        assert detcore("run", "--resume", 1, "--launcher", "local").code == 0
+        assert journal.read_text() == "go 1 on 2\nclose\n"
+
+
+def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
+    with detcore:
+        done = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "local", "--test")
+        assert done.code == 0, done.stderr
+        failed = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "failing")
+    assert failed.code == 1
+    assert "'failing' (detcore_starts.launchers:Failing) cannot be made: OSError: no mach" in (
+        " ".join(failed.stderr.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [
+        ("slurm", "launcher is 'slurm', and nothing installed provides that."),
+        ("noting", "does not take these settings: missing a required argument: 'journal'"),
+        ({"name": "noting", "journal": "x", "wort": "go"}, "an unexpected keyword argument 'wort'"),
+        ({"name": "local", "nice": 3}, "'local' takes no settings, and was given nice"),
+        ("absent", "(detcore_starts.launchers:Absent) cannot be imported"),
+        (3, "expected a string or a mapping, got the integer 3"),
+        ({"nice": 3}, "name"),
+    ],
+)
+def test_a_launcher_that_cannot_be_had_is_told_before_anything_is_recorded(
+    detcore: DetcoreWithLaunchers, launcher: object, message: str
+) -> None:
+    with detcore:
+        done = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
+        assert done.code in (1, 2)
+        assert message in " ".join(done.stderr.split()), done.stderr
+        listed = detcore("experiment", "list", "--json")
+    assert json.loads(listed.stdout)["experiments"] == []
