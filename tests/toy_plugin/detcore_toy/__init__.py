@@ -23,6 +23,7 @@ class ToyTrial(Trial):
     """Subclasses say what to learn."""
 
     restarts_data = False
+    noise = 1e-3
 
     def build_data(self) -> tuple[np.ndarray, np.ndarray]:
         """Return features ``(records, features)`` and targets ``(records,)``, float64."""
@@ -72,7 +73,8 @@ class ToyController:
                 epoch = self._step // self._sampler.batches_per_epoch
                 self._ledger.log(self._step + 1, epoch, index)
             x, y = self._x[index], self._y[index]
-            error = x @ self._weights - y + self._noise.normal(scale=1e-3, size=len(y))
+            noise = self._noise.normal(scale=self._trial.noise, size=len(y))
+            error = x @ self._weights - y + noise
             gradients = self._distributed.allgather(x.T @ error / len(y))
             self._weights -= self._rate * np.sum(gradients, axis=0) / len(gradients)
             losses.append(float(np.mean(error**2)))

@@ -23,7 +23,10 @@ class SlowSettings(pydantic.BaseModel):
 
     Its JSON object may have ``save_s`` (seconds that each checkpoint takes), ``fail``, and
     ``kill_at_delete`` (the process is killed when it deletes files of checkpoints for that time).
+    A file beside it with the suffix ``.begun`` gets a line with ``save_s`` as each save begins.
     """
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     root: str
     orders: str
@@ -52,7 +55,10 @@ class SlowStorage(FsspecStorage):
         orders = self._read_orders()
         if orders.get("fail"):
             raise StorageError(f"the bucket {self.url} is gone")
-        end = time.monotonic() + float(orders.get("save_s", 0.0))
+        save_s = float(orders.get("save_s", 0.0))
+        with self._orders.with_suffix(".begun").open("a") as begun:
+            begun.write(f"{save_s}\n")
+        end = time.monotonic() + save_s
         while time.monotonic() < end:
             time.sleep(0.02)
             if progress is not None:

@@ -1,0 +1,47 @@
+"""What every framework plugin has to keep, whatever framework it brings."""
+
+from __future__ import annotations
+
+from detcore.testing._framework_ends import EndClauses, WorkerClauses
+from detcore.testing._framework_running import FoundClauses, RunningClauses
+from detcore.testing._framework_state import CheckpointClauses, ExactClauses
+
+__all__ = ["FrameworkSuite"]
+
+
+class FrameworkSuite(
+    WorkerClauses, EndClauses, ExactClauses, CheckpointClauses, RunningClauses, FoundClauses
+):
+    """The contract of a framework plugin, clause by clause, through runs in real processes.
+
+    A subclass names trials of the framework, and reads their state off checkpoints by other means
+    than the plugin's own. Runs are shared: most clauses look at the same few of them.
+
+    Attributes:
+        framework: The registered name.
+        model_dir: Folder of the trials' code; it is copied.
+        entrypoint: A trial that is the same for the same seed, and another one for another seed.
+            Its data has 48 records or more. An epoch should have 6 batches or more.
+        hyperparameters: Of all trials, with an even ``global_batch_size``.
+        metric: A validation metric.
+        smaller_is_better: Its direction.
+        broken_entrypoint: A trial whose training, some batches on, raises an exception with the
+            text "broken on purpose".
+        invalid_hyperparameters: With these on top, the trial raises `detcore.InvalidHP`.
+        stop_entrypoint: A trial that ends training in the framework's own way before all batches
+            are done; empty where there is none.
+        worker_entrypoint: The trial for several workers, whose records must not be dealt in an
+            order that depends on how many there are; empty: `entrypoint`.
+        modules: Modules of the framework, which must not be imported when plugins are found;
+            empty: those that `Framework.requires` and ``related`` name.
+        num_batches: How long trials train; not below 16.
+        unit: Scheduling unit.
+        worker_tolerance: How far two workers may be from one, absolutely and relatively.
+        batches_per_epoch: What the controller has to say of `entrypoint`'s data; None: not checked.
+        num_validation_records: Records of `entrypoint`'s validation data; None: not checked.
+        mean_metric: A training metric that is a mean over batches; empty where there is none.
+        callback_kinds: Which events of `callback_events` the framework has.
+        ignored_state: Patterns of names in `read_state` that may differ between equal trainings.
+        python_path: Folders from which runs import, besides what is installed.
+        timeout_s: How long a run may take before it counts as hanging, in seconds.
+    """

@@ -1,0 +1,257 @@
+"""What the clauses of a `FrameworkSuite` compare."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import math
+import pickletools
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.database import MetricRecord
+
+__all__ = [
+    "callback_faults",
+    "differences",
+    "find_pickles",
+    "grows",
+    "metric_differences",
+    "not_finite",
+]
+
+State = Mapping[str, np.ndarray]
+_NUM_SHOWN = 4
+_PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill")
+_HEAD_BYTES = 1 << 16
+# Opcodes that call something: text files happen to be short pickles, too, but never with these.
+_CALLS = {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
+
+
+def differences(
+    found: State,
+    expected: State,
+    *,
+    ignored: Iterable[str] = (),
+    tolerance: float | None = None,
+) -> list[str]:
+    """Return how two training states differ; nothing if they are the same.
+
+    Args:
+        found: Arrays by name.
+        expected: What they should be.
+        ignored: Patterns of names that do not count.
+        tolerance: How far numbers may be apart, absolutely and relatively; None: bit for bit.
+    """
+    patterns = list(ignored)
+
+    def counts(name: str) -> bool:
+        return not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+    told = [f"{name} is missing" for name in sorted(expected.keys() - found.keys()) if counts(name)]
+    told += [f"{name} is new" for name in sorted(found.keys() - expected.keys()) if counts(name)]
+    for name in filter(counts, sorted(found.keys() & expected.keys())):
+        difference = _difference(np.asarray(found[name]), np.asarray(expected[name]), tolerance)
+        if difference:
+            told.append(f"{name} {difference}")
+    return told
+
+
+def _difference(found: np.ndarray, expected: np.ndarray, tolerance: float | None) -> str:
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return f"is {found.dtype}{found.shape}, not {expected.dtype}{expected.shape}"
+    if found.tobytes() == expected.tobytes():
+        return ""
+    if not np.issubdtype(found.dtype, np.number):
+        return "differs"
+    if tolerance is not None and np.allclose(found, expected, rtol=tolerance, atol=tolerance):
+        return ""
+    apart = np.max(np.abs(found.astype(complex) - expected.astype(complex)), initial=0.0)
+    return f"differs by up to {apart:.3g}"
+
+
+def shown(told: Sequence[str]) -> str:
+    """Return some of many findings, for an error."""
+    more = f"\n  and {len(told) - _NUM_SHOWN} more" if len(told) > _NUM_SHOWN else ""
+    return "\n  ".join(["", *told[:_NUM_SHOWN]]) + more
+
+
+def metric_differences(
+    found: Mapping[int, MetricRecord],
+    expected: Mapping[int, MetricRecord],
+    *,
+    tolerance: float = 0.0,
+) -> list[str]:
+    """Return how reports of metrics differ at the steps that both have."""
+    told = []
+    for steps in sorted(found.keys() & expected.keys()):
+        mine, theirs = found[steps].metrics, expected[steps].metrics
+        if mine.keys() != theirs.keys():
+            told.append(f"step {steps}: {sorted(mine)} instead of {sorted(theirs)}")
+            continue
+        told += [
+            f"step {steps}: {name} is {mine[name]!r}, not {value!r}"
+            for name, value in theirs.items()
+            if not _is_close(mine[name], value, tolerance)
+        ]
+    return told
+
+
+def _is_close(found: Any, expected: Any, tolerance: float) -> bool:
+    if found == expected:
+        return True
+    try:
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+    except TypeError:
+        return False
+
+
+def not_finite(reports: Mapping[int, MetricRecord]) -> list[str]:
+    """Return the metrics that are no finite numbers."""
+    return [
+        f"step {steps}: {name} is {value!r}"
+        for steps, record in reports.items()
+        for name, value in record.metrics.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    ]
+
+
+def find_pickles(folder: Path) -> list[str]:
+    """Return the files that are pickles, or archives with pickles, by what is in them."""
+    return [
+        path.relative_to(folder).as_posix()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and _is_pickle(path)
+    ]
+
+
+def _is_pickle(path: Path) -> bool:
+    if path.suffix in _PICKLE_SUFFIXES:
+        return True
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if any(name.endswith(_PICKLE_SUFFIXES) for name in names):
+                return True
+            heads = [_head_of_member(archive, name) for name in names]
+        return any(map(_holds_objects, heads))
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return _holds_objects(head)
+
+
+def _head_of_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as member:
+        return member.read(_HEAD_BYTES)
+
+
+def _holds_objects(head: bytes) -> bool:
+    """Whether bytes begin with a pickle, or with an array of objects, which NumPy pickles."""
+    if head[:6] == b"\x93NUMPY":
+        return b"'|O'" in head[:256] or b"'O'" in head[:256]
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return _num_opcodes(head) >= 2
+    return bool(_CALLS & _opcodes(head))
+
+
+def _num_opcodes(head: bytes) -> int:
+    return len(list(_read_opcodes(head)))
+
+
+def _opcodes(head: bytes) -> set[str]:
+    """Return the opcodes of a pickle that ends well; of what is no pickle, none."""
+    names = list(_read_opcodes(head))
+    return set(names) if names and names[-1] == "STOP" else set()
+
+
+def _read_opcodes(head: bytes) -> Iterable[str]:
+    try:
+        for opcode, _, _ in pickletools.genops(head):
+            yield opcode.name
+    except Exception:  # noqa: BLE001  (whatever it is: no pickle from here on)
+        return
+
+
+def grows(counts: Sequence[int]) -> bool:
+    """Whether a count rises with every step: something is left behind each time."""
+    return len(counts) > 2 and all(b > a for a, b in itertools.pairwise(counts))
+
+
+_PAIRS = {
+    "train_begin": "train_end",
+    "epoch_begin": "epoch_end",
+    "validation_begin": "validation_end",
+}
+_KNOWN = {*_PAIRS, *_PAIRS.values(), "batch_end", "checkpoint"}
+
+
+def callback_faults(
+    events: Sequence[str],
+    *,
+    kinds: Iterable[str],
+    num_batches: int,
+    validated_at: Sequence[int],
+    saved_at: Sequence[int],
+) -> list[str]:
+    """Return what is wrong with the order in which callbacks were called.
+
+    Args:
+        events: What was called, in order.
+        kinds: Events that the framework has; others may be there, too.
+        num_batches: Batches that were trained.
+        validated_at: Batches after which there was a validation.
+        saved_at: Batches after which there was a checkpoint.
+    """
+    told = [
+        f"{event!r} is no event: {sorted(_KNOWN)}"
+        for event in dict.fromkeys(events)
+        if event not in _KNOWN
+    ]
+    told += [f"no {kind!r} in {len(events)} events" for kind in kinds if kind not in events]
+    if told:
+        return told
+    told += _not_at_its_end(events, "train_begin", 0)
+    told += _not_at_its_end(events, "train_end", -1)
+    told += _unpaired(events, "epoch_begin")
+    told += _unpaired(events, "validation_begin")
+    if events.count("batch_end") != num_batches:
+        told.append(f"{events.count('batch_end')} batches ended instead of {num_batches}")
+    for event in ("validation_begin", "validation_end"):
+        told += _at_other_batches(events, event, validated_at)
+    told += _at_other_batches(events, "checkpoint", saved_at)
+    return told
+
+
+def _not_at_its_end(events: Sequence[str], name: str, index: int) -> list[str]:
+    if name not in events or (events[index] == name and events.count(name) == 1):
+        return []
+    where = "first" if index == 0 else "last"
+    return [f"{name} came {events.count(name)} times, and the {where} event is {events[index]}"]
+
+
+def _unpaired(events: Sequence[str], begin: str) -> list[str]:
+    end = _PAIRS[begin]
+    if begin not in events or end not in events:
+        return []
+    seen = [event for event in events if event in (begin, end)]
+    wanted = [begin if index % 2 == 0 else end for index in range(len(seen))]
+    if seen != wanted or len(seen) % 2:
+        return [f"{begin} and {end} do not take turns: {seen[:8]}"]
+    return []
+
+
+def _at_other_batches(events: Sequence[str], name: str, wanted: Sequence[int]) -> list[str]:
+    if name not in events:
+        return []
+    done, found = 0, []
+    for event in events:
+        done += event == "batch_end"
+        if event == name:
+            found.append(done)
+    if found != list(wanted):
+        return [f"{name} came after the batches {found} instead of {list(wanted)}"]
+    return []

@@ -1,0 +1,165 @@
+"""Programs that look at a plugin in a process of their own: ``python -m ... NAME JSON``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
+
+
+def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the plugins, ask each for frameworks; tell which modules that imported."""
+    from detcore.environment import read_environment
+    from detcore.hooks import PluginManager, diagnose
+
+    plugins = PluginManager(read_environment(), on_problem=lambda problem: None)
+    plugins.index()
+    indexed = sorted({name.partition(".")[0] for name in sys.modules})
+    frameworks = plugins.frameworks()
+    modules = sorted(sys.modules)
+    name = arguments["framework"]
+    problems = [
+        str(problem) for problem in diagnose(plugins) if not _is_of_another(plugins, problem, name)
+    ]
+    found = frameworks.get(name)
+    if found is None:
+        return {"known": sorted(frameworks), "problems": problems}
+    provider = plugins.provider_of_framework(name)
+    return {
+        "known": sorted(frameworks),
+        "problems": problems,
+        "indexed": indexed,
+        "modules": modules,
+        "plugin": provider.name,
+        "requires": [*found.requires, *found.related],
+        "several_workers": found.several_workers,
+        "load_checkpoint": found.load_checkpoint,
+    }
+
+
+def _is_of_another(plugins: Any, problem: Any, framework: str) -> bool:
+    """Whether a problem is one of a plugin that is known not to be the framework's."""
+    if framework not in plugins.frameworks():
+        return False
+    return bool(problem.plugin != plugins.provider_of_framework(framework).name)
+
+
+def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Import all that is registered, and use a controller outside of a run.
+
+    Restores a checkpoint, validates twice, and saves in all the ways there are.
+    """
+    from detcore.environment import read_environment
+    from detcore.experimental import create_trial_instance
+    from detcore.hooks import PluginManager
+    from detcore.trial import SupportsSnapshot, SupportsTensors, import_object, import_trial_class
+
+    framework = PluginManager(read_environment()).frameworks()[arguments["framework"]]
+    found: dict[str, Any] = {"faults": _unimportable(framework)}
+    model_dir, folder = Path.cwd(), Path(arguments["folder"])
+    sys.path.insert(0, str(model_dir))
+    trial_class = import_trial_class(arguments["entrypoint"], model_dir)
+    trial: Any = create_trial_instance(trial_class, folder / "instance", arguments["config"])
+    controller = import_object(framework.controller)(trial, _context_of(trial))
+    found["batches_per_epoch"] = controller.batches_per_epoch()
+    controller.restore(Path(arguments["checkpoint"]))
+    found["validations"] = [_metrics(controller.validate()) for _ in range(2)]
+    ways: dict[str, Callable[[Path], object]] = {"save": controller.save, "again": controller.save}
+    if isinstance(controller, SupportsSnapshot):
+        ways["snapshot"] = lambda path: controller.snapshot(path)()
+    for way, write in ways.items():
+        (folder / way).mkdir()
+        write(folder / way)
+    if isinstance(controller, SupportsTensors):
+        found["tensors"] = [info.file for info in controller.tensors()]
+    found["files"] = [path.name for path in (folder / way).iterdir()]
+    found["snapshot"] = isinstance(controller, SupportsSnapshot)
+    found["start_from"] = hasattr(controller, "start_from")
+    found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
+    controller.close()
+    return found
+
+
+def _unimportable(framework: Any) -> dict[str, str]:
+    """Return the names of a framework that cannot be imported, with the reason."""
+    from detcore.trial import import_object
+
+    fields = ("trial_class", "context_class", "controller", "prepare_worker", "load_checkpoint")
+    faults = {}
+    for field in (*fields, "native_init"):
+        value = getattr(framework, field)
+        try:
+            if value is not None:
+                import_object(value)
+        except (ImportError, AttributeError) as error:
+            faults[f"{field}={value!r}"] = f"{type(error).__name__}: {error}"
+    return faults
+
+
+def _refusals(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]:
+    """Return what restoring damaged checkpoints raises, by the damage."""
+    empty, cut = folder / "empty", folder / "cut"
+    empty.mkdir()
+    shutil.copytree(checkpoint, cut)
+    files = [path for path in cut.iterdir() if path.is_file() and path.name not in _OWN_FILES]
+    max(files, key=lambda path: path.stat().st_size).write_bytes(b"")
+    told = {}
+    for name, path in {"an empty folder": empty, "a checkpoint with an empty file": cut}.items():
+        try:
+            controller.restore(path)
+            told[name] = ""
+        except Exception as error:  # noqa: BLE001  (a refusal is what is asked for)
+            told[name] = f"{type(error).__name__}: {error}"
+    return told
+
+
+def load(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Load a checkpoint as a user of the client does."""
+    from detcore.experimental import Determined
+
+    model = Determined().get_checkpoint(arguments["uuid"]).load(arguments["folder"])
+    return {"type": type(model).__name__, "is_none": model is None}
+
+
+def _context_of(trial: object) -> Any:
+    """Return the context that a trial keeps, whatever it calls it."""
+    from detcore.trial import TrialContext
+
+    for value in vars(trial).values():
+        if isinstance(value, TrialContext):
+            return value
+    raise LookupError(f"{type(trial).__name__} does not keep the context it was given")
+
+
+def _metrics(result: Any) -> dict[str, float]:
+    metrics = getattr(result, "metrics", result)
+    return {str(name): float(value) for name, value in metrics.items()}
+
+
+def main() -> int:
+    """Run the program that the first argument names with the JSON object that is the second.
+
+    What it found goes into the file that the object names under ``"answer"``.
+    """
+    logging.disable(logging.WARNING)
+    programs = {"discover": discover, "use": use, "load": load}
+    arguments = json.loads(sys.argv[2])
+    try:
+        found = programs[sys.argv[1]](arguments)
+    except Exception as error:  # noqa: BLE001  (handed on: it is the finding)
+        found = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
+    Path(arguments["answer"]).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Clauses on checkpoints, and on what must come out bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from detcore.checkpoint import verify_checkpoint
+from detcore.storage import LocalStorage
+from detcore.testing._clauses import clause
+from detcore.testing._framework_base import (
+    TRAINING_TOLERANCE,
+    FrameworkBase,
+    check_completed,
+    probe,
+    used,
+)
+from detcore.testing._framework_checks import (
+    differences,
+    find_pickles,
+    metric_differences,
+    shown,
+)
+from detcore.testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRun, FrameworkRuns
+
+__all__ = ["CheckpointClauses", "ExactClauses"]
+
+_EXIT_PREEMPTED = 75
+_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
+
+
+class CheckpointClauses(FrameworkBase):
+    """What is in checkpoints, and what reads them."""
+
+    @clause(
+        "checkpoints-are-whole", "a checkpoint is there at each period and the last batch, whole"
+    )
+    def test_checkpoints_are_whole(self, runs: FrameworkRuns) -> None:
+        """Files of the framework are in it, and all files are as the manifest says."""
+        run = runs.reference
+        assert sorted(run.checkpoints) == self.saved_at(), f"saved at {sorted(run.checkpoints)}"
+        for folder in run.checkpoints.values():
+            faults = verify_checkpoint(LocalStorage(folder.parent), folder.name)
+            assert not faults, f"{folder.name}: {faults}"
+            names = {
+                path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+            }
+            own = {name for name in names - _OWN_FILES if not name.startswith("code/")}
+            assert own, f"the framework wrote no file into {folder.name}"
+
+    @clause("checkpoints-hold-no-pickle", "nothing in a checkpoint is a pickle, by its content")
+    def test_checkpoints_hold_no_pickle(self, runs: FrameworkRuns) -> None:
+        """Loading a pickle runs whatever code it names."""
+        pickles = find_pickles(runs.reference.last_checkpoint)
+        assert not pickles, f"pickles, or archives of pickles: {', '.join(pickles)}"
+
+    @clause("checkpoints-hold-the-state", "a checkpoint holds the state of its batch, finite")
+    def test_checkpoints_hold_the_state(self, runs: FrameworkRuns) -> None:
+        """By the raw accessor: the first and the last checkpoint differ."""
+        run = runs.reference
+        ends = (CHECKPOINT_PERIOD, self.num_batches)
+        first, last = (self.read_state(run.checkpoints[steps]) for steps in ends)
+        assert last, "read_state found no array in the checkpoint"
+        for name, array in last.items():
+            if np.issubdtype(np.asarray(array).dtype, np.floating):
+                assert np.isfinite(array).all(), f"{name} is not finite"
+        assert differences(last, first), (
+            f"the states of batch {min(run.checkpoints)} and of the last batch are the same"
+        )
+
+    @clause("restore-and-save-change-nothing", "what is restored and saved again is the same state")
+    def test_restore_and_save_change_nothing(self, runs: FrameworkRuns) -> None:
+        """Validation in between included; a second save writes the same as the first."""
+        used(self, runs)
+        expected = self.read_state(runs.reference.last_checkpoint)
+        for way in ("save", "again"):
+            self.check_same(self.read_state(runs.folder / "use" / way), expected)
+
+    @clause(
+        "restore-refuses-what-is-damaged",
+        "a checkpoint whose files are missing or cut off is refused, not restored in part",
+    )
+    def test_restore_refuses_what_is_damaged(self, runs: FrameworkRuns) -> None:
+        """An empty folder, and one whose largest file is empty."""
+        accepted = [what for what, error in used(self, runs)["refusals"].items() if not error]
+        assert not accepted, f"restored without a word: {', '.join(accepted)}"
+
+    @clause("tensors-are-in-their-files", "what tensors() names is in the files it names")
+    def test_tensors_are_in_their_files(self, runs: FrameworkRuns) -> None:
+        """Where the controller has the method; the manifest of the last checkpoint shows it."""
+        found = used(self, runs)
+        missing = set(found.get("tensors", ())) - set(found["files"])
+        assert not missing, f"files that are not in the checkpoint: {sorted(missing)}"
+
+    @clause(
+        "validation-repeats",
+        "a restored trial validates as it did when the checkpoint was saved, each time",
+    )
+    def test_validation_repeats(self, runs: FrameworkRuns) -> None:
+        """Twice in a row, compared with what was reported in the run."""
+        first, second = used(self, runs)["validations"]
+        assert first == second, f"{first} and then {second}"
+        recorded = runs.reference.validations[self.num_batches].metrics
+        assert first == dict(recorded), f"{first} instead of {dict(recorded)}"
+
+    @clause("epochs-are-counted", "batches_per_epoch is the batches of one pass, or None")
+    def test_epochs_are_counted(self, runs: FrameworkRuns) -> None:
+        """What lengths in epochs are turned into batches by."""
+        found = used(self, runs)["batches_per_epoch"]
+        assert found is None or (isinstance(found, int) and found > 0), f"it is {found!r}"
+        if self.batches_per_epoch is not None:
+            assert found == self.batches_per_epoch, f"{found}, not {self.batches_per_epoch}"
+
+    @clause(
+        "a-snapshot-is-what-save-writes",
+        "a checkpoint that is written while training goes on is the one save would have written",
+        capability="snapshot",
+    )
+    def test_a_snapshot_is_what_save_writes(self, runs: FrameworkRuns) -> None:
+        """Checkpoints of the run that saves behind training, and of the one that waits."""
+        assert used(self, runs)["snapshot"], (
+            "the controller has no method 'snapshot'.\nDecline 'snapshot' if that is intended."
+        )
+        expected = self.read_state(runs.reference.last_checkpoint)
+        self.check_same(self.read_state(runs.folder / "use" / "snapshot"), expected)
+        for steps in self.saved_at():
+            if steps in runs.interrupted.checkpoints:
+                self.check_same(
+                    self.read_state(runs.interrupted.checkpoints[steps]),
+                    self.read_state(runs.reference.checkpoints[steps]),
+                    f"batch {steps}",
+                )
+
+    @clause(
+        "load-checkpoint-loads",
+        "Checkpoint.load returns what the checkpoint holds",
+        capability="load-checkpoint",
+    )
+    def test_load_checkpoint_loads(self, runs: FrameworkRuns) -> None:
+        """Through the client, in a process of its own."""
+        uuid, folder = runs.reference.last_checkpoint.name, runs.folder / "loaded"
+        found = probe(runs, "load", uuid=uuid, folder=str(folder))
+        assert not found["is_none"], "it returned None"
+
+    @clause(
+        "start-from-takes-the-weights",
+        "a trial that starts from a checkpoint begins with its model, at batch 0",
+        capability="start-from",
+    )
+    def test_start_from_takes_the_weights(self, runs: FrameworkRuns) -> None:
+        """Its validation before the first batch is the last one of the other trial."""
+        run = runs.continued
+        check_completed(self, run, self.unit)
+        first = run.validations[0].metrics
+        recorded = runs.reference.validations[self.num_batches].metrics
+        assert dict(first) == dict(recorded), f"{dict(first)} instead of {dict(recorded)}"
+        assert max(run.checkpoints) == self.unit, f"checkpoints at {sorted(run.checkpoints)}"
+
+
+class ExactClauses(FrameworkBase):
+    """What must not change training."""
+
+    @clause(
+        "exact-resume-after-a-kill",
+        "a trial that was killed while it saved goes on from the checkpoint before, bit for bit",
+    )
+    def test_exact_resume_after_a_kill(self, runs: FrameworkRuns) -> None:
+        """Killed in the middle of a save; compared with the run that nobody interrupted."""
+        run = runs.interrupted
+        assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
+        steps = 2 * CHECKPOINT_PERIOD
+        assert steps in run.checkpoints, (
+            f"after the kill it did not come to batch {steps}:\n{run.output}"
+        )
+        found = self.read_state(run.checkpoints[steps])
+        self.check_same(found, self.read_state(runs.reference.checkpoints[steps]), f"batch {steps}")
+
+    @clause(
+        "exact-resume-after-a-signal",
+        f"SIGTERM makes a trial checkpoint and leave with code {_EXIT_PREEMPTED}; "
+        "it goes on bit for bit",
+    )
+    def test_exact_resume_after_a_signal(self, runs: FrameworkRuns) -> None:
+        """Where the signal comes is up to the machine; where it ends is not."""
+        run = runs.interrupted
+        assert len(run.finished) == 3
+        code = run.finished[1].code
+        assert code == _EXIT_PREEMPTED, f"exit code {code} after SIGTERM:\n{run.output}"
+        check_completed(self, run)
+        self.check_same(
+            self.read_state(run.checkpoints[self.num_batches]),
+            self.read_state(runs.reference.last_checkpoint),
+        )
+
+    @clause(
+        "a-resumed-run-reports-the-same",
+        "a run that was interrupted reports the same metrics as one that was not",
+    )
+    def test_a_resumed_run_reports_the_same(self, runs: FrameworkRuns) -> None:
+        """Validations bit for bit; training, whose means may be cut otherwise, nearly so."""
+        run, reference = runs.interrupted, runs.reference
+        assert sorted(run.validations) == sorted(reference.validations)
+        told = metric_differences(run.validations, reference.validations)
+        told += _trained_alike(run, reference)
+        assert not told, shown(told)
+
+    @clause(
+        "validation-leaves-training-alone",
+        "more validations, one before the first batch included, change nothing in training",
+    )
+    def test_validation_leaves_training_alone(self, runs: FrameworkRuns) -> None:
+        """Weights, generators, data positions: all of it ends up in the state."""
+        self.check_unchanged(runs, "validations")
+
+    @clause(
+        "checkpoints-leave-training-alone",
+        "training goes on from a checkpoint that is saved as if there had been none",
+    )
+    def test_checkpoints_leave_training_alone(self, runs: FrameworkRuns) -> None:
+        """A run with one checkpoint ends with the state of one with many."""
+        self.check_unchanged(runs, "checkpoints")
+
+    @clause(
+        "units-change-nothing",
+        "how training is cut into stretches does not change what is trained",
+    )
+    def test_units_change_nothing(self, runs: FrameworkRuns) -> None:
+        """Also: each stretch has as many batches as was asked for."""
+        self.check_unchanged(runs, "units")
+
+    @clause("the-seed-decides", "the same seed gives the same training, another seed another one")
+    def test_the_seed_decides(self, runs: FrameworkRuns) -> None:
+        """The whole training state of two runs."""
+        self.check_unchanged(runs, "nothing")
+        steps = 2 * CHECKPOINT_PERIOD
+        for other in runs.stopped.checkpoints:
+            if other == steps:
+                found = self.read_state(runs.stopped.checkpoints[steps])
+                expected = self.read_state(runs.reference.checkpoints[steps])
+                assert differences(found, expected, ignored=self.ignored_state), (
+                    "another seed led to the same state"
+                )
+                return
+        raise AssertionError(f"no checkpoint at batch {steps}:\n{runs.stopped.output}")
+
+
+def _trained_alike(run: FrameworkRun, reference: FrameworkRun) -> list[str]:
+    """Return differing training metrics, at steps whose stretches began alike in both runs."""
+    ends, others = sorted(run.training), sorted(reference.training)
+    same = {
+        end
+        for start, end in itertools.pairwise([0, *ends])
+        if (start, end) in set(itertools.pairwise([0, *others]))
+    }
+    found = {steps: run.training[steps] for steps in same}
+    return metric_differences(found, reference.training, tolerance=TRAINING_TOLERANCE)

@@ -1,0 +1,24 @@
+"""How hypothesis tries clauses: the same examples each time, without a stopwatch."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+__all__ = ["quick"]
+
+
+def quick(num_examples: int, num_steps: int = 20) -> settings:
+    """Return settings under which a suite gives the same answer each time it runs.
+
+    Args:
+        num_examples: How many examples are tried.
+        num_steps: How many steps each example of a state machine has at most.
+    """
+    return settings(
+        max_examples=num_examples,
+        stateful_step_count=num_steps,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )

@@ -1,0 +1,235 @@
+"""A framework that keeps its contract; the wrong ones change one thing of it each.
+
+It owns its loop: linear regression with momentum, a generator of its own on each worker, a shuffled
+order of records, and callbacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import heavyframe
+import numpy as np
+
+from detcore import Trial, TrialContext
+from detcore.data import IndexSampler
+from detcore.errors import InvalidHP
+from detcore.trial import ValidationResult
+
+if TYPE_CHECKING:
+    from detcore.trial import Clock
+
+__all__ = ["RightController", "RightTrial", "SteppingController", "load_model"]
+
+FRAMEWORK = heavyframe.__name__
+NUM_RECORDS = 50
+STATE_FILE = "line.json"
+MOMENTUM = 0.8
+
+
+class RightTrial(Trial):
+    """Learns three weights; subclasses change how."""
+
+    noise = 1e-3
+    shuffles = True
+    stops_at = -1
+    stop_training = False
+
+    def rate(self) -> float:
+        rate = float(self.context.get_hparam("learning_rate"))
+        if rate <= 0:
+            raise InvalidHP("learning_rate has to be above 0")
+        return rate
+
+    def batch_begins(self, step: int) -> None:
+        if step == self.stops_at:
+            self.stop_training = True
+
+    def note(self, event: str) -> None:
+        """The callback: takes notes where the experiment file says."""
+        path = self.context.get_data_config().get("journal")
+        if path and self.context.distributed.rank == 0:
+            with open(path, "a", encoding="utf-8") as journal:
+                journal.write(event + "\n")
+
+
+class RightController:
+    """Trains a `RightTrial`.
+
+    Attributes:
+        clause: The clause that a subclass breaks.
+        framework: What it registers differently.
+        hooks: Source of its plugin's module, where that is the fault.
+        suite: What its suite says differently.
+        needs_own_reference: Whether its uninterrupted run differs from the right one's.
+        is_rare: Whether it is left to ``--wrong=all``, because others break the clause likewise.
+    """
+
+    clause: ClassVar[str] = ""
+    framework: ClassVar[Mapping[str, Any]] = {}
+    hooks: ClassVar[str] = ""
+    suite: ClassVar[Mapping[str, Any]] = {}
+    needs_own_reference: ClassVar[bool] = False
+    is_rare: ClassVar[bool] = False
+
+    def __init__(self, trial: RightTrial, context: TrialContext) -> None:
+        self.trial = trial
+        self.context = context
+        self.distributed = context.distributed
+        self.x, self.y = make_records(NUM_RECORDS)
+        self.rate = self.read_rate()
+        self.sampler = self.make_sampler()
+        self.weights = np.zeros(3)
+        self.momentum = np.zeros(3)
+        self.noise = self.make_noise()
+        self.step = 0
+
+    def read_rate(self) -> float:
+        return self.trial.rate()
+
+    def make_noise(self) -> np.random.Generator:
+        return np.random.default_rng([self.context.get_trial_seed(), self.distributed.rank])
+
+    def make_sampler(self) -> IndexSampler:
+        return IndexSampler(
+            NUM_RECORDS,
+            self.context.get_per_slot_batch_size(),
+            shuffle=self.trial.shuffles,
+            seed=self.context.get_trial_seed(),
+            rank=self.distributed.rank,
+            world_size=self.distributed.size,
+            drop_last=True,
+        )
+
+    def batches_per_epoch(self) -> int | None:
+        return NUM_RECORDS // self.context.get_global_batch_size()
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def run(self, clock: Clock) -> None:
+        self.trial.note("train_begin")
+        self.step = clock.steps_completed
+        going = True
+        while going:
+            losses: list[float] = []
+            while self.step < clock.next_boundary and not (losses and self.must_look(clock)):
+                losses.append(self.train_batch())
+            going = clock.boundary(self.step, self.training_metrics(losses))
+        self.trial.note("train_end")
+
+    def must_look(self, clock: Clock) -> bool:
+        if self.trial.stop_training:
+            self.context.set_stop_requested(True)
+            return True
+        return clock.interrupt_requested
+
+    def training_metrics(self, losses: list[float]) -> dict[str, float]:
+        return {"loss": float(np.mean(losses))}
+
+    def train_batch(self) -> float:
+        self.trial.batch_begins(self.step)
+        index = self.next_records()
+        x, y = self.x[index], self.y[index]
+        error = x @ self.weights - y + self.noise.normal(scale=self.trial.noise, size=len(y))
+        self.momentum = MOMENTUM * self.momentum + self.shared(x.T @ error / len(y))
+        self.weights = self.weights - self.rate * self.momentum
+        self.step += 1
+        self.trial.note("batch_end")
+        return float(np.mean(error**2))
+
+    def next_records(self) -> np.ndarray:
+        return self.sampler.batch(self.step)
+
+    def shared(self, gradient: np.ndarray) -> np.ndarray:
+        """The mean over the workers."""
+        gradients = self.distributed.allgather(gradient)
+        return np.asarray(np.sum(gradients, axis=0) / len(gradients))
+
+    # -- validation -------------------------------------------------------------------------------
+
+    def validate(self) -> ValidationResult | Mapping[str, float]:
+        self.trial.note("validation_begin")
+        errors = self.validation_errors(self.my_share())
+        parts = self.distributed.allgather((float(np.sum(errors**2)), len(errors)))
+        result = self.validation_result(*map(sum, zip(*parts, strict=True)))
+        self.trial.note("validation_end")
+        return result
+
+    def my_share(self) -> slice:
+        return slice(self.distributed.rank, None, self.distributed.size)
+
+    def validation_errors(self, share: slice) -> np.ndarray:
+        x, y = make_records(49)
+        return np.asarray(x[share] @ self.weights - y[share])
+
+    def validation_result(self, total: float, count: int) -> ValidationResult:
+        return ValidationResult({"val_loss": total / count}, n_records=int(count))
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All of it; the same on all workers, but for the generator."""
+        return {
+            "weights": self.weights.tolist(),
+            "momentum": self.momentum.tolist(),
+            "step": self.step,
+            "noise": self.noise.bit_generator.state,
+        }
+
+    def save(self, directory: Path) -> None:
+        self.trial.note("checkpoint")
+        (directory / STATE_FILE).write_text(json.dumps(self.state()))
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        self.trial.note("checkpoint")
+        text = json.dumps(self.state())
+        return functools.partial(write_text, directory / STATE_FILE, text)
+
+    def restore(self, directory: Path) -> None:
+        self.take(read_json(directory))
+        own = self.context.own_folder(directory)
+        if own is not None:
+            self.noise.bit_generator.state = read_json(own)["noise"]
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        self.weights = np.asarray(state["weights"])
+        self.momentum = np.asarray(state["momentum"])
+        self.step = state["step"]
+
+    def start_from(self, directory: Path) -> None:
+        self.weights = np.asarray(read_json(directory)["weights"])
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+
+class SteppingController(RightController):
+    """The same for a controller that is told how far to train."""
+
+    run = None  # type: ignore[assignment]
+
+    def train(self, num_batches: int) -> Mapping[str, float]:
+        return self.training_metrics([self.train_batch() for _ in range(num_batches)])
+
+
+def write_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def make_records(count: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(count).normal(size=(count, 3))
+    return x, x @ np.array([1.0, -2.0, 0.5])
+
+
+def read_json(directory: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((directory / STATE_FILE).read_text())
+    return state
+
+
+def load_model(path: str, tags: tuple[str, ...] = ()) -> list[float]:
+    """What ``Checkpoint.load`` calls."""
+    return list(read_json(Path(path))["weights"])

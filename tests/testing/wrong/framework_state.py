@@ -1,0 +1,379 @@
+"""Frameworks that go wrong at saving and restoring."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from framework_right import STATE_FILE, RightController, read_json, write_text
+
+from detcore.types import TensorInfo
+
+KILL = "exact-resume-after-a-kill"
+SNAPSHOT = "a-snapshot-is-what-save-writes"
+NOTHING_BEHIND = "a-run-leaves-nothing-behind"
+
+
+class ForgetsMomentum(RightController):
+    """Restores the weights, and starts the optimizer afresh."""
+
+    clause = KILL
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.momentum = np.zeros(3)
+
+
+class ForgetsTheGenerator(RightController):
+    """Starts its generator from the seed again."""
+
+    clause = KILL
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.noise = self.make_noise()
+
+
+class ForgetsTheDataPosition(RightController):
+    """Begins its epoch from the start after a resume."""
+
+    clause = KILL
+    first = 0
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.first = self.step
+
+    def next_records(self) -> np.ndarray:
+        return self.sampler.batch(self.step - self.first)
+
+
+class SkipsABatch(RightController):
+    """Takes the data position to be the batch that comes next: it is the one after."""
+
+    clause = KILL
+    ahead = 0
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.ahead = 1
+
+    def next_records(self) -> np.ndarray:
+        return self.sampler.batch(self.step + self.ahead)
+
+
+class SavesHalfPrecision(RightController):
+    """Writes weights that are rounded: training goes on from others than it stopped with."""
+
+    clause = KILL
+    is_rare = True
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        super().take(state)
+        self.weights = self.weights.astype(np.float32).astype(np.float64)
+
+
+class KeepsAFileOfItsOwn(RightController):
+    """Keeps the momentum in a file next to the user's code."""
+
+    clause = NOTHING_BEHIND
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        assert self.context.info is not None
+        Path(self.context.info.model_dir, "momentum.npy").write_bytes(b"1")
+
+
+class WritesBesideItsFolder(RightController):
+    """Says in the storage which checkpoint is the newest."""
+
+    clause = NOTHING_BEHIND
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        (directory.parent / "latest").write_text(directory.name)
+
+
+class WritesToItsWorkingDirectory(RightController):
+    """Logs to wherever it was started."""
+
+    clause = NOTHING_BEHIND
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        Path("events.log").write_text("saved")
+
+
+class RestoresWhatItSavedLast(RightController):
+    """Reads its newest file, which the killed process wrote, instead of the checkpoint."""
+
+    clause = KILL
+    is_rare = True
+
+    def newest(self) -> Path:
+        assert self.context.info is not None
+        return Path(self.context.info.trial_dir, "newest.json")
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        self.newest().write_text(json.dumps(self.state()))
+        return super().snapshot(directory)
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.take({**json.loads(self.newest().read_text()), "step": self.step})
+
+
+class SnapshotIsLate(RightController):
+    """Writes what the state is when the thread gets to it."""
+
+    clause = SNAPSHOT
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        step = self.step
+
+        def write() -> None:
+            deadline = time.monotonic() + 1
+            while self.step == step and time.monotonic() < deadline:
+                time.sleep(0.001)
+            (directory / STATE_FILE).write_text(json.dumps(self.state()))
+
+        return write
+
+
+class SnapshotForgetsMomentum(RightController):
+    """Copies the weights, and not the optimizer."""
+
+    clause = SNAPSHOT
+    is_rare = True
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        text = json.dumps({**self.state(), "momentum": [0.0, 0.0, 0.0]})
+        return functools.partial(write_text, directory / STATE_FILE, text)
+
+
+class SnapshotIsMissing(RightController):
+    """Does not have what its suite does not decline."""
+
+    clause = SNAPSHOT
+    is_rare = True
+    snapshot = None  # type: ignore[assignment]
+
+
+class Pickles(RightController):
+    """Writes its generator with pickle, in a file that does not look like it."""
+
+    clause = "checkpoints-hold-no-pickle"
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        (directory / "generator.bin").write_bytes(pickle.dumps(self.noise))
+
+
+class PicklesWithNumPy(RightController):
+    """Writes an array of objects, which NumPy pickles."""
+
+    clause = "checkpoints-hold-no-pickle"
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        np.savez(directory / "extra.npz", extra=np.asarray([{}, None], dtype=object))
+
+
+class SavesNothing(RightController):
+    """Writes no file."""
+
+    clause = "checkpoints-are-whole"
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        self.trial.note("checkpoint")
+
+
+class SavesTheBeginning(RightController):
+    """Saves the weights that it was made with."""
+
+    clause = "checkpoints-hold-the-state"
+    needs_own_reference = True
+
+    @functools.cached_property
+    def beginning(self) -> dict[str, Any]:
+        return super().state()
+
+    def state(self) -> dict[str, Any]:
+        return self.beginning
+
+
+class SavesNaN(RightController):
+    """Saves memory that nobody filled."""
+
+    clause = "checkpoints-hold-the-state"
+    is_rare = True
+    needs_own_reference = True
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "momentum": [float("nan")] * 3, "step": self.step}
+
+
+class SavingChangesWeights(RightController):
+    """Rounds the weights for the checkpoint, and trains on with those."""
+
+    clause = "checkpoints-leave-training-alone"
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        self.weights = np.round(self.weights, 3)
+        super().save(directory)
+
+    snapshot = None  # type: ignore[assignment]
+
+
+class SavingDrawsNumbers(RightController):
+    """Takes a name for a file from the generator that training uses."""
+
+    clause = "checkpoints-leave-training-alone"
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        (directory / "name").write_text(str(self.noise.integers(1 << 30)))
+
+    snapshot = None  # type: ignore[assignment]
+
+
+class SavesOtherThanItRestores(RightController):
+    """Restores the momentum with the other sign."""
+
+    clause = "restore-and-save-change-nothing"
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        super().take(state)
+        self.momentum = -self.momentum
+
+
+class LeavesThreads(RightController):
+    """Starts a thread for each save, which waits for ever."""
+
+    clause = NOTHING_BEHIND
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class LeavesAProcess(RightController):
+    """Starts a server for its data, and does not stop it."""
+
+    clause = NOTHING_BEHIND
+    needs_own_reference = True
+
+    def make_sampler(self) -> Any:
+        subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(120)"],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        return super().make_sampler()
+
+
+class LeavesTemporaryFiles(RightController):
+    """Writes to a temporary folder first, and leaves it there."""
+
+    clause = NOTHING_BEHIND
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(Path(tempfile.mkdtemp()))
+        super().save(directory)
+
+
+class LeavesFilesOpen(RightController):
+    """Opens a log for each save, and keeps it."""
+
+    clause = NOTHING_BEHIND
+    is_rare = True
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.logs = [*getattr(self, "logs", []), open("/dev/null", "rb")]  # noqa: SIM115
+
+
+class RestoresInPart(RightController):
+    """Takes what there is, and goes on without the rest."""
+
+    clause = "restore-refuses-what-is-damaged"
+
+    def restore(self, directory: Path) -> None:
+        try:
+            super().restore(directory)
+        except (OSError, ValueError):
+            self.step = 0
+
+
+class NamesFilesOfAnother(RightController):
+    """Tells of tensors in a file that it does not write any more."""
+
+    clause = "tensors-are-in-their-files"
+
+    def tensors(self) -> list[TensorInfo]:
+        return [TensorInfo("weights", (3,), "float64", "weights.npy")]
+
+
+class StartsAfresh(RightController):
+    """Takes nothing over from the other trial."""
+
+    clause = "start-from-takes-the-weights"
+
+    def start_from(self, directory: Path) -> None:
+        read_json(directory)
+
+
+class CannotStartFrom(RightController):
+    """Has no such method, and does not say so."""
+
+    clause = "start-from-takes-the-weights"
+    is_rare = True
+    start_from = None  # type: ignore[assignment]
+
+
+class LoadsNothing(RightController):
+    """What it registers for loading returns None."""
+
+    clause = "load-checkpoint-loads"
+    framework = {"load_checkpoint": "framework_state:load_nothing"}
+
+
+class CannotLoad(RightController):
+    """Registers nothing for loading, and does not say so."""
+
+    clause = "load-checkpoint-loads"
+    is_rare = True
+    framework = {"load_checkpoint": None}
+
+
+def load_nothing(path: str) -> None:
+    """Look, and return nothing."""
+    read_json(Path(path))

@@ -1,0 +1,111 @@
+"""Frameworks that go wrong with several workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from framework_right import RightController, read_json
+
+from detcore.data import IndexSampler
+from detcore.trial import ValidationResult
+
+ONE_MODEL = "two-workers-train-one-model"
+ONCE = "two-workers-validate-each-record-once"
+RESUME = "two-workers-resume-exactly"
+
+
+class TrainsOnTheSameRecords(RightController):
+    """Deals no records out: all workers train on the first worker's."""
+
+    clause = ONE_MODEL
+
+    def make_sampler(self) -> IndexSampler:
+        sampler = super().make_sampler()
+        sampler.rank = 0
+        return sampler
+
+
+class DoesNotExchange(RightController):
+    """Each worker trains a model of its own."""
+
+    clause = ONE_MODEL
+
+    def shared(self, gradient: np.ndarray) -> np.ndarray:
+        return gradient
+
+
+class AddsGradients(RightController):
+    """Adds where it has to take the mean."""
+
+    clause = ONE_MODEL
+    is_rare = True
+
+    def shared(self, gradient: np.ndarray) -> np.ndarray:
+        return super().shared(gradient) * self.distributed.size
+
+
+class ValidatesEverythingOnEach(RightController):
+    """Each worker validates all records, and they are added up."""
+
+    clause = ONCE
+
+    def my_share(self) -> slice:
+        return slice(None)
+
+
+class ValidatesAShareOnly(RightController):
+    """Reports what the chief found."""
+
+    clause = ONCE
+    is_rare = True
+
+    def validate(self) -> Any:
+        errors = self.validation_errors(self.my_share())
+        return self.validation_result(float(np.sum(errors**2)), len(errors))
+
+
+class TakesTheMeanOfMeans(RightController):
+    """Averages over workers whose shares are not equal."""
+
+    clause = ONCE
+
+    def validate(self) -> Any:
+        errors = self.validation_errors(self.my_share())
+        parts = self.distributed.allgather((float(np.mean(errors**2)), len(errors)))
+        means, counts = zip(*parts, strict=True)
+        return ValidationResult({"val_loss": float(np.mean(means))}, n_records=sum(counts))
+
+
+class RestoresTheChiefsGenerator(RightController):
+    """Reads the chief's files on every worker, also what was this worker's alone."""
+
+    clause = RESUME
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.noise.bit_generator.state = read_json(directory)["noise"]
+
+
+class SavesTheChiefAlone(RightController):
+    """Writes nothing on the other workers, and starts them afresh."""
+
+    clause = RESUME
+    is_rare = True
+
+    def save(self, directory: Path) -> None:
+        if self.distributed.rank == 0:
+            super().save(directory)
+
+    def restore(self, directory: Path) -> None:
+        self.take(read_json(directory))
+        if self.distributed.rank == 0:
+            self.noise.bit_generator.state = read_json(directory)["noise"]
+
+
+class DeclinesInSilence(RightController):
+    """Trains on one worker, and does not say so."""
+
+    clause = "several-workers-are-refused"
+    framework = {"several_workers": False}

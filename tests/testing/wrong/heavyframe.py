@@ -1,0 +1,1 @@
+"""Stands for a framework that takes long to import."""
