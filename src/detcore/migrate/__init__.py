@@ -1,0 +1,19 @@
+"""Rewriting code and experiment files from Determined's names to detcore's; see docs/migrating.md.
+
+Reads texts and writes texts: nothing is imported or executed of what is migrated.
+"""
+
+from detcore.migrate._config import migrate_config
+from detcore.migrate._files import FileReport, find_files, migrate_file
+from detcore.migrate._python import migrate_python
+from detcore.migrate._report import Finding, Migrated
+
+__all__ = [
+    "FileReport",
+    "Finding",
+    "Migrated",
+    "find_files",
+    "migrate_config",
+    "migrate_file",
+    "migrate_python",
+]

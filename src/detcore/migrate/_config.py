@@ -1,0 +1,126 @@
+"""Rewriting an experiment file: what detcore spells otherwise, and a check of all the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from detcore.config import ExperimentFileError, load_config
+from detcore.migrate._report import Finding, Migrated
+from detcore.migrate._text import Edit, Text
+from detcore.migrate._texts import migrate_entrypoint
+
+__all__ = ["migrate_config"]
+
+_IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
+_RENAMED = {"batches_per_step": "scheduling_unit"}
+_NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
+
+
+def migrate_config(source: str) -> Migrated:
+    """Return an experiment file with what detcore spells otherwise replaced.
+
+    Findings are the mistakes that ``detcore config check`` would report of the new file, and, as
+    notes, what is accepted without effect. A file that is no experiment file comes back as it is.
+
+    Args:
+        source: The file, YAML.
+    """
+    if not _IS_EXPERIMENT.search(source):
+        return Migrated(source, 0, (), ())
+    text = Text(source)
+    try:
+        root = yaml.compose(source, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        found = (_unreadable(error),)
+        return Migrated(source, 0, found, found)
+    if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
+        return Migrated(source, 0, (), ())
+    edits = list(_edits(text, root))
+    new = text.apply(edits)
+    findings = tuple(sorted(_check(new)))
+    return Migrated(new, len(edits), findings, findings)
+
+
+def _keys(root: yaml.MappingNode) -> dict[str, yaml.Node]:
+    return {str(key.value): value for key, value in root.value}
+
+
+def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
+    keys = _keys(root)
+    for key, value in root.value:
+        start, end = key.start_mark.index, key.end_mark.index
+        new = _RENAMED.get(str(key.value))
+        if new is not None and new not in keys and text.text[start:end] == key.value:
+            yield Edit(start, end, new)
+        if key.value == "entrypoint":
+            yield from _entrypoint(text, value)
+
+
+def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
+    """Take Determined's launchers out; a list in several lines is left to the check."""
+    start, end = node.start_mark.index, node.end_mark.index
+    if isinstance(node, yaml.ScalarNode):
+        new = migrate_entrypoint(str(node.value))
+        if new is not None and new != node.value:
+            yield Edit(start, end, _scalar(new) + _line_end_of(text.text[start:end]))
+    elif isinstance(node, yaml.SequenceNode) and node.flow_style:
+        items = [str(item.value) for item in node.value]
+        old = shlex.join(items)
+        new = migrate_entrypoint(old)
+        if new is not None and new != old:
+            yield Edit(start, end, f"[{', '.join(map(_scalar, shlex.split(new)))}]")
+
+
+def _line_end_of(source: str) -> str:
+    """Return the line ends that a block scalar (``>-``) ends with; they belong to the file."""
+    return source[len(source.rstrip("\r\n")) :]
+
+
+def _scalar(value: str) -> str:
+    is_plain = re.fullmatch(r"[A-Za-z_/.][\w./@=+ -]*(:[\w.]+)*", value) and value == value.strip()
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
+
+
+def _check(source: str) -> Iterator[Finding]:
+    """Yield what ``detcore config check`` says of the new file."""
+    with tempfile.TemporaryDirectory(prefix="detcore-migrate-") as folder:
+        path = Path(folder, "experiment.yaml")
+        path.write_bytes(source.encode())
+        try:
+            loaded = load_config(path, required=("entrypoint",))
+        except ExperimentFileError as error:
+            for found in error.diagnostics:
+                words = [found.primary.text, *found.help]
+                advice = "; ".join(word for word in words if word)
+                yield Finding(found.line, found.column, "", found.message, advice, "left")
+            return
+    for notice in loaded.notices:
+        match = _NOTICE.fullmatch(notice)
+        place = (int(match["line"]), int(match["column"])) if match else (1, 1)
+        yield Finding(*place, "", match["text"] if match else notice, "", "note")
+    yield from _launchers(source)
+
+
+def _launchers(source: str) -> Iterator[Finding]:
+    for number, line in enumerate(Text(source).text.splitlines(), start=1):
+        code = line.partition(" #")[0]
+        match = re.search(r"(?<![\w./@-])determined\.\w+\.\w+", code)
+        if match and not code.lstrip().startswith("#"):
+            yield Finding(
+                number, match.start() + 1, match[0], "there is no such module",
+                "'detcore run' starts a worker for each slot; name the trial class or the script",
+            )  # fmt: skip
+
+
+def _unreadable(error: Exception) -> Finding:
+    mark = getattr(error, "problem_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return Finding(line, column, "", f"it is not valid YAML: {problem}", "", "error")

@@ -1,0 +1,165 @@
+"""Finding the files to migrate, and replacing each as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from detcore.migrate._config import migrate_config
+from detcore.migrate._python import migrate_python
+from detcore.migrate._report import Finding
+from detcore.migrate._text import UnreadableError, decode
+
+__all__ = ["FileReport", "find_files", "migrate_file"]
+
+_PYTHON = (".py", ".pyi")
+_YAML = (".yaml", ".yml")
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileReport:
+    """What became of a file.
+
+    Attributes:
+        path: The file, as it was named.
+        num_changes: Spans that were replaced, or would be.
+        findings: What is left to do; a finding of kind ``error`` says why nothing was done.
+        diff: The change as a unified diff; empty if there is none.
+    """
+
+    path: Path
+    num_changes: int
+    findings: tuple[Finding, ...]
+    diff: str = ""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the file changed, or would."""
+        return bool(self.diff)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the file could not be read or written."""
+        return any(finding.kind == "error" for finding in self.findings)
+
+
+def find_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files to look at, each once, in order of their names.
+
+    Files that are named are taken whatever they are called. Of folders it is what ends in
+    ``.py``, ``.pyi``, ``.yaml`` or ``.yml``, without hidden folders, virtual environments and
+    installed packages; links to folders are not followed.
+
+    Args:
+        paths: Files and folders.
+    """
+    seen = set()
+    for path in paths:
+        for file in _below(path) if path.is_dir() else [path]:
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                yield file
+
+
+def migrate_file(path: Path, *, write: bool = True) -> FileReport:
+    """Migrate a Python module or an experiment file.
+
+    A changed file is written beside the old one and takes its place in one step; it keeps its
+    permissions. Of a link, the file it leads to is replaced, and the link stays.
+
+    Args:
+        path: The file.
+        write: Whether to write; else the report says what would change.
+    """
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        status = real.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return _failed(path, "it is not a regular file")
+        content = real.read_bytes()
+        is_yaml = path.suffix in _YAML
+        text, encoding = decode(content, is_python=not is_yaml)
+    except (OSError, UnreadableError) as error:
+        return _failed(path, _words(error))
+    migrated = migrate_config(text) if is_yaml else migrate_python(text)
+    findings = migrated.remaining if write else migrated.findings
+    if migrated.text == text:
+        return FileReport(path, 0, findings)
+    report = FileReport(path, migrated.num_changes, findings, _diff(path, text, migrated.text))
+    if not write:
+        return report
+    try:
+        if not status.st_mode & 0o222:
+            raise PermissionError("it is read-only; make it writable: chmod u+w")
+        _replace(real, content, migrated.text.encode(encoding))
+    except (OSError, UnicodeError) as error:
+        findings = (*migrated.findings, *_failed(path, f"not written: {_words(error)}").findings)
+        return dataclasses.replace(report, findings=findings, num_changes=0, diff="")
+    return report
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _SKIPPED
+            and not Path(root, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            path = Path(root, name)
+            if path.suffix in (*_PYTHON, *_YAML) and path.is_file():
+                yield path
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    """Put a file's new content in its place, unless somebody changed it meanwhile."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copystat(path, name)
+        with contextlib.suppress(PermissionError):  # only its owner, or root, may give it away
+            os.chown(name, path.stat().st_uid, path.stat().st_gid)
+        if path.read_bytes() != old:
+            raise OSError("it was changed meanwhile; run the command again")
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _diff(path: Path, old: str, new: str) -> str:
+    names = (str(path), str(path)) if path.is_absolute() else (f"a/{path}", f"b/{path}")
+    lines = difflib.unified_diff(_lines(old), _lines(new), *names, lineterm="\n")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds only, as patch does."""
+    return list(io.StringIO(text, newline="\n"))
+
+
+def _failed(path: Path, problem: str) -> FileReport:
+    return FileReport(path, 0, (Finding(1, 1, "", problem, "", "error"),))
+
+
+def _words(error: Exception) -> str:
+    strerror = getattr(error, "strerror", None)
+    return str(strerror or error)

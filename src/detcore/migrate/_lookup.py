@@ -1,0 +1,141 @@
+"""Finding what a dotted name of Determined is called now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from detcore.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
+
+__all__ = ["Path", "Target", "Unknown", "is_root", "look_up", "names_of", "target_of"]
+
+Path: TypeAlias = "tuple[str, ...]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """What takes a name's place.
+
+    Attributes:
+        module: The module to import.
+        name: What to take of it; empty = the module itself. A call in it makes it an expression.
+        used: How many parts of the old name it stands for; attributes follow.
+        note: What to look at; may be empty.
+    """
+
+    module: str
+    name: str
+    used: int
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole name."""
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    @property
+    def is_expression(self) -> bool:
+        """Whether it cannot be imported, only written where the old name was used."""
+        return "(" in self.name
+
+    @property
+    def head(self) -> str:
+        """What of the module an expression begins with, or the name."""
+        return self.name.partition("(")[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unknown:
+    """A name that has no counterpart.
+
+    Attributes:
+        name: The name, as far as it is known not to be there.
+        reason: Why, in a few words.
+        advice: What to do.
+    """
+
+    name: str
+    reason: str
+    advice: str
+
+
+def is_root(name: str) -> bool:
+    """Whether a top-level package is one of Determined's."""
+    return name in ROOTS
+
+
+def look_up(path: Path) -> Target | Unknown:
+    """Return what a dotted name has become.
+
+    Args:
+        path: Its parts, from a package in `ROOTS` on; attributes of the object may follow.
+    """
+    wanted, dropped = _published(path)
+    for length in range(len(wanted), 0, -1):
+        name = ".".join(wanted[:length])
+        target = target_of(name)
+        if target is not None and (target.name or length == len(wanted)):
+            return dataclasses.replace(target, used=length + dropped)
+        if name in GONE:
+            return Unknown(name, "detcore has nothing of that name", GONE[name])
+    known = max(
+        (length for length in range(1, len(wanted)) if ".".join(wanted[:length]) in MODULES),
+        default=0,
+    )
+    name = ".".join(wanted[: known + 1])
+    home = MODULES.get(".".join(wanted[:known]), "detcore")
+    return Unknown(name, f"{home} has no {wanted[known]!r}", "see docs/migrating.md")
+
+
+def target_of(name: str) -> Target | None:
+    """Return the target of a name that the tables have, or None; `used` is not filled in."""
+    note = NOTES.get(name, "")
+    if name in MODULES:
+        return Target(MODULES[name], "", 0, note)
+    if name in MOVED:
+        module, _, attribute = MOVED[name].partition(":")
+        return Target(module, attribute, 0, note)
+    module, _, last = name.rpartition(".")
+    if last in SAME.get(module, ()):
+        return Target(MODULES[module], last, 0, note)
+    return None
+
+
+def names_of(module: str) -> Iterator[str]:
+    """Yield the full names that the tables have of a module, in alphabetical order."""
+    same = {f"{module}.{name}" for name in SAME.get(module, ())}
+    other = {name for name in (*MOVED, *GONE) if name.rpartition(".")[0] == module}
+    yield from sorted(same | other)
+
+
+def _published(path: Path) -> tuple[Path, int]:
+    """Return the name under which something was published, and by how much it is shorter.
+
+    Determined's documents show ``determined.estimator._reducer.MetricReducer``, and people import
+    it from there.
+    """
+    dotted = ".".join(path)
+    for old, new in STAND_FOR.items():
+        if dotted == old or dotted.startswith(f"{old}."):
+            rest = path[old.count(".") + 1 :]
+            modules = 0
+            if new == "determined.experimental":
+                while modules + 1 < len(rest) and rest[modules].islower():
+                    modules += 1
+            wanted = (*new.split("."), *rest[modules:])
+            return wanted, len(path) - len(wanted)
+    public = 0
+    wanted = path[:1]
+    for index, part in enumerate(path[1:], start=1):
+        is_module = part.startswith("_") and not part.startswith("__") and part.islower()
+        if is_module and index + 1 < len(path) and ".".join(wanted) in MODULES:
+            public += 1
+            continue
+        wanted = (*wanted, part)
+    return (wanted, public) if public and _is_known(wanted) else (path, 0)
+
+
+def _is_known(path: Path) -> bool:
+    names = (".".join(path[:length]) for length in range(2, len(path) + 1))
+    return any(name in MODULES or target_of(name) is not None or name in GONE for name in names)

@@ -1,0 +1,231 @@
+"""What each public name of Determined is called in detcore: data, and nothing else.
+
+A target is ``"module"``, or ``"module:name"``. Where the name is an expression, such as
+``"detcore.experimental:Determined().get_trial"``, there is no such name to import: it is written
+where the old one was used. docs/migrating.md has the same tables; a test compares them, and looks
+every target up.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GONE", "MODULES", "MOVED", "NOTES", "REACHABLE", "ROOTS", "SAME", "STAND_FOR"]
+
+ROOTS = ("determined", "determined_common", "determined_cli", "determined_deploy", "model_hub")
+"""Top-level packages of Determined."""
+
+REACHABLE = ("detcore", "detcore.core", "detcore.errors", "detcore.experimental")
+"""Modules that ``import detcore`` is enough for."""
+
+MODULES = {
+    "determined": "detcore",
+    "determined.core": "detcore.core",
+    "determined.errors": "detcore.errors",
+    "determined.estimator": "detcore_estimator",
+    "determined.experimental": "detcore.experimental",
+    "determined.experimental.client": "detcore.experimental",
+    "determined.experimental.estimator": "detcore.experimental.estimator",
+    "determined.experimental.keras": "detcore.experimental.keras",
+    "determined.keras": "detcore_keras",
+    "determined.keras.callbacks": "detcore_keras.callbacks",
+    "determined.pytorch": "detcore_torch",
+}
+"""Modules, and the module that has what was in each."""
+
+STAND_FOR = {
+    "determined._core": "determined.core",
+    "determined.common.experimental": "determined.experimental",
+    "determined_common.experimental": "determined.experimental",
+}
+"""Packages whose names were published elsewhere: what is below the first is below the second."""
+
+SAME = {
+    "determined": ("InvalidHP", "Trial", "TrialContext", "__version__"),
+    "determined.core": (
+        "CheckpointContext", "Context", "DistributedContext", "DownloadMode", "EarlyExitReason",
+        "PreemptContext", "PreemptMode", "SearcherContext", "SearcherMode", "SearcherOperation",
+        "TensorboardMode", "TrainContext", "Unit", "init",
+    ),
+    "determined.errors": (
+        "CheckpointNotFound", "InvalidConfigurationException", "InvalidDataTypeException",
+        "InvalidExperimentException", "WorkerError",
+    ),
+    "determined.estimator": (
+        "EstimatorContext", "EstimatorExperimentalContext", "EstimatorNativeContext",
+        "EstimatorTrial", "EstimatorTrialContext", "MetricReducer", "RunHook", "init",
+        "load_estimator_from_checkpoint_path",
+    ),
+    "determined.experimental": (
+        "Checkpoint", "CheckpointOrderBy", "CheckpointSortBy", "Determined",
+        "ExperimentReference", "Model", "ModelOrderBy", "ModelSortBy", "OrderBy",
+        "TrainingMetrics", "TrialOrderBy", "TrialReference", "TrialSortBy", "ValidationMetrics",
+        "create", "create_trial_instance",
+    ),
+    "determined.experimental.client": (
+        "Checkpoint", "CheckpointOrderBy", "CheckpointSortBy", "Determined",
+        "ExperimentReference", "Model", "ModelOrderBy", "ModelSortBy", "OrderBy",
+        "TrainingMetrics", "TrialOrderBy", "TrialReference", "TrialSortBy", "ValidationMetrics",
+    ),
+    "determined.experimental.estimator": ("init",),
+    "determined.experimental.keras": ("init",),
+    "determined.keras": (
+        "SequenceAdapter", "TFKerasExperimentalContext", "TFKerasNativeContext",
+        "TFKerasTensorBoard", "TFKerasTrial", "TFKerasTrialContext", "init",
+        "load_model_from_checkpoint_path",
+    ),
+    "determined.keras.callbacks": (
+        "Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard", "TensorBoard",
+    ),
+    "determined.pytorch": (
+        "DataLoader", "LRScheduler", "MetricReducer", "PyTorchCallback", "PyTorchTrial",
+        "PyTorchTrialContext", "Reducer", "load_trial_from_checkpoint_path",
+    ),
+}  # fmt: skip
+"""Names that the module's counterpart in `MODULES` has under the same name."""
+
+MOVED = {
+    "determined.DistributedContext": "detcore.core:DistributedContext",
+    "determined.LOG_FORMAT": "logging:BASIC_FORMAT",
+    "determined.estimator.ServingInputReceiverFn": "typing:Callable",
+    "determined.experimental.client.Experiment": "detcore.experimental:ExperimentReference",
+    "determined.experimental.client.ExperimentState": "detcore.types:ExperimentState",
+    "determined.experimental.client.Trial": "detcore.experimental:TrialReference",
+    "determined.experimental.client.TrialState": "detcore.types:TrialState",
+    "determined.experimental.client.create_model": "detcore.experimental:Determined().create_model",
+    "determined.experimental.client.get_checkpoint": (
+        "detcore.experimental:Determined().get_checkpoint"
+    ),
+    "determined.experimental.client.get_experiment": (
+        "detcore.experimental:Determined().get_experiment"
+    ),
+    "determined.experimental.client.get_model": "detcore.experimental:Determined().get_model",
+    "determined.experimental.client.get_model_by_id": "detcore.experimental:Determined().get_model",
+    "determined.experimental.client.get_model_labels": (
+        "detcore.experimental:Determined().get_model_labels"
+    ),
+    "determined.experimental.client.get_models": "detcore.experimental:Determined().get_models",
+    "determined.experimental.client.get_trial": "detcore.experimental:Determined().get_trial",
+    "determined.experimental.client.stream_trials_training_metrics": (
+        "detcore.experimental:Determined().stream_trials_training_metrics"
+    ),
+    "determined.experimental.client.stream_trials_validation_metrics": (
+        "detcore.experimental:Determined().stream_trials_validation_metrics"
+    ),
+    "determined.keras.ArrayLike": "typing:Any",
+    "determined.keras.DeterminedCallback": "detcore_keras:DetcoreCallback",
+    "determined.keras.InputData": "typing:Any",
+    "determined.keras.TFKerasContext": "detcore_keras:TFKerasTrialContext",
+    "determined.keras.TensorBoard": "detcore_keras.callbacks:TensorBoard",
+    "determined.pytorch.TorchData": "typing:Any",
+}
+"""Names that are elsewhere, or called otherwise."""
+
+NOTES = {
+    "determined.experimental.Determined": (
+        "without arguments it reads the records of this machine; master= is the URL of a "
+        "'detcore serve', and cert_path is called certificate"
+    ),
+    "determined.experimental.client.Determined": (
+        "without arguments it reads the records of this machine; master= is the URL of a "
+        "'detcore serve', and cert_path is called certificate"
+    ),
+    "determined.experimental.client.ExperimentState": (
+        "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
+    ),
+    "determined.experimental.client.TrialState": (
+        "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
+    ),
+    "determined.experimental.create": (
+        "it runs here with local=True; local=False, the default, needs a 'detcore serve'"
+    ),
+    "determined.keras.DeterminedCallback": (
+        "its arguments are others: DetcoreCallback(context); see docs/keras.md"
+    ),
+}
+"""What to look at where a name was rewritten."""
+
+_NO_CLUSTER = "detcore needs no cluster and no master"
+_HPARAMS = (
+    "write it as a dictionary, such as {'type': 'log', 'base': 10, 'minval': -4, 'maxval': 0}"
+)
+_LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
+_WORKSPACE = "workspace and project are only fields of the experiment file"
+
+GONE = {
+    "determined.Categorical": _HPARAMS,
+    "determined.ClusterInfo": f"{_NO_CLUSTER}; of a trial, context.info tells what there is",
+    "determined.Constant": _HPARAMS,
+    "determined.Double": _HPARAMS,
+    "determined.ExperimentConfig": "use context.get_experiment_config() or detcore.config",
+    "determined.Integer": _HPARAMS,
+    "determined.Log": _HPARAMS,
+    "determined.NativeContext": "detcore.experimental.keras.init makes the context of a script",
+    "determined.TrialController": "a plugin brings it; see docs/plugins.md",
+    "determined.TrialInfo": "detcore.core.TrialInfo is flat: context.info.hparams, .trial_id, ...",
+    "determined.cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
+    "determined.common": "it was internal; detcore.experimental has the client",
+    "determined.core.DummyCheckpointContext": "core.init() works outside of a run, too",
+    "determined.core.DummyDistributedContext": "DistributedContext() stands for one worker",
+    "determined.core.DummyPreemptContext": "core.init() works outside of a run, too",
+    "determined.core.DummySearcherContext": "core.init() works outside of a run, too",
+    "determined.core.DummyTrainContext": "core.init() works outside of a run, too",
+    "determined.deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
+    "determined.exec": "'detcore run' starts the workers; nothing is to be called for it",
+    "determined.experimental.CheckpointState": "compare with the text, such as 'COMPLETED'",
+    "determined.experimental.client.DownloadMode": (
+        "files come from where they are, or through the server; leave the argument out"
+    ),
+    "determined.experimental.client.ModelVersion": (
+        "a version is a Checkpoint with model_name and model_version"
+    ),
+    "determined.experimental.client.create_experiment": (
+        "start it with 'detcore run CONFIG.yaml MODEL_DIR', or detcore.experimental.create"
+    ),
+    "determined.experimental.client.create_workspace": _WORKSPACE,
+    "determined.experimental.client.get_workspace": _WORKSPACE,
+    "determined.experimental.client.list_experiments": "use 'detcore experiment list --json'",
+    "determined.experimental.client.login": "for a server: detcore user login URL; delete it",
+    "determined.experimental.client.logout": "for a server: detcore user logout URL; delete it",
+    "determined.experimental.core_v2": (
+        "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
+    ),
+    "determined.experimental.test_one_batch": "use 'detcore run --test', or create(..., test=True)",
+    "determined.experimental.unmanaged": (
+        "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
+    ),
+    "determined.get_cluster_info": (
+        f"{_NO_CLUSTER}; inside 'with core.init() as context', context.info has hparams, trial_id, "
+        "trial_seed, latest_checkpoint"
+    ),
+    "determined.gpu": "ask the framework which devices there are",
+    "determined.horovod": "context.distributed has ranks; horovod itself is imported as usual",
+    "determined.keras.InMemorySequence": "return the arrays (x, y) themselves",
+    "determined.keras.TFKerasTrainConfig": "use context.configure_fit",
+    "determined.keras.adapt_keras_data": "return the data itself; see docs/keras.md",
+    "determined.launch": "resources.slots_per_trial says how many workers there are",
+    "determined.layers": "it was internal",
+    "determined.monkey_patch": "it was internal; delete the import",
+    "determined.profiler": "use the framework's own profiler",
+    "determined.pytorch.deepspeed": "there is no DeepSpeed plugin; use the Core API",
+    "determined.pytorch.Batch": _LENGTHS,
+    "determined.pytorch.Epoch": _LENGTHS,
+    "determined.pytorch.TrainUnit": _LENGTHS,
+    "determined.pytorch.Trainer": "a trial class is run by 'detcore run', or by create",
+    "determined.pytorch.init": "a trial class is run by 'detcore run', or by create",
+    "determined.pytorch.experimental": "it was experimental; nothing took its place",
+    "determined.pytorch.reset_parameters": "write the few lines yourself",
+    "determined.pytorch.samplers": "detcore.data.IndexSampler is an order that can be resumed",
+    "determined.pytorch.to_device": "use context.to_device",
+    "determined.ray": "detcore-ray is a launcher; see docs/ray.md",
+    "determined.searcher": "detcore.search.SearchMethod has another contract; see docs/search.md",
+    "determined.tensorboard": (
+        "write to context.get_tensorboard_path() with the framework's own writer"
+    ),
+    "determined.transformers": "there is no plugin for it; use the Core API",
+    "determined.util": "it was internal; write the few lines yourself",
+    "determined.workload": "it was internal",
+    "determined_cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
+    "determined_common": "it was internal; detcore.experimental has the client",
+    "determined_deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
+    "model_hub": "there is no counterpart; write the trial class itself",
+}
+"""Names, and whole modules, that detcore has not, with what to do."""

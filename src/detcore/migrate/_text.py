@@ -1,0 +1,106 @@
+"""The text of a file: decoded so that encoding gives the same bytes, and changed in spans."""
+
+from __future__ import annotations
+
+import bisect
+import codecs
+import dataclasses
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+
+__all__ = ["Edit", "Text", "UnreadableError", "decode"]
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class UnreadableError(ValueError):
+    """A file that cannot be decoded, or that would not be the same bytes again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """A span, counted in characters, and what is to stand there."""
+
+    start: int
+    end: int
+    new: str
+
+
+def decode(content: bytes, *, is_python: bool) -> tuple[str, str]:
+    """Return a file's text and its encoding.
+
+    Args:
+        content: The file.
+        is_python: Whether a coding cookie counts, as in Python; else it is UTF-8.
+
+    Raises:
+        UnreadableError: If it cannot be decoded, or not without loss.
+    """
+    encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
+    try:
+        if is_python:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+        is_whole = text.encode(encoding) == content
+    except (SyntaxError, UnicodeError, LookupError) as error:
+        raise UnreadableError(f"it cannot be decoded: {error}") from error
+    if not is_whole:
+        raise UnreadableError(f"decoding and encoding it as {encoding} gives other bytes")
+    return text, encoding
+
+
+class Text:
+    """A text with its lines, as Python counts them.
+
+    Args:
+        text: With whatever line ends it has.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """Return the offset of a place given as `ast` does: line from 1, bytes of UTF-8 from 0."""
+        start = self._starts[line - 1]
+        head = self.text[start : start + byte_column]
+        if head.isascii():
+            return start + byte_column
+        return start + len(head.encode()[:byte_column].decode(errors="ignore"))
+
+    def offset_of(self, line: int, column: int) -> int:
+        """Return the offset of a place as `place` gives it."""
+        return self._starts[line - 1] + column - 1
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return line and column of an offset, both from 1, in characters."""
+        index = bisect.bisect_right(self._starts, offset) - 1
+        return index + 1, offset - self._starts[index] + 1
+
+    def around(self, start: int, end: int) -> tuple[str, str, str]:
+        """Return what is before a span on its first line, after it on its last, and the line end.
+
+        The line end is the file's first one where the last line has none.
+        """
+        first = self._starts[bisect.bisect_right(self._starts, start) - 1]
+        match = _LINE_END.search(self.text, end)
+        after = self.text[end : match.start() if match else len(self.text)]
+        some = match or _LINE_END.search(self.text)
+        return self.text[first:start], after, some[0] if some else "\n"
+
+    def apply(self, edits: Iterable[Edit]) -> str:
+        """Return the text with the spans replaced; those that are equal count once.
+
+        Raises:
+            ValueError: If two spans overlap.
+        """
+        parts = []
+        at = 0
+        for edit in sorted(set(edits)):
+            if edit.start < at:
+                raise ValueError(f"two changes of the same text, at {self.place(edit.start)}")
+            parts += [self.text[at : edit.start], edit.new]
+            at = edit.end
+        return "".join([*parts, self.text[at:]])

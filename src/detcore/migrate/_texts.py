@@ -1,0 +1,126 @@
+"""Names of Determined in texts: entrypoints, modules to import, variables of the environment."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from detcore.migrate._groups import Rewriter
+from detcore.migrate._lookup import Target, Unknown, look_up
+from detcore.migrate._names import GONE, MODULES, ROOTS
+from detcore.migrate._references import inside_of
+from detcore.migrate._scopes import Module
+from detcore.migrate._text import Edit
+
+__all__ = ["migrate_entrypoint", "rewrite_texts"]
+
+_PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
+_MENTION = re.compile(
+    rf"(?<![\w./@-])(?:determined|determined_common)\.(?:{'|'.join(sorted(_PARTS))})\b[\w.]*"
+)
+_DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
+_LAUNCHER = re.compile(
+    r"(?:(?:python3?|\S*/python3?)\s+-m\s+)?determined\.launch\.(?P<kind>\w+)(?P<rest>(?:\s.*)?)",
+    re.DOTALL,
+)
+_HARNESS = re.compile(r"(?:python3?\s+-m\s+)?determined\.exec\.harness\s+", re.DOTALL)
+_TRIAL = re.compile(r"(?:--trial\s+)?(?P<trial>[\w./]+:[\w.]+)")
+_TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
+# A layer that starts one process for each slot, which 'detcore run' does by itself.
+_LAYERS = {"autohorovod", "horovod", "torch_distributed", "tensorflow", "tensorflow_distributed"}
+_OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; nobody sets this one"
+_MASTER = "it is read where a server is asked (detcore serve); nobody sets it for trials"
+_VARIABLES = {
+    "DET_EXPERIMENT_CONFIG": "use context.info.config",
+    "DET_EXPERIMENT_ID": "use context.info.experiment_id",
+    "DET_HPARAMS": "use context.info.hparams",
+    "DET_LATEST_CHECKPOINT": "use context.info.latest_checkpoint",
+    "DET_MASTER": _MASTER,
+    "DET_MASTER_ADDR": _MASTER,
+    "DET_MASTER_PORT": _MASTER,
+    "DET_PASS": _MASTER,
+    "DET_SLOT_IDS": "ask context.distributed, or the framework for its devices",
+    "DET_TRIAL_ID": "use context.info.trial_id",
+    "DET_TRIAL_SEED": "use context.info.trial_seed",
+    "DET_USER": _MASTER,
+}
+
+
+def migrate_entrypoint(command: str) -> str | None:
+    """Return an entrypoint without Determined's launchers.
+
+    ``detcore run`` starts a worker for each slot by itself, so a launch layer falls away: what it
+    would have started remains.
+
+    Args:
+        command: The entrypoint, as one text.
+
+    Returns:
+        The new one, the same where it names no launcher, or None if it cannot be told.
+    """
+    stripped = command.strip()
+    launcher = _LAUNCHER.fullmatch(stripped)
+    if launcher is not None:
+        if launcher["kind"] not in _LAYERS:
+            return None
+        stripped = launcher["rest"].strip()
+        option = _TRIAL_OPTION.search(stripped) if stripped.startswith("-") else None
+        if option is not None:
+            stripped = option["trial"]
+        elif stripped.startswith("-"):
+            stripped = f" {stripped}".partition(" -- ")[2].strip()
+    stripped = _HARNESS.sub("", stripped)
+    trial = _TRIAL.fullmatch(stripped)
+    if trial is not None:
+        stripped = trial["trial"]
+    if not stripped or _MENTION.search(stripped):
+        return None
+    return command if stripped == command.strip() else stripped
+
+
+def rewrite_texts(rewriter: Rewriter, module: Module) -> None:
+    """Rewrite the texts whose meaning is known, and report those that name Determined."""
+    for node in module.entrypoints:
+        new = migrate_entrypoint(str(node.value))
+        if new is None:
+            _leave(rewriter, node, "no launcher of that kind", "see docs/migrating.md")
+        else:
+            _set(rewriter, node, new)
+    for node in module.imported:
+        if node.value in ROOTS:
+            _leave(rewriter, node, "it is imported at run time", "import detcore's modules instead")
+        if _DOTTED.fullmatch(str(node.value)) and _MENTION.match(str(node.value)):
+            hit = look_up(tuple(str(node.value).split(".")))
+            if isinstance(hit, Unknown) or hit.is_expression:
+                _leave(rewriter, node, *_reason(hit))
+            else:
+                rest = str(node.value).split(".")[hit.used :]
+                _set(rewriter, node, ".".join([hit.text, *rest]))
+    for node in module.texts:
+        value = str(node.value)
+        if value in _VARIABLES:
+            rewriter.leave(node, value, _OWN_VARIABLE, _VARIABLES[value])
+        elif _MENTION.search(value):
+            _leave(rewriter, node, "a text names it", "look whether something reads the text")
+
+
+def _reason(hit: Target | Unknown) -> tuple[str, str]:
+    if isinstance(hit, Unknown):
+        return hit.reason, hit.advice
+    return "there is no such function", f"use {hit.text}"
+
+
+def _leave(rewriter: Rewriter, node: ast.Constant, reason: str, advice: str) -> None:
+    match = _MENTION.search(str(node.value))
+    rewriter.leave(node, match[0] if match else str(node.value), reason, advice)
+
+
+def _set(rewriter: Rewriter, node: ast.Constant, new: str) -> None:
+    old = str(node.value)
+    if new == old:
+        return
+    start = inside_of(rewriter.text, node)
+    if start is None:
+        _leave(rewriter, node, "the text is written in an unusual way", f"make it {new!r}")
+    else:
+        rewriter.edits.append(Edit(start, start + len(old), new))
