@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._page_scales import Axis, Scale, make_axis, make_scale, number_of
-from detcore.cli._records import (
+from detcore.errors import NotFoundError
+from detcore.pages._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
+from detcore.pages._records import (
     describe_experiment,
     describe_trials,
     metric_value,
@@ -16,10 +17,10 @@ from detcore.cli._records import (
     sort_key,
     trial_state,
 )
-from detcore.errors import NotFoundError
+from detcore.pages._scales import Axis, Scale, make_axis, make_scale, number_of
 
 if TYPE_CHECKING:
-    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
+    from detcore.database import Database, ExperimentRecord
 
 __all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "thin"]
 
@@ -64,11 +65,16 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A metric of all trials over steps."""
+    """A metric of all trials over steps.
+
+    Attributes:
+        is_thinned: Whether the curves have the reports that can be seen, rather than all.
+    """
 
     metric: str
     kind: str
     curves: Sequence[Curve]
+    is_thinned: bool = False
 
     def scales(self) -> tuple[Scale, Scale]:
         """Return the scales of steps and of values."""
@@ -87,7 +93,9 @@ class ExperimentView:
         trials: Those that are shown, the best first; those without a value are last.
         num_trials: How many there are.
         metric: What trials are compared by, or None.
+        kind: Whether that is a metric of "training" or of "validation".
         charts: That metric's chart first.
+        metrics: Kind and name of all metrics that were reported.
         hidden_metrics: Metrics that are in no chart.
         axes: Varied hyperparameters, then the metric.
         constants: Hyperparameters that all trials share.
@@ -98,8 +106,10 @@ class ExperimentView:
     trials: Sequence[TrialView]
     num_trials: int
     metric: str | None
+    kind: str
     smaller_is_better: bool
     charts: Sequence[Chart]
+    metrics: Sequence[tuple[str, str]]
     hidden_metrics: Sequence[str]
     axes: Sequence[Axis]
     constants: Mapping[str, object]
@@ -115,8 +125,12 @@ def read_view(
     experiment_id: int,
     *,
     metric: str | None = None,
+    kind: str | None = None,
+    smaller_is_better: bool | None = None,
     all_metrics: bool = False,
     max_charts: int = 8,
+    only: Collection[int] | None = None,
+    parts: int | None = None,
 ) -> ExperimentView:
     """Read an experiment.
 
@@ -126,21 +140,27 @@ def read_view(
         metric: What to compare trials by; None: the searcher's metric.
         all_metrics: Whether to make charts of the other metrics, too.
         max_charts: At most so many charts.
+        kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if
+            there is one.
+        smaller_is_better: Whether a smaller value of it is better; None: what the searcher has.
+        only: Only these trials; None: all.
+        parts: Read of each curve what can be seen of it in so many parts of the steps, which is
+            faster; None: read all reports.
 
     Raises:
         NotFoundError: If there is no such experiment, or no trial has reported `metric`.
     """
     record = database.get_experiment(experiment_id)
     own, smaller = searcher_metric(record.config)
-    smaller = smaller is not False
+    smaller = smaller is not False if smaller_is_better is None else smaller_is_better
     records = database.list_trials(experiment_id)
-    reports = _read_reports(database, records, "validation")
-    names = _metric_names(reports)
-    # Training reports are many: they are read where they are needed.
-    if all_metrics or not any(name == (metric or own) for _, name in names):
-        reports |= _read_reports(database, records, "training")
-        names = _metric_names(reports)
-    if metric is not None and not any(name == metric for _, name in names):
+    reports: Reports
+    if parts is None:
+        reports = AllReports(database, records, asked=metric or own, everything=all_metrics)
+    else:
+        reports = DrawnReports(database, experiment_id, parts=parts)
+    names = reports.names
+    if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
         listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
         raise NotFoundError(
             f"no trial of experiment {experiment_id} has reported a metric {metric!r}.\n"
@@ -148,67 +168,74 @@ def read_view(
         )
     metric = metric or own or next((name for _, name in names), None)
     rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
-    kind = next((kind for kind, name in names if name == metric), "validation")
-    trials = _rank(rows, reports, kind, metric, smaller_is_better=smaller)
-    drawn = [trial.id for trial in trials[:MAX_CURVES]]
+    kind = next((own_kind for own_kind, name in names if _is_asked((own_kind, name), metric, kind)),
+                "validation")  # fmt: skip
+    few = None if only is None else tuple(sorted(only))
+    if few is None and parts is not None and kind == "validation" and len(rows) > MAX_ROWS:
+        few = _best_ids(rows, metric, smaller_is_better=smaller)
+    trials = _rank(rows, reports, kind, metric, smaller_is_better=smaller, only=few)
+    shown = trials if only is None else [trial for trial in trials if trial.id in only]
+    drawn = [trial.id for trial in shown[:MAX_CURVES]]
     wanted = sorted(names, key=lambda name: (name != (kind, metric), names.index(name)))
     if not all_metrics:
         wanted = [name for name in wanted if name == (kind, metric)]
-    charts = [_chart(reports, drawn, kind, name) for kind, name in wanted[:max_charts]]
-    varied, constants = _split([trial.hparams for trial in trials])
+    charts = [
+        _chart(reports.curves(kind, name, few), drawn, kind, name, parts)
+        for kind, name in wanted[:max_charts]
+    ]
+    varied, constants = _split([trial.hparams for trial in shown])
     return ExperimentView(
         record=record,
         overview=describe_experiment(database, record, len(records)),
-        trials=trials[:MAX_ROWS],
+        trials=shown[:MAX_ROWS],
         num_trials=len(records),
         metric=metric,
+        kind=kind,
         smaller_is_better=smaller,
         charts=[chart for chart in charts if any(curve.points for curve in chart.curves)],
+        metrics=names,
         hidden_metrics=[f"{name} ({kind})" for kind, name in wanted[max_charts:]],
-        axes=_axes(trials[:MAX_CURVES], varied, record.config, metric),
+        axes=_axes(shown[:MAX_CURVES], varied, record.config, metric),
         constants=constants,
     )
 
 
-def _read_reports(
-    database: Database, trials: Sequence[TrialRecord], kind: str
-) -> dict[tuple[int, str], Sequence[MetricRecord]]:
-    return {
-        (trial.id, kind): database.metrics(trial.id, kind, with_batches=False) for trial in trials
-    }
+def _best_ids(
+    rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
+) -> tuple[int, ...]:
+    """Return the trials that are shown of very many, so that the curves of others are not read."""
+
+    def place(row: dict[str, Any]) -> tuple[int, float]:
+        value = number_of(metric_value(row, metric))
+        return sort_key(value, smaller_is_better=smaller_is_better)
+
+    return tuple(row["id"] for row in sorted(rows, key=place)[:MAX_ROWS])
 
 
-def _metric_names(
-    reports: Mapping[tuple[int, str], Sequence[MetricRecord]],
-) -> list[tuple[str, str]]:
-    """Return kind and name of reported numbers, validation first."""
-    names = {
-        (kind, name)
-        for (_, kind), rows in reports.items()
-        for row in rows
-        for name, value in row.metrics.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    return sorted(names, key=lambda name: (name[0] != "validation", name[1]))
+def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bool:
+    return name[1] == metric and kind in (None, name[0])
 
 
 def _rank(
     rows: list[dict[str, Any]],
-    reports: Mapping[tuple[int, str], Sequence[MetricRecord]],
+    reports: Reports,
     kind: str,
     metric: str | None,
     *,
     smaller_is_better: bool,
+    only: tuple[int, ...] | None,
 ) -> list[TrialView]:
     """Return the trials, the best first."""
     found = []
+    # The best of a training metric is known of none but by its curve, so all are read.
+    curves: Mapping[int, Series] = {}
+    if metric is not None:
+        curves = reports.curves(kind, metric, only if kind == "validation" else None)
     for row in rows:
-        series = [
-            (report.steps_completed, report.metrics[metric])
-            for report in reports.get((row["id"], kind), ())
-            if metric is not None and metric in report.metrics
-        ]
-        value, step = number_of(metric_value(row, metric)), None
+        series = curves.get(row["id"], NO_CURVE).points
+        value, step = None, None
+        if kind == "validation":
+            value = number_of(metric_value(row, metric))
         if value is not None:
             step = row["best_validation"]["steps_completed"]
         else:  # a training metric, or the best is infinite
@@ -246,24 +273,16 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
 
 
 def _chart(
-    reports: Mapping[tuple[int, str], Sequence[MetricRecord]],
-    trials: Sequence[int],
-    kind: str,
-    metric: str,
+    found: Mapping[int, Series], trials: Sequence[int], kind: str, metric: str, parts: int | None
 ) -> Chart:
     curves = []
     for trial_id in trials:
-        series = [
-            (row.steps_completed, row.metrics[metric])
-            for row in reports[trial_id, kind]
-            if metric in row.metrics
-        ]
-        numbers = [(x, number_of(y)) for x, y in series]
+        curve = found.get(trial_id, NO_CURVE)
+        numbers = [(x, number_of(y)) for x, y in curve.points]
         points = [(x, y) for x, y in numbers if y is not None]
-        curves.append(
-            Curve(trial_id=trial_id, points=points, num_not_finite=len(series) - len(points))
-        )
-    return Chart(metric=metric, kind=kind, curves=curves)
+        gone = len(curve.points) - len(points) + curve.num_nan
+        curves.append(Curve(trial_id=trial_id, points=points, num_not_finite=gone))
+    return Chart(metric=metric, kind=kind, curves=curves, is_thinned=parts is not None)
 
 
 def _split(

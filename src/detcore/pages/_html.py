@@ -7,15 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._experiment import summarize_config
-from detcore.cli._output import format_bytes, format_duration, format_number, format_time
-from detcore.cli._page_svg import draw_chart, draw_parallel, legend, trial_classes
-from detcore.cli._page_text import cut, escape, page, table
-from detcore.cli._records import describe_state, took_s
+from detcore.pages._format import format_bytes, format_duration, format_number, format_time
+from detcore.pages._records import describe_state, summarize_config, took_s
+from detcore.pages._svg import draw_chart, draw_parallel, legend, trial_classes
+from detcore.pages._text import cut, escape, page, table
 
 if TYPE_CHECKING:
-    from detcore.cli._page_data import ExperimentView
     from detcore.database import CheckpointRecord, LogLine
+    from detcore.pages._view import ExperimentView
 
 __all__ = ["CheckpointRow", "Report", "plot_page", "report_page"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._output import format_number
-from detcore.cli._page_data import ExperimentView, thin
-from detcore.cli._page_svg import name_lines
-from detcore.cli._page_text import cut
 from detcore.errors import RunError
+from detcore.pages._format import format_number
+from detcore.pages._svg import name_lines
+from detcore.pages._text import cut
+from detcore.pages._view import ExperimentView, thin
 
 if TYPE_CHECKING:
-    from detcore.cli._page_data import TrialView
+    from detcore.pages._view import TrialView
 
 __all__ = ["write_png"]
 

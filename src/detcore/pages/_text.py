@@ -6,13 +6,13 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["cut", "escape", "page", "table"]
+__all__ = ["STYLE", "cut", "escape", "page", "table"]
 
 # What HTML does not allow, or what turns the direction of the text around it.
 _UNWANTED = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-_STYLE = """
+_BASE = """
 :root{color-scheme:light dark;--fg:#1b1f24;--dim:#5b6470;--bg:#fff;--box:#f5f6f8;--line:#d5d9df;
 --accent:#b34700;--ok:#116329;--bad:#b3261e;--none:#767676;
 --k0:#0072b2;--k1:#c84c00;--k2:#00805c;--k3:#a8447c;--k4:#8a6a00;--k5:#5b4bb7;--k6:#4d4d4d;
@@ -46,6 +46,7 @@ pre{margin:0;padding:.7rem;background:var(--box);font:13px/1.45 ui-monospace,mon
 white-space:pre-wrap;overflow-wrap:anywhere;border-radius:6px}
 figure{margin:.5rem 0 1rem}
 svg{display:block;font:12px system-ui,sans-serif}
+svg.parallel{min-width:100%;height:auto}
 .wide{overflow-x:auto}svg.fit{width:100%;height:auto}svg.big{min-width:44rem}
 svg text{fill:var(--fg)}svg .dim{fill:var(--dim)}
 .grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--dim);stroke-width:1}
@@ -53,20 +54,26 @@ svg text{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:ro
 .t{fill:none;stroke:var(--c);stroke-width:1.5px;stroke-linejoin:round;stroke-linecap:round}
 .t use{opacity:0;stroke-width:11px;stroke-dasharray:none;pointer-events:stroke}
 .t circle{fill:var(--c);stroke:none}
+.t.dot circle{stroke:var(--bg);stroke-width:1px;stroke-dasharray:none}
+.t.k4,.t.k5,.t.k6,.t.k7{stroke-dasharray:8 4}
 .t.none{stroke-dasharray:4 5}.t.best{stroke-width:3px}
 .none{--c:var(--none)}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0;padding:0;list-style:none;
 font-size:.9rem}
 .legend i{display:inline-block;width:1.4rem;height:.25rem;margin-right:.4rem;vertical-align:middle;
 background:var(--c)}
+.k4 i,.k5 i,.k6 i,.k7 i{background:repeating-linear-gradient(90deg,var(--c) 0 .45rem,#0000 0 .6rem)}
 .charts{display:grid;
 grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:0 1.5rem}
+.charts.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr))}
 @media print{.scroll,.tall{overflow:visible;max-height:none}}
 """
 _CLASSES = "".join(
     [f".k{index}{{--c:var(--k{index})}}" for index in range(8)]
     + [f".q{index}{{--c:var(--q{index})}}" for index in range(6)]
 )
+# Colours in the light and in the dark, and how charts and tables look.
+STYLE = f"{_BASE}{_CLASSES}"
 
 
 def escape(value: object) -> str:
@@ -102,7 +109,7 @@ def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
         "form-action 'none'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}{_CLASSES}{lit}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{lit}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -127,7 +134,8 @@ def table(
 
     def cell(tag: str, index: int, text: str) -> str:
         side = ' class="r"' if index in right else ""
-        return f"<{tag}{side}>{escape(text)}</{tag}>"
+        scope = ' scope="col"' if tag == "th" else ""
+        return f"<{tag}{side}{scope}>{escape(text)}</{tag}>"
 
     head = "".join(cell("th", index, text) for index, text in enumerate(header))
     lines = []

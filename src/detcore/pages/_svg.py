@@ -1,15 +1,24 @@
-"""Learning curves and parallel coordinates as SVG that belongs into a page of `_page_text`."""
+"""Learning curves and parallel coordinates as SVG that belongs into a page of `detcore.pages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detcore.cli._output import format_number
-from detcore.cli._page_data import Chart, Curve, ExperimentView, TrialView, thin
-from detcore.cli._page_scales import Axis, Scale
-from detcore.cli._page_text import cut, escape
+from detcore.pages._format import format_number
+from detcore.pages._scales import Axis, Scale
+from detcore.pages._text import cut, escape
+from detcore.pages._view import Chart, Curve, ExperimentView, TrialView, thin
 
-__all__ = ["Place", "draw_chart", "draw_parallel", "legend", "name_lines", "trial_classes"]
+__all__ = [
+    "Place",
+    "draw_chart",
+    "draw_frame",
+    "draw_parallel",
+    "legend",
+    "name_lines",
+    "trial_classes",
+    "trial_line",
+]
 
 # So many trials have a colour each; more are coloured by their rank.
 _MANY = 8
@@ -93,10 +102,13 @@ def draw_chart(
         is_wide: Whether it has a line of the page to itself.
     """
     width, height = (1100, 380) if is_wide else (560, 260)
-    place = Place(left=64, right=width - 12, top=10, bottom=height - 38)
+    place = Place(left=76, right=width - 12, top=10, bottom=height - 38)
     across, up = chart.scales()
-    parts = [_grid(place, across, up, height=height)]
-    place = _inner(place)
+    inner = _inner(place)
+    parts = [
+        draw_frame(place, inner, across=across.ticks(6), up=up.ticks(), name="steps", height=height)
+    ]
+    place = inner
     trials = {trial.id: trial for trial in view.trials}
     classes = trial_classes(view)
     drawn = [curve for curve in chart.curves if curve.points and curve.trial_id in trials]
@@ -113,37 +125,62 @@ def draw_chart(
     gone = sum(curve.num_not_finite for curve in chart.curves)
     told = f"{len(drawn)} trial{'s' * (len(drawn) != 1)} over {across.high:.0f} steps"
     told += f"; {gone} values that are not finite are left out" if gone else ""
+    # On a small screen it is wider than that: the keyboard must reach it to move it.
+    scrolls = f' tabindex="0" role="group" aria-label="{escape(cut(title, 60))}"' * is_wide
+    title = cut(title, 120)
     return (
-        f"<figure><h3>{escape(cut(title, 120))}</h3>"
-        f'<div class="wide"><svg class="fit{" big" * is_wide}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{escape(cut(title, 120))}: {escape(told)}; the table of trials '
-        f'has the numbers">{"".join(parts)}</svg></div>'
+        f"<figure><h3>{escape(title)}</h3>"
+        f'<div class="wide"{scrolls}><svg class="fit{" big" * is_wide}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}: {escape(told)}; '
+        f'the table of trials has the numbers">{"".join(parts)}</svg></div>'
         f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
     )
 
 
-def _grid(place: Place, across: Scale, up: Scale, *, height: int) -> str:
+def draw_frame(
+    place: Place,
+    inner: Place,
+    *,
+    across: Sequence[tuple[float, str]],
+    up: Sequence[tuple[float, str]],
+    name: str,
+    height: int,
+) -> str:
+    """Return lines and labels around what is drawn.
+
+    Args:
+        place: The frame.
+        inner: Where 0 to 1 is.
+        across: Ticks below.
+        up: Ticks at the left, each with a line.
+        name: What stands below the ticks.
+        height: Of the drawing.
+    """
     parts = []
-    for position, label in up.ticks():
-        y = _inner(place).y(position)
+    for position, label in up:
+        y = inner.y(position)
+        short = cut(label, 9)
         parts.append(
             f'<line class="grid" x1="{place.left}" x2="{place.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="dim" x="{place.left - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{escape(label)}</text>"
+            f"{escape(short)}</text>"
         )
-    ticks = across.ticks(6)
-    for index, (position, label) in enumerate(ticks):
-        x = _inner(place).x(position)
-        anchor = "end" if index == len(ticks) - 1 and position > 0.97 else "middle"
+    for index, (position, label) in enumerate(across):
+        x = inner.x(position)
+        anchor = "end" if index == len(across) - 1 and position > 0.97 else "middle"
         parts.append(
             f'<text class="dim" x="{x:.1f}" y="{place.bottom + 16}" text-anchor="{anchor}">'
             f"{escape(label)}</text>"
         )
-    middle = place.x(0.5)
+    below = ""
+    if name:
+        below = (
+            f'<text class="dim" x="{place.x(0.5):.0f}" y="{height - 4}" text-anchor="middle">'
+            f"{escape(name)}</text>"
+        )
     return (
         f'{"".join(parts)}<line class="axis" x1="{place.left}" x2="{place.right}" '
-        f'y1="{place.bottom}" y2="{place.bottom}"/>'
-        f'<text class="dim" x="{middle:.0f}" y="{height - 4}" text-anchor="middle">steps</text>'
+        f'y1="{place.bottom}" y2="{place.bottom}"/>{below}'
     )
 
 
@@ -165,7 +202,7 @@ def _curve(
     low = min(curve.points, key=lambda point: point[1])
     high = max(curve.points, key=lambda point: point[1])
     lines = [
-        _trial_line(view, trial),
+        trial_line(view, trial),
         f"{cut(chart.metric)}: last {format_number(curve.points[-1][1])} at "
         f"{curve.points[-1][0]}, min {format_number(low[1])} at {low[0]}, "
         f"max {format_number(high[1])} at {high[0]}",
@@ -194,7 +231,7 @@ def _short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
-def _trial_line(view: ExperimentView, trial: TrialView) -> str:
+def trial_line(view: ExperimentView, trial: TrialView) -> str:
     """Return a trial in a line: state, metric, what it was given."""
     parts = [f"trial {trial.id} ({trial.state})"]
     if view.metric is not None and trial.value is not None:
@@ -217,8 +254,8 @@ def draw_parallel(view: ExperimentView) -> str:
     if len(axes) < 2:
         return ""
     gap = max(120.0, 940 / (len(axes) - 1))
-    width, height = round(gap * (len(axes) - 1) + 170), 400
-    place = Place(left=70, right=width - 100, top=64, bottom=height - 44)
+    width, height = round(gap * (len(axes) - 1) + 206), 400
+    place = Place(left=106, right=width - 100, top=64, bottom=height - 44)
     below = place.bottom + 26
     ids = [trial.id for trial in view.trials]
     missing = any(trial_id not in axis.positions for axis in axes for trial_id in ids)
@@ -233,7 +270,7 @@ def draw_parallel(view: ExperimentView) -> str:
         name = classes[trial.id]
         if trial.rank is None and "none" not in name:
             name += " none"
-        lines.append(_group(name, f"p{trial.id}", [_trial_line(view, trial)], _path(spots)))
+        lines.append(_group(name, f"p{trial.id}", [trial_line(view, trial)], _path(spots)))
     drawn = "".join(
         _axis(axis, place, place.x(index / (len(axes) - 1)), is_last=index == len(axes) - 1)
         for index, axis in enumerate(axes)
@@ -246,7 +283,7 @@ def draw_parallel(view: ExperimentView) -> str:
     told = f"Hyperparameters of {len(ids)} trials, and {cut(view.metric or '')}"
     return (
         f'<figure><div class="scroll" role="region" tabindex="0" aria-label="{escape(told)}">'
-        f'<svg viewBox="0 0 {width} {height}" style="width:100%;min-width:{width * 0.85:.0f}px" '
+        f'<svg class="parallel" viewBox="0 0 {width} {height}" width="{width * 0.85:.0f}" '
         f'role="img" aria-label="{escape(told)}; the table of trials has the numbers">'
         f"{''.join(lines)}{drawn}{none}</svg></div></figure>"
     )

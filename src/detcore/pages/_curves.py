@@ -1,0 +1,120 @@
+"""Where the curves of a page come from: from all reports, or from those that can be seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from detcore.database import Database, MetricRecord, TrialRecord
+
+__all__ = ["NO_CURVE", "AllReports", "DrawnReports", "Reports", "Series"]
+
+
+class Series(Protocol):
+    """A metric of a trial over steps."""
+
+    @property
+    def points(self) -> Sequence[tuple[int, object]]:
+        """Steps and values, in the order of steps."""
+        ...
+
+    @property
+    def num_nan(self) -> int:
+        """How many values beside them are NaN."""
+        ...
+
+
+class Reports(Protocol):
+    """The metrics of an experiment."""
+
+    @property
+    def names(self) -> Sequence[tuple[str, str]]:
+        """Kind and name of all metrics that are numbers, validation first."""
+        ...
+
+    def curves(
+        self, kind: str, metric: str, only: tuple[int, ...] | None = None
+    ) -> Mapping[int, Series]:
+        """Return a metric by trial, of some trials or all; those without it may be left out."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Series:
+    points: Sequence[tuple[int, object]] = ()
+    num_nan: int = 0
+
+
+NO_CURVE: Series = _Series()
+
+
+class AllReports:
+    """Every report, for files that are kept."""
+
+    def __init__(
+        self,
+        database: Database,
+        trials: Sequence[TrialRecord],
+        *,
+        asked: str | None,
+        everything: bool,
+    ) -> None:
+        self._database = database
+        self._trials = trials
+        self._reports = self._read("validation")
+        self.names = self._list_names()
+        # Training reports are many: they are read where they are needed.
+        if everything or not any(name == asked for _, name in self.names):
+            self._reports |= self._read("training")
+            self.names = self._list_names()
+
+    def _read(self, kind: str) -> dict[tuple[int, str], Sequence[MetricRecord]]:
+        return {
+            (trial.id, kind): self._database.metrics(trial.id, kind, with_batches=False)
+            for trial in self._trials
+        }
+
+    def _list_names(self) -> Sequence[tuple[str, str]]:
+        names = {
+            (kind, name)
+            for (_, kind), rows in self._reports.items()
+            for row in rows
+            for name, value in row.metrics.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        return sorted(names, key=lambda name: (name[0] != "validation", name[1]))
+
+    def curves(
+        self, kind: str, metric: str, only: tuple[int, ...] | None = None
+    ) -> Mapping[int, Series]:
+        """Return a metric by trial, of some trials or all."""
+        return {
+            trial_id: _Series(
+                [
+                    (row.steps_completed, row.metrics[metric])
+                    for row in rows
+                    if metric in row.metrics
+                ]
+            )
+            for (trial_id, own_kind), rows in self._reports.items()
+            if own_kind == kind and (only is None or trial_id in only)
+        }
+
+
+class DrawnReports:
+    """What can be seen of long curves, for pages that are read again and again."""
+
+    def __init__(self, database: Database, experiment_id: int, *, parts: int) -> None:
+        self._read = functools.cache(
+            functools.partial(database.metric_curves, experiment_id, parts=parts)
+        )
+        self.names: Sequence[tuple[str, str]] = database.metric_names(experiment_id)
+
+    def curves(
+        self, kind: str, metric: str, only: tuple[int, ...] | None = None
+    ) -> Mapping[int, Series]:
+        """Return a metric by trial, of some trials or all."""
+        return self._read(kind, metric, trial_ids=only)

@@ -1,0 +1,223 @@
+"""What commands and pages know of experiments and trials, as plain values."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
+
+__all__ = [
+    "best_of",
+    "can_resume",
+    "describe_experiment",
+    "describe_state",
+    "describe_trials",
+    "duration_s",
+    "flatten",
+    "metric_value",
+    "searcher_metric",
+    "sort_key",
+    "summarize_config",
+    "took_s",
+    "trial_state",
+]
+
+
+def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
+    """Return a state for people: a process that is gone is not running.
+
+    Args:
+        state: The recorded state.
+        is_alive: Whether the process is there; None if it is on another host.
+        host: Where the process is.
+    """
+    if state != "RUNNING":
+        return state
+    if is_alive is None:
+        return f"RUNNING on {host}"
+    return state if is_alive else "RUNNING (process gone)"
+
+
+def trial_state(trial: Mapping[str, Any]) -> str:
+    """Return the state of a trial of `describe_trials` for people."""
+    if not trial["num_runs"] and trial["state"] == "PAUSED":
+        return "not started"
+    return describe_state(trial["state"], trial["is_alive"], trial["host"])
+
+
+def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]:
+    """Return the metric that decides, and whether smaller is better, where that is configured."""
+    searcher = config.get("searcher")
+    if not isinstance(searcher, Mapping) or not searcher.get("metric"):
+        return None, None
+    return str(searcher["metric"]), bool(searcher.get("smaller_is_better", True))
+
+
+def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
+    """Return the seconds between two moments, up to now where the end is open."""
+    if start is None:
+        return None
+    end = end or datetime.datetime.now(datetime.timezone.utc)
+    return max(0.0, (end - start).total_seconds())
+
+
+def took_s(row: Mapping[str, Any]) -> float | None:
+    """Return how long an experiment has been there, or None if it died at an unknown time."""
+    if row["state"] == "RUNNING" and row["is_alive"] is False:
+        return None
+    return duration_s(row["created_at"], row["ended_at"])
+
+
+def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+    """Return a best validation as ``--json`` shows it."""
+    if record is None:
+        return None
+    return {
+        "trial_id": record.trial_id,
+        "steps_completed": record.steps_completed,
+        "metrics": dict(record.metrics),
+    }
+
+
+def metric_value(row: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return the metric of an experiment's or a trial's best validation, or None."""
+    best = row["best_validation"]
+    if best is None or metric is None:
+        return None
+    value = best["metrics"].get(metric)
+    return None if value is None else float(value)
+
+
+def sort_key(value: float | None, *, smaller_is_better: bool) -> tuple[int, float]:
+    """Return what sorts metrics, the best first: those that are missing or NaN are the last."""
+    if value is None or math.isnan(value):
+        return 1, 0.0
+    return 0, value if smaller_is_better else -value
+
+
+def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> bool:
+    """Return whether ``detcore run --resume`` would go on with an experiment."""
+    # A script that ran by itself is started again by whoever started it.
+    return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as ``a.b`` and text."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def describe_experiment(
+    database: Database, record: ExperimentRecord, num_trials: int
+) -> dict[str, Any]:
+    """Return an experiment in short, with its best validation."""
+    metric, smaller = searcher_metric(record.config)
+    best = None
+    if metric is not None:
+        best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))
+    running = record.state.value == "RUNNING"
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "is_alive": database.experiment_is_alive(record.id) if running else False,
+        "host": record.process.host if record.process else None,
+        "error": record.error,
+        "model_dir": record.model_dir,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "archived": record.archived,
+        "progress": record.progress,
+        "num_trials": num_trials,
+        "metric": metric,
+        "smaller_is_better": smaller,
+        "best_validation": best_of(best),
+    }
+
+
+def describe_trials(
+    database: Database,
+    trials: Sequence[TrialRecord],
+    *,
+    metric: str | None,
+    smaller_is_better: bool,
+) -> list[dict[str, Any]]:
+    """Return trials of one experiment in short, each with its best validation by a metric."""
+    if not trials:
+        return []
+    summaries = database.summarize_trials(
+        trials[0].experiment_id,
+        metric=metric,
+        smaller_is_better=smaller_is_better,
+        trial_ids=[trial.id for trial in trials],
+    )
+    alive = database.runs_alive(trial.id for trial in trials if trial.state.value == "RUNNING")
+    return [
+        _describe_trial(trial, summaries[trial.id], alive.get(trial.id, False)) for trial in trials
+    ]
+
+
+def _describe_trial(
+    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None
+) -> dict[str, Any]:
+    return {
+        "id": trial.id,
+        "state": trial.state.value,
+        "is_alive": is_alive,
+        "host": trial.host,
+        "error": trial.error,
+        "num_runs": summary.num_runs,
+        "num_restarts": trial.num_restarts,
+        "steps_completed": summary.steps_completed,
+        "search_index": trial.search_index,
+        "length": trial.length,
+        "rung": trial.rung,
+        "hparams": dict(trial.hparams),
+        "best_validation": best_of(summary.best),
+        "latest_checkpoint": summary.latest_checkpoint,
+    }
+
+
+def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what of a configuration decides how training went."""
+    fields: dict[str, str] = {}
+    for name in ("description", "entrypoint"):
+        if config.get(name):
+            fields[name] = str(config[name])
+    metric, smaller = searcher_metric(config)
+    if metric is not None:
+        length = _length(config["searcher"].get("max_length"))
+        direction = "smaller" if smaller else "larger"
+        fields["searcher"] = f"{config['searcher'].get('name')}, {metric} ({direction} is better)"
+        fields["length"] = length or "-"
+    for name, key in (
+        ("validation", "min_validation_period"),
+        ("checkpoint", "min_checkpoint_period"),
+    ):
+        period = _length(config.get(key))
+        if period is not None:
+            fields[name] = f"every {period}"
+    storage = config.get("checkpoint_storage")
+    if storage:
+        text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
+        fields["storage"] = " ".join(f"{k}={v}" if k else v for k, v in text.items())
+    seed = (config.get("reproducibility") or {}).get("experiment_seed")
+    if seed is not None:
+        fields["seed"] = str(seed)
+    return fields
+
+
+def _length(value: object) -> str | None:
+    """Return ``{"epochs": 5}`` as ``5 epochs``; None for nothing and for never."""
+    if isinstance(value, Mapping):
+        return next((f"{count} {unit}" for unit, count in value.items() if count), None)
+    return str(value) if value else None
