@@ -1,0 +1,48 @@
+"""Talking to a server over HTTP, for whoever has one; imports no HTTP library until it is used."""
+
+from detcore.remote._context import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, PackedContext, pack
+from detcore.remote._credentials import (
+    find_credentials,
+    log_in_at,
+    normal_url,
+    open_session,
+    trusted_authorities,
+)
+from detcore.remote._kept_tokens import KeptToken, forget_token, keep_token, kept_token
+from detcore.remote._numbers import (
+    NUMBER,
+    spell_document,
+    spell_metrics,
+    unspell_document,
+    unspell_metrics,
+)
+from detcore.remote._session import ServerAway, ServerRefused, Session
+from detcore.remote._submit import HandIn, hand_in, read_events, read_outcome
+
+__all__ = [
+    "MOST_CONTEXT_BYTES",
+    "MOST_CONTEXT_ENTRIES",
+    "NUMBER",
+    "HandIn",
+    "KeptToken",
+    "PackedContext",
+    "ServerAway",
+    "ServerRefused",
+    "Session",
+    "find_credentials",
+    "forget_token",
+    "hand_in",
+    "keep_token",
+    "kept_token",
+    "log_in_at",
+    "normal_url",
+    "open_session",
+    "pack",
+    "read_events",
+    "read_outcome",
+    "spell_document",
+    "spell_metrics",
+    "trusted_authorities",
+    "unspell_document",
+    "unspell_metrics",
+]

@@ -1,0 +1,146 @@
+"""What proves to a server who asks, and what the server's own certificate is checked against."""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import Path
+
+from detcore.environment import Environment, read_environment
+from detcore.errors import ConfigError, UnauthenticatedError
+from detcore.remote._kept_tokens import KeptToken, kept_token
+from detcore.remote._session import Session
+
+__all__ = ["find_credentials", "log_in_at", "normal_url", "open_session", "trusted_authorities"]
+
+_DEFAULT_PORT = 8080
+
+
+def find_credentials(
+    url: str,
+    user: str | None = None,
+    environment: Environment | None = None,
+    *,
+    password: str | None = None,
+) -> tuple[str, Path | None]:
+    """Return a token for a server, and the file of the authorities to trust (None: the system's).
+
+    The first of these that there is: a `password` given here, ``DETCORE_TOKEN`` (whoever it is
+    of), the token that ``detcore user login`` kept, a log-in with the environment's password.
+
+    Args:
+        url: The server; see `normal_url`.
+        user: Who asks; None: the environment's user, or else who logged in last.
+        environment: The settings of this process; default: read now.
+        password: Logs in with it, whatever else there is.
+
+    Raises:
+        ConfigError: If the URL, or a variable, cannot be used.
+        UnauthenticatedError: If there is nothing that proves it.
+        ForbiddenError: If the server refuses user and password.
+        ServerAway: If it must be asked, and does not answer.
+    """
+    url = normal_url(url)
+    environment = environment or read_environment()
+    certificate = trusted_authorities(environment)
+    name = user or environment.user
+    if password is None:
+        if environment.token:
+            return environment.token, certificate
+        kept = kept_token(environment.home, url, name)
+        if kept is not None:
+            return kept.token, certificate
+        if environment.user in (None, name):
+            password = environment.password
+    if name and password is not None:
+        return log_in_at(url, name, password, certificate=certificate).token, certificate
+    whose = f" of {name!r}" if name else ""
+    option = f" --user {name}" if name else ""
+    raise UnauthenticatedError(
+        f"no token{whose} for the server {url}: none is kept here that is still good, and "
+        "DETCORE_TOKEN is not set.\n"
+        f"Log in: detcore user login {url}{option}\n"
+        "In scripts, set DETCORE_TOKEN, or DETCORE_USER and DETCORE_PASSWORD."
+    )
+
+
+def open_session(
+    url: str, user: str | None = None, environment: Environment | None = None
+) -> Session:
+    """Return a session with a server; see `find_credentials`."""
+    token, certificate = find_credentials(url, user, environment)
+    return Session(normal_url(url), token, certificate=certificate)
+
+
+def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = None) -> KeptToken:
+    """Return a new token of a server.
+
+    Raises:
+        ForbiddenError: If the server refuses user and password.
+        ServerAway: If it does not answer.
+    """
+    session = Session(url, certificate=certificate)
+    try:
+        said = session.ask(
+            "POST",
+            "/api/detcore/v1/login",
+            json_body={"username": user, "password": password},
+        )
+    finally:
+        session.close()
+    return KeptToken(user=user, token=said["token"], expires_at=said["expires_at"])
+
+
+def normal_url(url: str) -> str:
+    """Return the URL of a server as it is compared and kept.
+
+    ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
+
+    Raises:
+        ConfigError: If it is no URL of a server.
+
+    Example::
+
+        >>> normal_url("Example.org/")
+        'http://example.org:8080'
+        >>> normal_url("https://example.org/detcore/")
+        'https://example.org/detcore'
+    """
+    text = url.strip()
+    has_scheme = "://" in text
+    try:
+        parts = urllib.parse.urlsplit(text if has_scheme else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urllib.parse.urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        # Not shown: there is a password in it.
+        raise ConfigError(
+            f"the address of the server at {host} holds a user or a password.\n"
+            "Leave them out, and log in: detcore user login URL --user NAME"
+        )
+    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{url!r} is not the address of a server.\nIt looks like http://host:8080"
+        )
+    if port is None and not has_scheme:
+        port = _DEFAULT_PORT
+    shown = f"[{host}]" if ":" in host else host
+    suffix = "" if port is None else f":{port}"
+    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
+
+
+def trusted_authorities(environment: Environment) -> Path | None:
+    """Return the file that servers' certificates are checked against; None: the system's.
+
+    Raises:
+        ConfigError: If the environment names one that is not there.
+    """
+    path = environment.master_certificate
+    if path is not None and not path.is_file():
+        raise ConfigError(
+            f"there is no file {path} of authorities (DETCORE_MASTER_CERT or "
+            "DET_MASTER_CERT_FILE).\n"
+            "Name the certificate (PEM) of the server, or of who signed it; leaving it unchecked "
+            "is not offered."
+        )
+    return path

@@ -1,0 +1,109 @@
+"""Sending what waits in the spools of a machine to a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.database import SpoolDamagedError, is_spool_in_use, read_unsent, spool_owner
+from detcore.errors import DetcoreError, ForbiddenError, NotFoundError, UnauthenticatedError
+from detcore.remote._refusal import ServerAway
+from detcore.remote._sender import send_spool
+
+if TYPE_CHECKING:
+    from detcore.remote._session import Session
+
+__all__ = ["SentSpool", "send_spools"]
+
+_TIMEOUT_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SentSpool:
+    """What became of a spool.
+
+    Attributes:
+        path: The spool.
+        sent_bytes: How much the server was sent that it did not know.
+        left_bytes: How much it does not know yet.
+        problem: Why not, in a line, or "".
+    """
+
+    path: Path
+    sent_bytes: int = 0
+    left_bytes: int = 0
+    problem: str = ""
+
+
+def send_spools(
+    session: Session, home: Path, *, experiment_id: int | None = None, dry_run: bool = False
+) -> Iterator[SentSpool]:
+    """Send every finished record of the spools under a home that a server does not know.
+
+    Any number of processes may do so at once, also while workers report: the server takes each
+    record in once. Spools that are not for this server are left alone, and so are those of trials
+    that were deleted there.
+
+    Args:
+        session: The server, as a user.
+        home: `Environment.home`.
+        experiment_id: Only spools of this experiment.
+        dry_run: Whether to say only what would be sent.
+
+    Yields:
+        What became of each spool that the server did not know to its end, or that was refused.
+
+    Raises:
+        ServerAway: If the server does not answer; what was sent until then is there.
+        UnauthenticatedError: If it does not accept the token.
+        ForbiddenError: If it does not accept it for a trial.
+    """
+    experiment = "*" if experiment_id is None else experiment_id
+    for path in sorted(Path(home).glob(f"experiments/{experiment}/trials/*/spool-*.jsonl")):
+        if spool_owner(path) is None:
+            continue
+        try:
+            found = _send(session, path, dry_run=dry_run)
+        except (ServerAway, UnauthenticatedError, ForbiddenError):
+            raise
+        except NotFoundError:
+            continue
+        except (DetcoreError, OSError) as error:
+            yield SentSpool(path=path, problem=" ".join(str(error).split()))
+            continue
+        if found.sent_bytes or found.left_bytes:
+            yield found
+
+
+def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
+    if dry_run:
+        return SentSpool(path=path, left_bytes=_unknown(session, path))
+    known, sent = send_spool(session, path, timeout_s=_TIMEOUT_S)
+    left = _finished(path, sent) if sent else 0
+    note = "its trial runs, and sends it itself" if left and is_spool_in_use(path) else ""
+    return SentSpool(path=path, sent_bytes=sent - known, left_bytes=left, problem=note)
+
+
+def _unknown(session: Session, path: Path) -> int:
+    """Return how many bytes of a spool the server does not know."""
+    unsent = read_unsent(path, 0)
+    if unsent is None or unsent.server != session.url:
+        return 0
+    where = f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool"
+    answer = session.ask("GET", where, timeout_s=_TIMEOUT_S)
+    return _finished(path, max(int(answer["offset"]), unsent.first))
+
+
+def _finished(path: Path, offset: int) -> int:
+    """Return how many bytes of finished lines stand behind an offset."""
+    begin = offset
+    while True:
+        try:
+            unsent = read_unsent(path, offset)
+        except SpoolDamagedError:
+            return 0
+        if unsent is None or not unsent.lines:
+            return offset - begin
+        offset = unsent.start + len(unsent.lines)

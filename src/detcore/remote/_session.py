@@ -1,0 +1,306 @@
+"""Requests to one server, whose errors are raised here as what they were there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore import errors
+from detcore.remote._refusal import ServerAway, ServerRefused, away, refusal, untrusted
+
+if TYPE_CHECKING:
+    import urllib3
+
+__all__ = ["ServerAway", "ServerRefused", "Session"]
+
+_CONNECT_TIMEOUT_S = 5.0
+# What is asked again, and how often: a server that is restarted is back within these 6 seconds.
+_TRIES = 6
+_BACKOFF_S = 0.2
+_GATEWAY = (502, 503, 504)
+# Servers close connections that nothing came over for 5 s and more. One that is being closed
+# while a question goes out is lost, and only questions that change nothing can be asked again.
+_IDLE_S = 3.0
+_CHUNK_BYTES = 1 << 16
+_MOST_BYTES = 256 << 20
+_MOST_ERROR_BYTES = 1 << 20
+
+
+class Session:
+    """Asks a server as one user. Methods may be called from several threads, and after a fork.
+
+    Connections are kept for the next question. A redirect is refused, so that the token goes to
+    the server that was named and to no other.
+
+    Args:
+        url: Where the server is, such as ``http://host:8080``; a path behind it is kept.
+        token: Proves who asks, or a function that returns it: called before the first question,
+            and again where the server does not accept what it returned. "" for what needs no proof.
+        certificate: File of the authorities to trust (PEM); None: the system's.
+        timeout_s: How long to wait for an answer, its last byte included.
+
+    Raises:
+        ConfigError: If the URL or the token cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | Callable[[], str] = "",
+        *,
+        certificate: Path | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.url = _checked_url(url)
+        self._log_in = token if callable(token) else None
+        self._token = _checked_token(token) if isinstance(token, str) else None
+        self._certificate = certificate
+        self._timeout_s = timeout_s
+        # With the process that made it: replaced as a whole, so that no lock is needed, which a
+        # thread might hold at the moment of a fork.
+        self._opened: tuple[int, urllib3.PoolManager] | None = None
+        self._used_at = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"Session({self.url!r})"
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json_body: object = None,
+        body: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        num_tries: int = _TRIES,
+        is_repeatable: bool | None = None,
+        most_bytes: int = _MOST_BYTES,
+    ) -> Any:
+        """Ask, and return the answer's JSON value; None where it is empty.
+
+        Where the connection breaks, or a proxy says that the server is away, it is asked again for
+        some seconds, if it is repeatable. Any question is where it cannot have arrived.
+
+        Args:
+            method: Of HTTP.
+            path: Below the server's URL; texts of users in it are quoted by the caller.
+            json_body: What to send, as JSON, or
+            body: as it is.
+            params: The query; those that are None are left out.
+            timeout_s: How long to wait for the answer; default: the session's.
+            num_tries: How often it is asked at most.
+            is_repeatable: Whether asking twice does the same as asking once; default: for GET.
+            most_bytes: The largest answer.
+
+        Raises:
+            ServerAway: If it did not answer.
+            UnauthenticatedError: If it does not accept the token.
+            ServerRefused: If it answered with what is no answer of a detcore server.
+            DetcoreError: What the server raised, of the same class where there is one.
+        """
+        headers = {"Accept": "application/json"}
+        if json_body is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(json_body).encode()
+        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        repeatable = method == "GET" if is_repeatable is None else is_repeatable
+        where = self._where(path, params)
+        data = b""
+        for attempt in range(num_tries):
+            try:
+                with self._answer(method, where, body, headers, deadline) as answer:
+                    data = _read(answer, most_bytes, deadline, self.url)
+                break
+            except ServerAway as error:
+                wait_s = _BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)
+                is_last = attempt == num_tries - 1 or time.monotonic() + wait_s > deadline
+                if is_last or not (repeatable or not error.may_have_arrived):
+                    raise
+                time.sleep(wait_s)
+        try:
+            return json.loads(data) if data else None
+        except (ValueError, RecursionError) as error:
+            raise ServerRefused(
+                f"{self.url} answered {method} {path} with what is not JSON ({error}).\n"
+                "Is it the address of a detcore server?"
+            ) from error
+
+    @contextlib.contextmanager
+    def stream(
+        self, path: str, *, params: Mapping[str, Any] | None = None
+    ) -> Iterator[Iterator[bytes]]:
+        """Get what may be larger than memory, in pieces as they come; nothing is asked again.
+
+        The time to wait is that for each piece. An answer that is cut off raises `ServerAway`.
+        """
+        headers = {"Accept": "application/octet-stream"}
+        where = self._where(path, params)
+        with self._answer("GET", where, None, headers, None) as answer:
+            yield _pieces(answer, self.url)
+
+    def close(self) -> None:
+        """Give back the connections; the next question makes new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] == os.getpid():
+            opened[1].clear()
+
+    def _where(self, path: str, params: Mapping[str, Any] | None) -> str:
+        query = {k: v for k, v in (params or {}).items() if v is not None}
+        suffix = f"?{urllib.parse.urlencode(query, doseq=True)}" if query else ""
+        return f"{self.url}{path}{suffix}"
+
+    @contextlib.contextmanager
+    def _answer(
+        self,
+        method: str,
+        where: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        deadline: float | None,
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Ask once (twice, where the token has expired), and give the connection back."""
+        answer = self._send(method, where, body, headers, deadline)
+        if answer.status == 401 and self._log_in is not None:
+            _give_back(answer)
+            self._token = None
+            answer = self._send(method, where, body, headers, deadline)
+        try:
+            if answer.status >= 300:
+                soon = time.monotonic() + self._timeout_s
+                data = _read(answer, _MOST_ERROR_BYTES, deadline or soon, self.url, cut=True)
+                said = refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
+                if answer.status in _GATEWAY and isinstance(said, ServerRefused):
+                    raise away(self.url, f"it is answered for with {answer.status}")
+                raise said
+            yield answer
+        finally:
+            _give_back(answer)
+            self._used_at = time.monotonic()
+
+    def _send(
+        self,
+        method: str,
+        where: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        deadline: float | None,
+    ) -> urllib3.BaseHTTPResponse:
+        import urllib3
+
+        sent = {"Accept-Encoding": "identity", **headers}
+        token = self._current_token()
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
+        left = self._timeout_s if deadline is None else max(deadline - time.monotonic(), 0.001)
+        try:
+            return self._pool().request(
+                method,
+                where,
+                body=body,
+                headers=sent,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                timeout=urllib3.Timeout(connect=min(_CONNECT_TIMEOUT_S, left), read=left),
+            )
+        except urllib3.exceptions.SSLError as error:
+            raise untrusted(self.url, error) from error
+        except urllib3.exceptions.HTTPError as error:
+            never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+            raise away(self.url, error, may_have_arrived=not isinstance(error, never)) from error
+
+    def _current_token(self) -> str:
+        if self._token is None and self._log_in is not None:
+            self._token = _checked_token(self._log_in())
+        return self._token or ""
+
+    def _pool(self) -> urllib3.PoolManager:
+        import urllib3
+
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():  # a fork's parent goes on with its own
+            certificate = str(self._certificate) if self._certificate else None
+            opened = (os.getpid(), urllib3.PoolManager(maxsize=8, ca_certs=certificate))
+            self._opened = opened
+        elif time.monotonic() - self._used_at > _IDLE_S:
+            opened[1].clear()
+        return opened[1]
+
+
+def _read(
+    answer: urllib3.BaseHTTPResponse, most: int, deadline: float, url: str, *, cut: bool = False
+) -> bytes:
+    """Return the body of an answer; of one that is too long nothing, or with `cut` a part."""
+    parts, size = [], 0
+    for piece in _pieces(answer, url):
+        size += len(piece)
+        if size > most and not cut:
+            raise ServerRefused(
+                f"{url} answers with more than {most} bytes, and no more are read.\n"
+                "Is it the address of a detcore server?"
+            )
+        parts.append(piece)
+        if size > most:
+            break
+        if time.monotonic() > deadline:
+            raise away(url, "the end of its answer does not come")
+    return b"".join(parts)
+
+
+def _pieces(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
+    import urllib3
+
+    try:
+        while piece := answer.read1(_CHUNK_BYTES):
+            yield piece
+    except urllib3.exceptions.SSLError as error:
+        raise away(url, error) from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise away(url, f"its answer breaks off ({type(error).__name__}: {error})") from error
+
+
+def _give_back(answer: urllib3.BaseHTTPResponse) -> None:
+    """Keep the connection, if the answer was read to its end; else close it."""
+    if answer.closed:
+        answer.release_conn()
+    else:
+        answer.close()
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urllib.parse.SplitResult("", "", "", "", ""), None
+    if "@" in parts.netloc:  # what is before it is not shown
+        raise errors.ConfigError(
+            f"the address of the server holds a user or a password: "
+            f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}\n"
+            "Addresses are shown in messages and logs. Give the user by user= or DETCORE_USER."
+        )
+    is_plain = not parts.query and not parts.fragment and url.isascii() and url.isprintable()
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not is_plain:
+        raise errors.ConfigError(
+            f"the address of the server is {url!r}, which is none.\n"
+            "Give one like http://host:8080 or https://host"
+        )
+    return url.rstrip("/")
+
+
+def _checked_token(token: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise errors.ConfigError(
+            "the token for the server holds characters that no token has, such as a line's end.\n"
+            "It is not shown here. Log in again, or correct DETCORE_TOKEN."
+        )
+    return token

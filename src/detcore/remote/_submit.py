@@ -1,0 +1,160 @@
+"""Handing in experiments to a server, and what it tells of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import DatabaseError
+from detcore.remote._numbers import unspell_document
+from detcore.remote._refusal import ServerAway
+
+if TYPE_CHECKING:
+    from detcore.remote._context import PackedContext
+    from detcore.remote._session import Session
+
+__all__ = ["HandIn", "hand_in", "read_events", "read_outcome"]
+
+_API = "/api/detcore/v1"
+# Small enough for servers behind a proxy that takes no larger bodies.
+_PART_BYTES = 512 << 10
+_MOST_STEPS = 2000
+# A server that is being restarted is back within a minute.
+_PATIENCE_S = 60.0
+_PAUSE_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandIn:
+    """What is handed in.
+
+    Attributes:
+        text: The experiment file (YAML).
+        name: What its mistakes say of where they are.
+        overrides: Settings by dotted name; texts are YAML.
+        environment: Variables ``DETCORE_CONFIG__...`` that count here.
+        test_mode: One batch, one validation, one checkpoint.
+        submission_id: Names it to the server, so that a second try does not start a second
+            experiment.
+    """
+
+    text: str
+    name: str
+    overrides: Mapping[str, Any]
+    environment: Mapping[str, str]
+    test_mode: bool
+    submission_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def hand_in(
+    session: Session,
+    given: HandIn,
+    context: PackedContext,
+    *,
+    notice: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Hand in an experiment and its code; return its id.
+
+    The server judges the experiment file before the code is uploaded. Where it is away, or an
+    answer gets lost, it is asked again for a minute, and starts one experiment.
+
+    Args:
+        session: Asks the server.
+        given: The experiment.
+        context: Its code.
+        notice: Called with what a person should know.
+
+    Raises:
+        ConfigError: If the experiment file has mistakes; all are told.
+        ServerAway: If it stays away.
+        DetcoreError: What the server refuses it with.
+    """
+    body = {
+        "submission_id": given.submission_id,
+        "config": given.text,
+        "name": given.name,
+        "overrides": dict(given.overrides),
+        "environment": dict(given.environment),
+        "test": given.test_mode,
+        "archive": context.digest,
+        "archive_size": context.size_bytes,
+    }
+    for _ in range(_MOST_STEPS):
+        said = _patiently(session, notice, "POST", f"{_API}/experiments", json_body=body)
+        if said["experiment_id"] is not None:
+            for line in said["notices"]:
+                notice(line)
+            return int(said["experiment_id"])
+        if int(said["uploaded"]) == 0:
+            notice(f"uploading {context.num_files} files ({_shown(context.size_bytes)})")
+        _upload(session, context, int(said["uploaded"]), notice)
+    raise DatabaseError(
+        f"the server {session.url} asks for the code again and again, although it was uploaded.\n"
+        "Its log says why."
+    )
+
+
+def _upload(
+    session: Session, context: PackedContext, offset: int, notice: Callable[[str], None]
+) -> None:
+    for _ in range(_MOST_STEPS):
+        if offset >= context.size_bytes:
+            return
+        context.file.seek(offset)
+        part = context.file.read(_PART_BYTES)
+        said = _patiently(
+            session,
+            notice,
+            "PUT",
+            f"{_API}/uploads/{context.digest}",
+            body=part,
+            params={"offset": offset},
+        )
+        offset = int(said["size"])
+
+
+def _patiently(
+    session: Session, notice: Callable[[str], None], method: str, path: str, **request: Any
+) -> Any:
+    """Ask again while the server is away; both requests do the same twice as once."""
+    deadline = time.monotonic() + _PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return session.ask(method, path, is_repeatable=True, **request)
+        except ServerAway as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_told:
+                notice(f"{str(error).splitlines()[0]}; trying again for {_PATIENCE_S:.0f} s")
+                is_told = True
+        time.sleep(_PAUSE_S)
+
+
+def read_events(session: Session, experiment_id: int, position: int) -> dict[str, Any]:
+    """Return what the runner of an experiment told from a position on; see the server's route.
+
+    Raises:
+        ServerAway: If it does not answer; it is asked once.
+    """
+    said: dict[str, Any] = session.ask(
+        "GET",
+        f"{_API}/experiments/{experiment_id}/events",
+        params={"position": position},
+        num_tries=1,
+    )
+    return said
+
+
+def read_outcome(session: Session, experiment_id: int) -> dict[str, Any]:
+    """Return how far the trials of an experiment came; see the server's route."""
+    said: dict[str, Any] = session.ask("GET", f"{_API}/experiments/{experiment_id}/outcome")
+    found: dict[str, Any] = unspell_document(said)
+    return found
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} KB"
