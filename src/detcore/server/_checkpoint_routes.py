@@ -1,0 +1,112 @@
+"""Checkpoints over HTTP, their files included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import StreamingResponse
+
+from detcore.server._answers import AsciiJson
+from detcore.server._auth import Asker, State
+from detcore.server._client_models import (
+    CheckpointAnswer,
+    FilesAnswer,
+    GlobsRequest,
+    KeysRequest,
+    Metadata,
+)
+
+__all__ = ["add_routes"]
+
+_CHUNK_BYTES = 1 << 20
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+Uuid = Annotated[str, Path(description="The checkpoint's UUID, the whole of it.")]
+
+
+def add_routes(router: APIRouter) -> None:
+    """Add the routes of this part."""
+    _add_records(router)
+    _add_files(router)
+
+
+def _add_records(router: APIRouter) -> None:
+    path = "/checkpoints/{uuid}"
+
+    @router.get("/checkpoints", response_model=CheckpointAnswer, tags=["checkpoints"])
+    def find_checkpoint(
+        state: State,
+        _: Asker,
+        uuid: Annotated[str, Query(description="A UUID, or a beginning that only one has.")],
+    ) -> AsciiJson:
+        """Return the checkpoint whose UUID is, or begins with, a text."""
+        return AsciiJson(state.transport.get_checkpoint(uuid))
+
+    @router.patch(f"{path}/metadata", response_model=CheckpointAnswer, tags=["checkpoints"])
+    def add_metadata(state: State, _: Asker, uuid: Uuid, request: Metadata) -> AsciiJson:
+        """Add to a checkpoint's metadata; of keys that are there the values are replaced."""
+        return AsciiJson(state.transport.add_checkpoint_metadata(uuid, request))
+
+    @router.post(f"{path}/metadata/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
+    def remove_metadata(state: State, _: Asker, uuid: Uuid, request: KeysRequest) -> AsciiJson:
+        """Remove keys from a checkpoint's metadata."""
+        return AsciiJson(state.transport.remove_checkpoint_metadata(uuid, request.keys))
+
+    @router.delete(path, response_model=CheckpointAnswer, tags=["checkpoints"])
+    def delete_checkpoint(state: State, asker: Asker, uuid: Uuid) -> AsciiJson:
+        """Delete a checkpoint's files; what was recorded of it stays. For who handed its
+        experiment in, and administrators."""
+        _require_owner(state, asker, uuid)
+        return AsciiJson(state.transport.delete_checkpoint(uuid, None))
+
+
+def _add_files(router: APIRouter) -> None:
+    path = "/checkpoints/{uuid}/files"
+
+    @router.get(path, response_model=FilesAnswer, tags=["checkpoints"])
+    def list_files(state: State, _: Asker, uuid: Uuid) -> AsciiJson:
+        """Return what is stored of a checkpoint that can be read, its manifest included."""
+        return AsciiJson(state.transport.list_files(uuid))
+
+    @router.post(f"{path}/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
+    def remove_files(state: State, asker: Asker, uuid: Uuid, request: GlobsRequest) -> AsciiJson:
+        """Delete those of a checkpoint's files that match; as for all of them."""
+        _require_owner(state, asker, uuid)
+        return AsciiJson(state.transport.delete_checkpoint(uuid, request.globs))
+
+    @router.get(
+        f"{path}/content",
+        response_class=StreamingResponse,
+        responses={200: {"content": _BYTES, "description": "The file, from the byte on."}},
+        tags=["checkpoints"],
+    )
+    def get_file(
+        state: State,
+        _: Asker,
+        uuid: Uuid,
+        name: Annotated[str, Query(description="Of the file, below the checkpoint.")],
+        offset: Annotated[int, Query(ge=0, le=2**62, description="Bytes to leave out.")] = 0,
+    ) -> StreamingResponse:
+        """Return a file of a checkpoint; the manifest says which digest it must have."""
+        file, size = state.transport.open_file(uuid, name)
+        start = min(offset, size)
+        file.seek(start)
+        return StreamingResponse(
+            _pieces(file, size - start),
+            media_type="application/octet-stream",
+            headers={"Content-Length": str(size - start)},
+        )
+
+
+def _require_owner(state: State, asker: Asker, uuid: str) -> None:
+    state.jobs.require_owner(asker, state.database.get_checkpoint(uuid).experiment_id)
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield so many bytes of a file, which may grow or shrink meanwhile, and close it."""
+    with file:
+        while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
+            size -= len(piece)
+            yield piece

@@ -1,0 +1,171 @@
+"""What the client asks: a route for each method of `detcore.experimental.Transport`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from detcore.server import _checkpoint_routes, _model_routes
+from detcore.server._answers import AsciiJson
+from detcore.server._auth import Asker, State
+from detcore.server._client_models import (
+    MOST_ENTRIES,
+    CheckpointAnswer,
+    ControlRequest,
+    ExperimentAnswer,
+    Kind,
+    LogAnswer,
+    ReportAnswer,
+    TopAnswer,
+    TrialAnswer,
+)
+
+__all__ = ["make_router"]
+
+_PREFIX = "/api/detcore/v1"
+
+# Of any size: for one that no record can have the answer is that there is none.
+ExperimentId = Annotated[int, Path(description="Number of the experiment.")]
+TrialId = Annotated[int, Path(description="Number of the trial.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries at most.")]
+Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Entries to leave out.")]
+Metric = Annotated[str | None, Query(description="A validation metric; default: the searcher's.")]
+Smaller = Annotated[bool | None, Query(description="Default: as the searcher says.")]
+Distinct = Annotated[bool, Query(description="Only the best one of each trial.")]
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = APIRouter(prefix=_PREFIX, default_response_class=AsciiJson)
+    _add_experiments(router)
+    _add_trials(router)
+    _checkpoint_routes.add_routes(router)
+    _model_routes.add_routes(router)
+    return router
+
+
+def _add_experiments(router: APIRouter) -> None:
+    path = "/experiments/{experiment_id}"
+
+    @router.get(path, response_model=ExperimentAnswer, tags=["experiments"])
+    def get_experiment(state: State, _: Asker, experiment_id: ExperimentId) -> AsciiJson:
+        """Return an experiment; secrets in its configuration are shown as asterisks."""
+        return AsciiJson(state.transport.get_experiment(experiment_id))
+
+    @router.post(f"{path}/control", status_code=204, tags=["experiments"])
+    def control_experiment(
+        state: State, asker: Asker, experiment_id: ExperimentId, request: ControlRequest
+    ) -> None:
+        """Start, end or put away an experiment: its owner may, and administrators."""
+        state.jobs.control(asker, experiment_id, request.action)
+
+    @router.delete(path, status_code=204, tags=["experiments"])
+    def delete_experiment(state: State, asker: Asker, experiment_id: ExperimentId) -> None:
+        """Delete an experiment: its checkpoints' files, its trials, their metrics and logs."""
+        state.jobs.control(asker, experiment_id, "delete")
+
+    @router.get(f"{path}/trials", response_model=list[TrialAnswer], tags=["experiments"])
+    def list_trials(
+        state: State,
+        _: Asker,
+        experiment_id: ExperimentId,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the trials of an experiment, by number."""
+        return AsciiJson(state.transport.list_trials(experiment_id, limit=limit, offset=offset))
+
+    @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["experiments"])
+    def top_of_experiment(
+        state: State,
+        _: Asker,
+        experiment_id: ExperimentId,
+        metric: Metric = None,
+        smaller_is_better: Smaller = None,
+        distinct_trials: Distinct = False,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the complete checkpoints of an experiment, the best first."""
+        found = state.transport.top_checkpoints(
+            experiment_id=experiment_id,
+            trial_id=None,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=offset + limit,
+            distinct_trials=distinct_trials,
+        )
+        return AsciiJson({**found, "checkpoints": found["checkpoints"][offset:]})
+
+
+def _add_trials(router: APIRouter) -> None:
+    path = "/trials/{trial_id}"
+
+    @router.get(path, response_model=TrialAnswer, tags=["trials"])
+    def get_trial(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
+        """Return a trial."""
+        return AsciiJson(state.transport.get_trial(trial_id))
+
+    @router.get(f"{path}/metrics/{{kind}}", response_model=list[ReportAnswer], tags=["trials"])
+    def list_metrics(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        kind: Kind,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the reports of a trial, by steps; of a step that several runs did, the last."""
+        found = state.transport.list_metrics(trial_id, kind, limit=limit, offset=offset)
+        return AsciiJson(found)
+
+    @router.get(f"{path}/log", response_model=LogAnswer, tags=["trials"])
+    def read_log(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        position: Annotated[int, Query(ge=0, le=2**62, description="As a part before told.")] = 0,
+        limit: Limit = MOST_ENTRIES,
+    ) -> AsciiJson:
+        """Return lines that the workers of a trial printed."""
+        return AsciiJson(state.transport.read_log(trial_id, position=position, limit=limit))
+
+    @router.get(f"{path}/checkpoints", response_model=list[CheckpointAnswer], tags=["trials"])
+    def list_checkpoints(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the complete checkpoints of a trial, oldest first."""
+        return AsciiJson(state.transport.list_checkpoints(trial_id, limit=limit, offset=offset))
+
+    @router.get(
+        f"{path}/latest-checkpoint", response_model=CheckpointAnswer | None, tags=["trials"]
+    )
+    def latest_checkpoint(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
+        """Return the complete checkpoint of a trial with the most steps; null if there is none."""
+        return AsciiJson(state.transport.latest_checkpoint(trial_id))
+
+    @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["trials"])
+    def top_of_trial(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        metric: Metric = None,
+        smaller_is_better: Smaller = None,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the complete checkpoints of a trial, the best first."""
+        found = state.transport.top_checkpoints(
+            experiment_id=None,
+            trial_id=trial_id,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=offset + limit,
+            distinct_trials=False,
+        )
+        return AsciiJson({**found, "checkpoints": found["checkpoints"][offset:]})

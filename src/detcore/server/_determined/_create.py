@@ -1,0 +1,218 @@
+"""Handing in experiments the way the earlier system's client does: with the code in the request."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import io
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, ValidationError
+
+from detcore.database import TokenRecord
+from detcore.errors import NotFoundError
+from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
+from detcore.server import _hand_in
+from detcore.server._auth import Asker, Id, State
+from detcore.server._determined._answers import Document, answer, new_router, refuse
+from detcore.server._determined._experiments import one_experiment
+from detcore.server._determined._places import PLACE_ID
+from detcore.server._limits import allow_body
+from detcore.server._state import ServerState
+
+__all__ = ["make_router"]
+
+# The code in base 64, names, and the experiment file.
+_MOST_BODY_BYTES = MOST_CONTEXT_BYTES * 4 // 3 + 16_000_000
+_FILE, _FOLDER = ord(tarfile.REGTYPE), ord(tarfile.DIRTYPE)
+
+
+class File(BaseModel):
+    """A file or folder of the code."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    type: int
+    content: str = Field(default="", repr=False)
+    mode: int = 0o644
+
+
+class Create(BaseModel):
+    """An experiment that is handed in."""
+
+    config: str = Field(max_length=1 << 20)
+    modelDefinition: list[File] = Field(default=[], max_length=MOST_CONTEXT_ENTRIES)
+    activate: bool | None = None
+    validateOnly: bool | None = None
+    parentId: int | None = None
+    projectId: int | None = None
+    template: str | None = None
+    unmanaged: bool | None = None
+
+
+_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["config"],
+                    "properties": {
+                        "config": {"type": "string", "description": "The experiment file (YAML)."},
+                        "modelDefinition": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "required": ["path", "type"],
+                                "properties": {
+                                    "path": {"type": "string", "minLength": 1},
+                                    "type": {"type": "integer", "enum": [_FILE, _FOLDER]},
+                                    "content": {"type": "string", "description": "In base 64."},
+                                    "mode": {"type": "integer"},
+                                },
+                            },
+                        },
+                        "validateOnly": {"type": "boolean"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = new_router()
+    # A body may take hundreds of megabytes of memory while it is understood.
+    one_at_once = anyio.Semaphore(1)
+
+    @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
+    async def create_experiment(request: Request, state: State, asker: Asker) -> Response:
+        """Take in an experiment with its code, which waits for its turn; or only judge it."""
+        allow_body(request, _MOST_BODY_BYTES)
+        # On the disk: a slow one must not keep others waiting, and many are not held in memory.
+        with tempfile.TemporaryFile(dir=state.settings.environment.home) as body:
+            async for chunk in request.stream():
+                body.write(chunk)
+            async with one_at_once:
+                made = await anyio.to_thread.run_sync(_create, state, asker, body)
+        return answer(made)
+
+    @router.get("/api/v1/experiments/{experiment_id}/model_def")
+    def get_code(state: State, _: Asker, experiment_id: Id) -> Response:
+        """Return the code of an experiment that was handed in, as a tar archive in base 64."""
+        record = state.database.get_experiment(experiment_id)
+        if state.database.get_submission(experiment_id) is None:
+            raise NotFoundError(
+                f"the code of experiment {experiment_id} is not on the server: it was started by "
+                f"detcore run from {record.model_dir}."
+            )
+        packed = pack(Path(record.model_dir))
+        with packed.file as file:
+            file.seek(0)
+            return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
+
+    return router
+
+
+def _create(state: ServerState, asker: TokenRecord, body: IO[bytes]) -> Document:
+    body.seek(0)
+    try:
+        wanted = Create.model_validate_json(body.read())
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[:5]
+        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+        raise refuse(400, f"this is no experiment: {where}") from None
+    _check(wanted)
+    given = _hand_in.Given(
+        text=wanted.config, name="config", overrides={}, environment={}, test_mode=False
+    )
+    loaded, plain = _hand_in.check(given, state.settings)
+    if wanted.validateOnly:
+        return {"experiment": _judged(asker, plain), "config": plain, "warnings": []}
+    with _packed(wanted.modelDefinition, state.settings.environment.home) as archive:
+        experiment_id = _hand_in.take_in(
+            archive,
+            loaded=loaded,
+            plain=plain,
+            test_mode=False,
+            user_id=asker.user_id,
+            submission_id=secrets.token_hex(16),
+            database=state.database,
+            settings=state.settings,
+        )
+    state.jobs.wake()
+    made = one_experiment(state, asker, experiment_id)
+    return {"experiment": made, "config": made["config"], "warnings": []}
+
+
+def _check(wanted: Create) -> None:
+    """Refuse what detcore does not do."""
+    for what, is_asked in (
+        ("templates", bool(wanted.template)),
+        ("forks of other experiments", bool(wanted.parentId)),
+        (f"projects but {PLACE_ID}", wanted.projectId not in (None, 0, PLACE_ID)),
+        ("experiments without a runner", bool(wanted.unmanaged)),
+        ("experiments that are paused before they begin", wanted.activate is False
+         and not wanted.validateOnly),
+    ):  # fmt: skip
+        if is_asked:
+            raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
+
+
+def _judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
+    """Return what stands for an experiment that was only judged."""
+    return {
+        "id": 0,
+        "jobId": "",
+        "name": str(plain.get("name", "")),
+        "archived": False,
+        "config": plain,
+        "originalConfig": "",
+        "numTrials": 0,
+        "projectId": PLACE_ID,
+        "projectOwnerId": asker.user_id,
+        "searcherType": "",
+        "startTime": "1970-01-01T00:00:00Z",
+        "state": "STATE_UNSPECIFIED",
+        "username": asker.user_name,
+    }
+
+
+@contextlib.contextmanager
+def _packed(files: list[File], home: Path) -> Iterator[Path]:
+    """Put the code into an archive, as other clients send one; it is unpacked as theirs are."""
+    with tempfile.TemporaryDirectory(prefix="handed-in-", dir=home) as folder:
+        path = Path(folder) / "code.tar.gz"
+        with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+            for file in files:
+                _add(archive, file)
+        yield path
+
+
+def _add(archive: tarfile.TarFile, file: File) -> None:
+    if file.type not in (_FILE, _FOLDER):
+        raise refuse(400, f"{file.path!r} is neither a file nor a folder. Nothing was recorded.")
+    info = tarfile.TarInfo(file.path)
+    if file.type == _FOLDER:
+        info.type = tarfile.DIRTYPE
+        info.mode = 0o755
+        archive.addfile(info)
+        return
+    info.mode = 0o755 if file.mode & 0o100 else 0o644
+    try:
+        data = base64.b64decode(file.content, validate=True)
+    except binascii.Error as error:
+        raise refuse(400, f"{file.path!r} is not in base 64: {error}") from None
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))

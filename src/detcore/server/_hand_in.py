@@ -1,0 +1,198 @@
+"""Taking in an experiment: judged as ``detcore run`` judges one, and recorded once, with code."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.config import load_text, ranges
+from detcore.database import keep_secrets
+from detcore.errors import RunError, StorageError, StorageFullError
+from detcore.hooks import PluginManager
+from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
+from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
+from detcore.server._unpack import UnpackLimits, unpack
+
+if TYPE_CHECKING:
+    from detcore.config import LoadedConfig
+    from detcore.database import Database
+    from detcore.server._settings import ServerSettings
+
+__all__ = ["Given", "check", "remove_leftovers", "take_in"]
+
+_LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
+_INCOMING = ".incoming-"
+_CODE = "code"
+# So many files are brought to the disk one by one.
+_FEW_FILES = 500
+_MOST_POINTS = 100_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a user handed in.
+
+    Attributes:
+        text: The experiment file.
+        name: What its mistakes say of where they are.
+        overrides: Settings by dotted name, from flags.
+        environment: Settings from the user's variables.
+        test_mode: Whether it is a smoke run.
+    """
+
+    text: str
+    name: str
+    overrides: Mapping[str, Any]
+    environment: Mapping[str, str]
+    test_mode: bool
+
+
+def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:
+    """Find what is wrong with an experiment before anything of it is recorded.
+
+    Returns:
+        The experiment file, and the configuration that is to be recorded.
+
+    Raises:
+        ConfigError: If the experiment file has mistakes; all are told.
+        RunError: If it asks for what nothing here can do.
+        SearchError: If the search method cannot be made.
+        StorageError: If its checkpoint storage does not work from here.
+    """
+    # Of its own: a manager is not for several threads.
+    plugins = PluginManager(
+        settings.environment,
+        disabled=settings.plugins.disabled,
+        allowed=settings.plugins.allowed,
+    )
+    loaded = load_text(
+        given.text,
+        name=given.name,
+        overrides=given.overrides,
+        environment=given.environment,
+        required=("entrypoint",),
+        searchers=list(plugins.searchers()),
+        storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
+    )
+    if settings.launcher is not None and loaded.origins["launcher"].source == "default":
+        config = loaded.config.model_copy(update={"launcher": settings.launcher})
+        loaded = dataclasses.replace(loaded, config=config)
+    _check_grid(loaded.config.model_dump(mode="json"))
+    run_settings = RunSettings(
+        environment=settings.environment, plugins=plugins, listener=NullListener()
+    )
+    return loaded, check_experiment(loaded, run_settings, test_mode=given.test_mode)
+
+
+def _check_grid(plain: Mapping[str, Any]) -> None:
+    """Refuse a grid whose points the server, which makes all of them at once, would not survive."""
+    if plain["searcher"]["name"] != "grid":
+        return
+    sizes = [
+        len(value.get("vals") or ()) or int(value.get("count") or 1)
+        for _, value in ranges(plain["hyperparameters"])
+    ]
+    if math.prod(sizes) > _MOST_POINTS:
+        raise RunError(
+            f"the grid has {math.prod(sizes)} points, and this server takes at most "
+            f"{_MOST_POINTS}.\nGive smaller counts, or search at random."
+        )
+
+
+def take_in(
+    archive: Path,
+    *,
+    loaded: LoadedConfig,
+    plain: dict[str, Any],
+    test_mode: bool,
+    user_id: int,
+    submission_id: str,
+    database: Database,
+    settings: ServerSettings,
+) -> int:
+    """Record an experiment that waits for its turn, unless that was done before; return its id.
+
+    Its code is in its place, on the disk, before the record is there for anybody.
+
+    Raises:
+        UnsafePathError: If the archive is refused.
+        StorageFullError: If there is no room for the code.
+        FileNotFoundError: If the archive is gone: another try of the same hand-in removes it when
+            it is done, and so does the server with what nobody finishes.
+    """
+    home = settings.environment.home
+    experiments = home / "experiments"
+    incoming = experiments / f"{_INCOMING}{secrets.token_hex(8)}"
+    try:
+        experiments.mkdir(parents=True, exist_ok=True)
+        unpack(archive, incoming, _LIMITS)
+        _bring_to_disk(incoming)
+
+        def place(experiment_id: int) -> str:
+            folder = experiment_folder(settings.environment, experiment_id)
+            # Left by a server that was killed at this very point: the number was not given.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            try:
+                incoming.rename(folder / _CODE)
+                _sync_folder(folder)
+                keep_secrets(home, experiment_id, plain)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            return str(folder / _CODE)
+
+        experiment_id, _ = database.submit_experiment(
+            user_id=user_id,
+            submission_id=submission_id,
+            test_mode=test_mode,
+            config=plain,
+            config_text=loaded.text,
+            place=place,
+        )
+        return experiment_id
+    except StorageError:
+        raise
+    except OSError as error:
+        if not archive.exists():
+            raise FileNotFoundError(f"{archive} is gone") from error
+        raise StorageFullError(
+            f"the code cannot be unpacked on the server: {error.strerror or error}.\n"
+            "Its administrator has to make room in DETCORE_HOME. Nothing was recorded."
+        ) from error
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+
+
+def remove_leftovers(home: Path) -> None:
+    """Remove the code of hand-ins that a server which was killed had not recorded."""
+    for path in (home / "experiments").glob(f"{_INCOMING}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _bring_to_disk(folder: Path) -> None:
+    paths = [*folder.rglob("*"), folder]
+    if len(paths) > _FEW_FILES:
+        os.sync()
+        return
+    for path in paths:
+        _sync(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    for path in (folder, folder.parent):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

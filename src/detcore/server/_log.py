@@ -1,0 +1,50 @@
+"""What a server writes to stderr: never a token, a password, or what is kept of one."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+__all__ = ["LOGGER", "LOG_LEVELS", "configure_logging", "hide_secrets"]
+
+LOGGER = "detcore.server"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+# The net below the ropes: nothing writes these on purpose, but an error's text may quote anything.
+_SECRETS = re.compile(
+    r"(?P<kept>detcore_)[A-Za-z0-9_-]{20,}"
+    r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\"]+"
+    r"|\$argon2[^\s'\"]+"
+    r"|\b[0-9a-f]{128}\b",
+    re.IGNORECASE,
+)
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text with ``***`` for what looks like a token, or what is kept of a password.
+
+    Example::
+
+        >>> hide_secrets("authorization: Bearer abc")
+        'authorization: Bearer ***'
+    """
+    return _SECRETS.sub(lambda found: f"{found['kept'] or found['scheme'] or ''}***", text)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_secrets(super().format(record))
+
+
+def configure_logging(level: str) -> None:
+    """Let this process log to stderr.
+
+    Args:
+        level: One of `LOG_LEVELS`, for the server itself; what libraries say is listed from
+            warnings on, since the database's would list values.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(LOGGER).setLevel(level.upper())

@@ -1,0 +1,224 @@
+// Keeps a page up to date: asks for the same page again and puts in what has changed, shows times
+// in the zone of whoever looks, and lets a trial stand out in all charts. Pages work without it.
+"use strict";
+
+// -- times ------------------------------------------------------------------------------------
+
+const zoned = new Intl.DateTimeFormat(undefined, {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
+  second: "2-digit",
+});
+
+function showLocalTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.getAttribute("datetime"));
+    if (!Number.isNaN(moment.getTime())) {
+      time.setAttribute("title", time.getAttribute("datetime").replace("T", " ").replace("Z", " UTC"));
+      time.textContent = zoned.format(moment);
+    }
+  }
+}
+
+// -- putting in what has changed --------------------------------------------------------------
+
+// What people do with a page, which the server does not know: it stays as they left it.
+const OWN = { DETAILS: ["open"], INPUT: ["checked", "value"], TR: [], PRE: [] };
+
+function keyOf(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.dataset.key || node.id || "" : "";
+}
+
+function isSame(one, other) {
+  return one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
+}
+
+function morph(now, next) {
+  if (now.nodeType !== Node.ELEMENT_NODE) {
+    if (now.nodeValue !== next.nodeValue) now.nodeValue = next.nodeValue;
+    return;
+  }
+  const own = OWN[now.nodeName] || [];
+  for (const { name } of [...now.attributes]) {
+    if (!next.hasAttribute(name) && !own.includes(name)) now.removeAttribute(name);
+  }
+  for (const { name, value } of next.attributes) {
+    if (now.getAttribute(name) !== value && !own.includes(name)) now.setAttribute(name, value);
+  }
+  morphChildren(now, next);
+}
+
+// To be taken out and put in elsewhere would take the focus from what is in it.
+function moveTo(parent, node, place) {
+  if (parent.moveBefore) {
+    parent.moveBefore(node, place);
+    return;
+  }
+  const focused = node.contains(document.activeElement) ? document.activeElement : null;
+  parent.insertBefore(node, place);
+  if (focused) focused.focus({ preventScroll: true });
+}
+
+function morphChildren(now, next) {
+  const keyed = new Map();
+  for (const child of now.childNodes) {
+    if (keyOf(child)) keyed.set(child.nodeName + keyOf(child), child);
+  }
+  let place = now.firstChild;
+  for (const wanted of [...next.childNodes]) {
+    const key = keyOf(wanted);
+    let found = key ? keyed.get(wanted.nodeName + key) : place;
+    if (!found || !isSame(found, wanted)) {
+      now.insertBefore(document.importNode(wanted, true), place);
+      continue;
+    }
+    if (found === place) place = place.nextSibling;
+    else moveTo(now, found, place);
+    morph(found, wanted);
+  }
+  while (place) {
+    const rest = place.nextSibling;
+    place.remove();
+    place = rest;
+  }
+}
+
+function putIn(fresh) {
+  const isAtEnd = new Map();
+  for (const log of document.querySelectorAll("[data-follow]")) {
+    isAtEnd.set(log.id, log.scrollHeight - log.scrollTop - log.clientHeight < 30);
+  }
+  for (const now of document.querySelectorAll("[data-live]")) {
+    const next = fresh.getElementById(now.id);
+    if (next) morph(now, next);
+  }
+  for (const log of document.querySelectorAll("[data-follow]")) {
+    if (isAtEnd.get(log.id) !== false) log.scrollTop = log.scrollHeight;
+  }
+}
+
+// -- asking again -----------------------------------------------------------------------------
+
+// Told to screen readers: not each update, but a new state or a new best, and not all the time.
+const SAY_AT_MOST_MS = 15000;
+
+class Updates {
+  constructor(every) {
+    this.every = every;
+    this.isPaused = false;
+    this.text = null;
+    this.said = this.saying();
+    this.saidAt = Date.now();
+    this.timer = null;
+    const bar = document.getElementById("livebar");
+    this.button = document.getElementById("pause");
+    this.note = document.getElementById("updated");
+    if (bar) bar.hidden = false;
+    const still = document.getElementById("still");
+    if (still) still.remove();
+    if (this.button) this.button.addEventListener("click", () => this.toggle());
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) this.plan(0);
+    });
+    this.plan(this.every);
+  }
+
+  toggle() {
+    this.isPaused = !this.isPaused;
+    this.button.setAttribute("aria-pressed", String(this.isPaused));
+    this.tell(this.isPaused ? "paused" : "");
+    if (!this.isPaused) this.plan(0);
+  }
+
+  tell(text) {
+    if (this.note) this.note.textContent = text;
+  }
+
+  plan(wait) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.update(), wait);
+  }
+
+  saying() {
+    return [...document.querySelectorAll("[data-say]")].map((one) => one.textContent).join(". ");
+  }
+
+  say() {
+    const saying = this.saying();
+    if (saying !== this.said && Date.now() - this.saidAt >= SAY_AT_MOST_MS) {
+      document.getElementById("said").textContent = saying;
+      this.said = saying;
+      this.saidAt = Date.now();
+    }
+  }
+
+  async update() {
+    if (this.isPaused || document.hidden) return;
+    const began = Date.now();
+    let isOver = false;
+    try {
+      const answer = await fetch(location.href, { redirect: "manual", cache: "no-cache" });
+      if (answer.type === "opaqueredirect") {
+        this.tell("You are logged out: reload this page to log in again.");
+        return;
+      }
+      if (!answer.ok) throw new Error(String(answer.status));
+      const text = await answer.text();
+      if (text !== this.text && !this.isPaused) {
+        this.text = text;
+        const fresh = new DOMParser().parseFromString(text, "text/html");
+        showLocalTimes(fresh);
+        putIn(fresh);
+        this.say();
+        isOver = !fresh.body.dataset.liveEvery;
+      }
+      const at = new Date().toLocaleTimeString();
+      this.tell(isOver ? `It is over; updated ${at}` : `updated ${at}`);
+    } catch {
+      this.tell("The server does not answer; trying again …");
+    }
+    // A page that takes long is asked for less often.
+    if (!isOver) this.plan(Math.max(this.every, 4 * (Date.now() - began)));
+    else if (this.button) this.button.hidden = true;
+  }
+}
+
+// -- a trial in all charts --------------------------------------------------------------------
+
+function trialOf(target) {
+  const group = target instanceof Element ? target.closest("g.t, tr[data-key], .side th") : null;
+  if (!group) return null;
+  if (group.matches("g.t")) {
+    return [...group.classList].find((name) => /^t\d+$/.test(name)) || null;
+  }
+  return group.closest("#trials") ? `t${group.dataset.key}` : null;
+}
+
+function light(event) {
+  const trial = trialOf(event.target);
+  for (const one of document.querySelectorAll(".lit")) one.classList.remove("lit");
+  document.body.classList.toggle("lighting", trial !== null);
+  if (trial === null) return;
+  for (const one of document.querySelectorAll(`g.${trial}`)) one.classList.add("lit");
+  const row = document.querySelector(`#trials tr[data-key="${trial.slice(1)}"]`);
+  if (row) row.classList.add("lit");
+}
+
+// -- log-in -----------------------------------------------------------------------------------
+
+// A link from elsewhere brings no cookie with it, so that somebody who has logged in sees the form.
+async function goOnIfLoggedIn(field) {
+  const answer = await fetch(field.value, { redirect: "manual" });
+  if (answer.ok) location.replace(field.value);
+}
+
+showLocalTimes(document);
+for (const log of document.querySelectorAll("[data-follow]")) log.scrollTop = log.scrollHeight;
+for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, light);
+const next = document.querySelector("input[data-next]");
+if (next) goOnIfLoggedIn(next).catch(() => {});
+const every = Number(document.body.dataset.liveEvery);
+if (every) {
+  // Who wants less motion gets fewer changes, too.
+  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  new Updates(1000 * (isCalm ? 5 * every : every));
+}

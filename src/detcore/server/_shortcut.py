@@ -1,0 +1,66 @@
+"""A short way for the one request that comes thousands of times a second.
+
+The framework takes four fifths of the time of a report: finding the route, and the values that it
+depends on. What this recognizes it does at once; everything else, and each case that is not the
+usual one, goes to the route, which answers the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from detcore.server._auth import USER, find_token
+from detcore.server._record_routes import take_in
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from detcore.database import TokenRecord
+    from detcore.server._state import ServerState
+
+__all__ = ["Shortcut"]
+
+_PATH = re.compile(r"/api/detcore/v1/trials/([1-9][0-9]{0,8})/runs/([1-9][0-9]{0,8})/spool")
+_QUERY = re.compile(rb"offset=([0-9]{1,18})&first=([0-9]{1,18})")
+
+
+class Shortcut:
+    """Takes in reports that come with a good token; hands on all other requests."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = _PATH.fullmatch(scope["path"])
+            query = _QUERY.fullmatch(scope["query_string"])
+            if path and query:
+                trial_id, run_id = int(path[1]), int(path[2])
+                known = await self._known(scope)
+                if known is not None and known.trial_id in (None, trial_id):
+                    scope[USER] = known.user_name
+                    response = await take_in(
+                        Request(scope, receive),
+                        (trial_id, run_id),
+                        start=int(query[1]),
+                        first=int(query[2]),
+                    )
+                    await response(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _known(self, scope: Scope) -> TokenRecord | None:
+        """Return what the token of a request proves; None leaves it to the route to say why not."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1 or not given[0].startswith(b"Bearer "):
+            return None
+        try:
+            return await find_token(self._state, given[0][7:].decode("latin-1"))
+        except HTTPException:
+            return None

@@ -1,0 +1,50 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+
+from detcore.server._throttle import Throttle
+from detcore.server._tokens import TokenCache
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.experimental import EmbeddedTransport
+    from detcore.server._jobs import Jobs
+    from detcore.server._settings import ServerSettings
+
+__all__ = ["ServerState"]
+
+# A hash of a password takes 64 MiB and all of a core.
+_HASHES_AT_ONCE = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What the routes of one server share.
+
+    Attributes:
+        settings: What it was started with.
+        database: Its record store.
+        transport: What answers the client's questions.
+        jobs: Runs what is handed in.
+        tokens: Those that were good a moment ago.
+        throttle: How many passwords may be tried.
+        hashing: Held while a password is hashed.
+        ending: Set when the server is told to end: whoever follows something stops then.
+    """
+
+    settings: ServerSettings
+    database: Database
+    transport: EmbeddedTransport
+    jobs: Jobs
+    tokens: TokenCache = dataclasses.field(default_factory=TokenCache)
+    throttle: Throttle = dataclasses.field(default_factory=Throttle)
+    hashing: anyio.CapacityLimiter = dataclasses.field(
+        default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
+    )
+    ending: threading.Event = dataclasses.field(default_factory=threading.Event)

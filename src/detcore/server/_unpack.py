@@ -1,0 +1,227 @@
+"""Archives of code that users hand in: nothing in them can reach beyond their folder.
+
+An archive is taken for hostile. It is read once, from front to end; what counts is what comes out
+of it, never what its headers promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import shutil
+import struct
+import tarfile
+import unicodedata
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from detcore.errors import UnsafePathError
+
+__all__ = ["UnpackLimits", "unpack"]
+
+_CHUNK_BYTES = 1 << 18
+# Each entry has a header of 512 bytes, is filled up to as much, and may have a long name.
+_OVERHEAD_BYTES = 4 << 10
+_MOST_NAME_BYTES = 1 << 10
+_MOST_PART_BYTES = 255
+_MOST_PARTS = 64
+# Headers that extend the next one hold a name, and are read into memory.
+_MOST_HEADER_BYTES = 8 << 10
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_EXTENSIONS = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
+_DAMAGED = (
+    tarfile.TarError,
+    EOFError,
+    OverflowError,
+    RecursionError,
+    UnicodeError,
+    ValueError,
+    gzip.BadGzipFile,
+    struct.error,
+    zlib.error,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackLimits:
+    """How much an archive may hold.
+
+    Attributes:
+        size_bytes: Contents of all files together.
+        num_entries: Files and folders.
+    """
+
+    size_bytes: int
+    num_entries: int
+
+
+class _Header(tarfile.TarInfo):
+    """A header; those that are no use to us are refused before what follows them is read."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size < 0:
+            raise UnsafePathError(f"{self.name!r} has a size of {self.size} bytes")
+        if self.type in _EXTENSIONS:
+            if self.size > _MOST_HEADER_BYTES:
+                raise UnsafePathError(f"a header of it has {self.size} bytes")
+        elif self.type not in (*_FILES, tarfile.DIRTYPE):
+            raise UnsafePathError(
+                f"{self.name!r} is neither a file nor a folder (type {self.type!r}); links and "
+                "devices are not taken"
+            )
+        made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # tarfile's own
+        return made
+
+    def _refuse_sparse(self, file: tarfile.TarInfo, *_: object) -> None:
+        # The map of one may be as long as the archive, and would be read into memory.
+        raise UnsafePathError(f"{file.name!r} is a sparse file, and those are not taken")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+class _Counted:
+    """Reads what is compressed, and not more than a number of bytes of it."""
+
+    def __init__(self, file: BinaryIO, most_bytes: int) -> None:
+        self._file = file
+        self._left = most_bytes
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise UnsafePathError("it unpacks to more than it may hold")
+        return data
+
+
+def unpack(archive: Path, folder: Path, limits: UnpackLimits) -> None:
+    """Unpack an archive (tar, gzip) of files and folders into a new folder, for its owner only.
+
+    Args:
+        archive: The file.
+        folder: What to make; its parent is there. It is removed again if anything is wrong.
+        limits: How much it may hold.
+
+    Raises:
+        UnsafePathError: If something in it is not a plain file or folder below `folder`, if it
+            holds too much, or if it cannot be read.
+    """
+    folder.mkdir(mode=0o700)
+    try:
+        most_bytes = limits.size_bytes + (limits.num_entries + 8) * _OVERHEAD_BYTES
+        with gzip.open(archive, "rb") as file:
+            counted = _Counted(file, most_bytes)  # type: ignore[arg-type]  # GzipFile reads
+            with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as opened:  # type: ignore[call-overload]
+                _Unpacking(folder, limits).run(opened)
+    except UnsafePathError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UnsafePathError(
+            f"the code that was handed in is refused: {error}.\nNothing of it was kept."
+        ) from error
+    except _DAMAGED as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UnsafePathError(
+            f"the code that was handed in cannot be read: {type(error).__name__}: {error}.\n"
+            "It has to be a tar archive, compressed with gzip. Nothing of it was kept."
+        ) from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+class _Unpacking:
+    """One archive on its way into a folder."""
+
+    def __init__(self, folder: Path, limits: UnpackLimits) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._size_bytes = 0
+        self._num_entries = 0
+        # What is there, by names as a file system without capitals compares them; folders: True.
+        self._known: dict[tuple[str, ...], tuple[tuple[str, ...], bool]] = {}
+
+    def run(self, archive: tarfile.TarFile) -> None:
+        for member in archive:
+            parts = _checked(member.name)
+            if parts:
+                _filter(member, self._folder)
+            elif not member.isdir():
+                raise UnsafePathError("a file of it has no name")
+            for depth in range(1, len(parts)):
+                self._folder_at(parts[:depth])
+            if member.isdir():
+                self._folder_at(parts)
+            else:
+                self._file_at(parts, member, archive)
+            archive.members.clear()  # type: ignore[attr-defined]  # it remembers them all
+
+    def _folder_at(self, parts: tuple[str, ...]) -> None:
+        if parts and self._is_new(parts, is_folder=True):
+            self._folder.joinpath(*parts).mkdir(mode=0o700)
+
+    def _file_at(
+        self, parts: tuple[str, ...], member: tarfile.TarInfo, archive: tarfile.TarFile
+    ) -> None:
+        if not self._is_new(parts, is_folder=False):
+            raise UnsafePathError(f"{member.name!r} is in it twice")
+        data = archive.extractfile(member)
+        if data is None:
+            raise UnsafePathError(f"{member.name!r} is no file")
+        mode = 0o700 if member.mode & 0o100 else 0o600
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(self._folder.joinpath(*parts), flags, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            while chunk := data.read(_CHUNK_BYTES):
+                self._size_bytes += len(chunk)
+                if self._size_bytes > self._limits.size_bytes:
+                    raise UnsafePathError(
+                        f"its files have more than {self._limits.size_bytes} bytes together"
+                    )
+                file.write(chunk)
+
+    def _is_new(self, parts: tuple[str, ...], *, is_folder: bool) -> bool:
+        key = tuple(unicodedata.normalize("NFC", part).casefold() for part in parts)
+        known = self._known.get(key)
+        if known is None:
+            self._num_entries += 1
+            if self._num_entries > self._limits.num_entries:
+                raise UnsafePathError(
+                    f"it holds more than {self._limits.num_entries} files and folders"
+                )
+            self._known[key] = (parts, is_folder)
+            return True
+        if known != (parts, is_folder):
+            raise UnsafePathError(
+                f"{'/'.join(parts)!r} and {'/'.join(known[0])!r} are one name to some file systems"
+            )
+        return False
+
+
+def _checked(name: str) -> tuple[str, ...]:
+    """Return the parts of a name that stays where it belongs; () for the folder itself."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise UnsafePathError(f"the name {name!r} is not UTF-8") from None
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts:
+        raise UnsafePathError(f"{name!r} leads out of its folder")
+    if any(ord(character) < 32 or character in "\\\x7f" for character in name):
+        raise UnsafePathError(f"the name {name!r} has characters that names do not have")
+    longest = max((len(part.encode()) for part in parts), default=0)
+    if size > _MOST_NAME_BYTES or len(parts) > _MOST_PARTS or longest > _MOST_PART_BYTES:
+        raise UnsafePathError(f"the name {name[:80]!r}... is too long")
+    return parts
+
+
+def _filter(member: tarfile.TarInfo, folder: Path) -> None:
+    """Let Python's own rules judge as well, where it has them (3.10.12, 3.11.4)."""
+    judge = getattr(tarfile, "data_filter", None)
+    if judge is None:
+        return
+    try:
+        judge(member, str(folder))
+    except tarfile.TarError as error:
+        raise UnsafePathError(f"{member.name!r}: {error}") from error
