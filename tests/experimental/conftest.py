@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from client_store import ClientStore, round_trip
+from http_face import make_token, served
 
-from detcore.database import Database
+from detcore.database import Database, back_up, put_back
 from detcore.environment import read_environment
 from detcore.experimental import Determined
 from detcore.experimental._embedded import EmbeddedTransport
+
+MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT", "DETCORE_DB")
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +27,56 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@dataclasses.dataclass(frozen=True)
+class Face:
+    """A server on a folder of records, which tests fill one after the other.
+
+    Making the application takes a third of a second, so there is one for all.
+    """
+
+    url: str
+    token: str
+    home: Path
+    empty: Path
+
+    def clean(self) -> None:
+        """Take away what a test left, but for the token."""
+        for path in self.home.iterdir():
+            if not path.name.startswith("detcore.db"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        put_back(self.empty, f"sqlite:///{self.home / 'detcore.db'}", replace=True)
+
+
+@pytest.fixture(scope="session")
+def face(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Face]:
+    home = tmp_path_factory.mktemp("served")
+    environment = read_environment({"DETCORE_HOME": str(home)})
+    token = make_token(environment.database_url)
+    empty = tmp_path_factory.mktemp("empty") / "empty.db"
+    back_up(environment.database_url, empty)
+    with served(environment) as url:
+        yield Face(url, token, home, empty)
+
+
 @pytest.fixture
 def store(
-    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ClientStore]:
+    """Records of the test's own; where it asks over HTTP, those that are served."""
+    parameters = getattr(request.node, "callspec", None)
+    over_http = parameters is not None and parameters.params.get("client") == "http"
     home = tmp_path / "home"
-    home.mkdir()
-    shutil.copyfile(empty_database, home / "detcore.db")
-    for name in ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DETCORE_DB"):
+    if over_http or "face" in request.fixturenames:
+        face: Face = request.getfixturevalue("face")
+        face.clean()
+        home = face.home
+    else:
+        home.mkdir()
+        shutil.copyfile(empty_database, home / "detcore.db")
+    for name in MASTERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DETCORE_HOME", str(home))
     monkeypatch.chdir(tmp_path)
@@ -38,14 +84,30 @@ def store(
         yield ClientStore(home, database)
 
 
-@pytest.fixture(params=["embedded", "json"])
-def client(request: pytest.FixtureRequest, store: ClientStore) -> Iterator[Determined]:
-    """A client of the store as it is used, and one whose questions and answers go through JSON."""
-    embedded = EmbeddedTransport(read_environment())
+@pytest.fixture(params=["embedded", "json", "http"])
+def client(
+    request: pytest.FixtureRequest,
+    store: ClientStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Determined]:
+    """A client of the store in three ways.
+
+    As it is used; with its questions and answers sent through JSON; and over HTTP, where the
+    records of this machine are others, so that nothing can come from there.
+    """
     if request.param == "json":
+        embedded = EmbeddedTransport(read_environment())
         with Determined(transport=round_trip(embedded)) as asking:
             yield asking
+        embedded.close()
+    elif request.param == "http":
+        face: Face = request.getfixturevalue("face")
+        monkeypatch.setenv("DETCORE_TOKEN", face.token)
+        monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
+        with Determined(face.url) as asking:
+            yield asking
+        assert not (tmp_path / "elsewhere").exists()
     else:
         with Determined() as asking:
             yield asking
-    embedded.close()

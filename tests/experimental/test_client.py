@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from client_store import ClientStore
 from fake_distributions import run_python
+from http_face import make_token, served
 from source_tree import SOURCE, modules_under
 
 import detcore
 from detcore import experimental
 from detcore.environment import read_environment
-from detcore.errors import DetcoreError, MasterNotSupportedError
+from detcore.errors import ConfigError, NotFoundError, UnauthenticatedError
 from detcore.experimental import (
     Checkpoint,
     Determined,
@@ -24,6 +25,7 @@ from detcore.experimental import (
     ModelSortBy,
     TrialReference,
 )
+from detcore.experimental._http import HttpTransport
 
 # -- where it looks -------------------------------------------------------------------------------
 
@@ -50,27 +52,72 @@ def test_it_can_be_used_again_after_close(store: ClientStore) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("master", ["http://localhost:8080", "https://m.example.com", "host:8080"])
-def test_a_master_is_refused(master: str) -> None:
-    with pytest.raises(MasterNotSupportedError, match="does not talk HTTP") as caught:
-        Determined(master=master)
-    assert master in str(caught.value)
-    assert "a later one will" in str(caught.value)
-    assert "leave master= out, and set DETCORE_HOME" in str(caught.value)
-    assert isinstance(caught.value, ValueError | NotImplementedError)
+def address_of(client: Determined) -> str:
+    assert isinstance(client._transport, HttpTransport)
+    return client._transport._session.url
+
+
+@pytest.mark.parametrize(
+    ("master", "url"),
+    [
+        ("http://localhost:8080", "http://localhost:8080"),
+        ("https://m.example.com/", "https://m.example.com"),
+        ("https://m.example.com/detcore/", "https://m.example.com/detcore"),
+        ("host:9090", "http://host:9090"),
+        ("host", "http://host:8080"),
+        ("[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_the_address_of_a_master(master: str, url: str) -> None:
+    assert address_of(Determined(master)) == url
+
+
+@pytest.mark.parametrize(
+    "master", ["ftp://host", "http://", "http://user:s3cret@host", "http://host:port", "h?a=b", " "]
+)
+def test_what_is_no_address(master: str) -> None:
+    with pytest.raises(ConfigError, match="address of") as caught:
+        Determined(master)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR"])
-def test_a_master_in_the_environment_is_refused(
+def test_a_master_in_the_environment(
     store: ClientStore, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv(name, "http://master:8080")
-    with pytest.raises(MasterNotSupportedError, match=r"'http://master:8080'[\s\S]*unset the var"):
-        Determined()
-    number = store.experiment()
-    for reference in (ExperimentReference(number, ""), Model("m"), TrialReference(1)):
-        with pytest.raises(DetcoreError, match="does not talk HTTP"):
-            _ = reference._transport
+    monkeypatch.setenv(name, "master")
+    assert address_of(Determined()) == "http://master:8080"
+    assert address_of(Determined("other:1")) == "http://other:1"
+    monkeypatch.setenv("DET_MASTER_PORT", "8090")
+    assert address_of(Determined()) == "http://master:8090"
+    monkeypatch.setenv(name, "https://master")
+    assert address_of(Determined()) == "https://master"
+
+
+def test_objects_made_by_hand_ask_the_master(
+    store: ClientStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = store.one_checkpoint()
+    environment = read_environment()
+    monkeypatch.setenv("DETCORE_TOKEN", make_token(environment.database_url))
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
+    with served(environment) as url:
+        for master in (url, ""):
+            if not master:
+                monkeypatch.setenv("DET_MASTER", url)
+            assert ExperimentReference(1, master).top_checkpoint().uuid == uuid
+            assert TrialReference(1, master).select_checkpoint(latest=True).uuid == uuid
+            checkpoint = Checkpoint(uuid, {}, 1, 1, {}, 10, "", None, {}, {}, master=master)
+            folder = checkpoint.download(f"copy{len(master)}")
+            assert (Path(folder) / "weights.txt").read_text() == "1 2 3"
+            with pytest.raises(NotFoundError, match="no model 'm'"):
+                Model("m", master=master).set_description("x")
+
+
+def test_without_credentials_it_says_how_to_log_in(store: ClientStore) -> None:
+    client = Determined("http://localhost:1", "ada")
+    with pytest.raises(UnauthenticatedError, match="detcore user login"):
+        client.get_models()
 
 
 def test_the_variables_of_the_master_have_an_order() -> None:
@@ -101,9 +148,11 @@ from detcore.experimental import (
     Checkpoint, Determined, ExperimentReference, Model, ModelOrderBy, ModelSortBy, TrialReference)
 from detcore import Client
 Client()
+Client("host:8080", "ada")
 TrialReference(3, "")
 print([name for name in sys.modules if name.partition(".")[0] in
-       ("numpy", "sqlalchemy", "pydantic", "pluggy", "fsspec") or name == "detcore.database"])
+       ("numpy", "sqlalchemy", "pydantic", "pluggy", "fsspec", "urllib3", "fastapi")
+       or name == "detcore.database"])
 """
 
 
@@ -158,7 +207,7 @@ CHECKPOINT_FIELDS = (
     *("metadata", "master"),
 )
 DOCUMENTED: dict[Any, dict[str, Any]] = {
-    Determined: {"master": None, "user": None},
+    Determined: {"master": None, "user": None, "password": None},
     Determined.get_experiment: {"experiment_id": NONE},
     Determined.get_trial: {"trial_id": NONE},
     Determined.get_checkpoint: {"uuid": NONE},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from client_store import ClientStore
+from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
 from detcore.errors import RunError
@@ -21,12 +22,9 @@ def detcore(
     monkeypatch.setenv("PYTHONPATH", str(TOY_PLUGIN))
     monkeypatch.setenv("DETCORE_PLUGINS", "core,toy")
     monkeypatch.syspath_prepend(str(TOY_PLUGIN))
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        command.home = store.home
+        yield command
 
 
 SLOW_UNTIL_GATE = """
@@ -48,45 +46,57 @@ class Gated(ToyTrial):
 """
 
 
-def test_pause_and_go_on(detcore: Detcore, store: ClientStore, tmp_path: Path) -> None:
+# Runs of this machine, and of a server: the runner is started there.
+both = pytest.mark.parametrize("client", ["embedded", "http"], indirect=True)
+
+
+@both
+def test_pause_and_go_on(
+    client: Determined, detcore: Detcore, store: ClientStore, tmp_path: Path
+) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "gated.py").write_text(SLOW_UNTIL_GATE)
     config = detcore.config(entrypoint="gated:Gated", searcher__max_length__batches=60)
     process = detcore.start("run", config, code)
     detcore.wait_for(detcore.committed)
-    with Determined() as client:
-        experiment = client.get_experiment(1)
-        experiment.pause()
-        _, stderr = process.communicate(timeout=100)
-        assert process.returncode == 75, stderr
-        assert experiment.state == "PAUSED"
-        (code / "gate").touch()
+    log = store.home / "experiments" / "1" / "runner.log"
+    experiment = client.get_experiment(1)
+    experiment.pause()
+    _, stderr = process.communicate(timeout=100)
+    assert process.returncode == 75, stderr
+    assert experiment.state == "PAUSED"
+    experiment.activate()
+    wait_for(lambda: "going on from batch" in log.read_text())
+    experiment.pause()
+    experiment.activate()  # it is being paused just now
+    assert experiment.state == "RUNNING"
+    (code / "gate").touch()
+    assert experiment.state in ("RUNNING", "COMPLETED")
+    assert experiment.wait(interval=0.1) == "COMPLETED"
+    trial = experiment.await_first_trial()
+    assert "the last batch" in list(trial.logs(follow=True, stdtypes=["stdout"]))
+    reports = list(trial.stream_validation_metrics())
+    assert [report.steps_completed for report in reports][-1] == 60
+    best = experiment.top_checkpoint()
+    least = min(report.metrics["val_loss"] for report in reports)
+    assert best.training.validation_metrics["val_loss"] == least
+    assert len(best.load()["weights"]) == 3
+    assert best.load("model", scale=0.0)["weights"] == [0.0, 0.0, 0.0]
+    assert log.read_text().count("going on from batch") == 2
+    with pytest.raises(RunError, match="is complete"):
         experiment.activate()
-        assert experiment.state in ("RUNNING", "COMPLETED")
-        assert experiment.wait(interval=0.1) == "COMPLETED"
-        trial = experiment.await_first_trial()
-        assert "the last batch" in list(trial.logs(follow=True, stdtypes=["stdout"]))
-        reports = list(trial.stream_validation_metrics())
-        assert [report.steps_completed for report in reports][-1] == 60
-        best = experiment.top_checkpoint()
-        least = min(report.metrics["val_loss"] for report in reports)
-        assert best.training.validation_metrics["val_loss"] == least
-        assert len(best.load()["weights"]) == 3
-        assert best.load("model", scale=0.0)["weights"] == [0.0, 0.0, 0.0]
-        log = store.home / "experiments" / "1" / "runner.log"
-        assert "60" in log.read_text()
-        with pytest.raises(RunError, match="is complete"):
-            experiment.activate()
 
 
-def test_a_runner_that_cannot_start_says_why(store: ClientStore, tmp_path: Path) -> None:
-    with Determined() as client:
-        number = store.database.create_experiment(
-            config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
-        )
-        experiment = client.get_experiment(number)
-        store.database.set_experiment_state(number, ExperimentState.PAUSED)
-        with pytest.raises(RunError, match=r"could not be started again[\s\S]*gone"):
-            experiment.activate()
-        assert experiment.state == "PAUSED"
+@both
+def test_a_runner_that_cannot_start_says_why(
+    client: Determined, store: ClientStore, tmp_path: Path
+) -> None:
+    number = store.database.create_experiment(
+        config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
+    )
+    experiment = client.get_experiment(number)
+    store.database.set_experiment_state(number, ExperimentState.PAUSED)
+    with pytest.raises(RunError, match=r"could not be started again[\s\S]*gone"):
+        experiment.activate()
+    assert experiment.state == "PAUSED"

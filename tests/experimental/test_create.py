@@ -21,7 +21,6 @@ from detcore.errors import (
     ConfigError,
     DetcoreError,
     InvalidExperimentError,
-    MasterNotSupportedError,
     RunError,
 )
 from detcore.experimental import create
@@ -62,12 +61,8 @@ HYPERPARAMETERS = {"global_batch_size": 8, "learning_rate": 0.05}
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def start(detcore: Detcore, script: str, *arguments: str, cwd: str = ".") -> subprocess.Popen[str]:
@@ -219,9 +214,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({}, MasterNotSupportedError, "server.*\nPass local=True"),
-        ({"master_url": "http://m:8080"}, MasterNotSupportedError, "'http://m:8080'"),
-        ({"test": True, "command": ["a.py"]}, MasterNotSupportedError, "test=True"),
+        ({}, InvalidExperimentError, "(?s)needs context_dir.*pass local=True"),
+        ({"context_dir": "."}, ConfigError, "(?s)which one is not said.*pass local=True"),
+        ({"context_dir": "/no/where", "test": True}, ConfigError, "context_dir is '/no/where'"),
         ({"local": 1}, ConfigError, r"local is 1 \(int\)"),
         ({"command": "train.py"}, ConfigError, "a list of strings"),
         ({"trial_def": 5}, InvalidExperimentError, "trial_def is 5"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create
+    from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental._enums import (
         CheckpointOrderBy,
         CheckpointSortBy,
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointSortBy",
     "CheckpointTrainingMetadata",
     "Determined",
+    "EmbeddedTransport",
     "ExperimentReference",
     "Model",
     "ModelOrderBy",
@@ -61,6 +63,7 @@ _HOMES = {
     "CheckpointSortBy": "_enums",
     "CheckpointTrainingMetadata": "_checkpoint",
     "Determined": "_client",
+    "EmbeddedTransport": "_embedded",
     "ExperimentReference": "_experiment",
     "Model": "_model",
     "ModelOrderBy": "_enums",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
@@ -26,7 +28,8 @@ class Determined:
     """Gives access to experiments, trials, checkpoints and models.
 
     It reads and writes the records of this machine (``DETCORE_HOME``), or the database that
-    ``DETCORE_DB`` names; no server has to run. Nothing is opened before the first question.
+    ``DETCORE_DB`` names; no server has to run. With the address of a master it asks that server
+    (``detcore serve``) instead, with the same results. Nothing is opened before the first question.
 
     ```python
     client = Determined()
@@ -42,26 +45,38 @@ class Determined:
         self,
         master: str | None = None,
         user: str | None = None,
+        password: str | None = None,
         *,
+        certificate: str | os.PathLike[str] | None = None,
         transport: Transport | None = None,
     ) -> None:
         """Take what says where the records are.
 
         Args:
-            master: Address of a master. This release talks to none: leave it out.
-            user: Accepted and not used; the records know no users.
-            transport: What answers instead of the store that is found by the environment.
+            master: Address of a server, such as ``"http://host:8080"``; ``"host"`` and
+                ``"host:8080"`` mean that, too. Default: ``DETCORE_MASTER``, ``DET_MASTER``,
+                ``DET_MASTER_ADDR`` (with ``DET_MASTER_PORT``), and without these the records of
+                this machine.
+            user: Who asks the server; default: ``DETCORE_USER``, or who logged in there with
+                ``detcore user login``. Of no meaning for the records of this machine.
+            password: What proves it; default: ``DETCORE_TOKEN``, the token that ``detcore user
+                login`` kept, or ``DETCORE_PASSWORD``.
+            certificate: File of the authorities (PEM) that the server's certificate is checked
+                against; default: ``DETCORE_MASTER_CERT``, or the system's.
+            transport: What answers instead of what is found by all this.
 
         Raises:
-            MasterNotSupportedError: If a master is given, here or by ``DETCORE_MASTER``,
-                ``DET_MASTER`` or ``DET_MASTER_ADDR``.
+            ConfigError: If the address cannot be used, or there is no file `certificate`.
         """
         self._master = master
         self._user = user
-        self._transport = connect(master) if transport is None else transport
+        trusted = None if certificate is None else Path(certificate)
+        self._transport = (
+            connect(master, user, password, certificate=trusted) if transport is None else transport
+        )
 
     def close(self) -> None:
-        """Close the database. Objects that came from here open it again when they need it."""
+        """Close the database, or the connections. Objects from here open it again if needed."""
         self._transport.close()
 
     def __enter__(self) -> Determined:

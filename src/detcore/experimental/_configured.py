@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.types import Framework
 
-__all__ = ["PLAIN_HYPERPARAMETERS", "load_given"]
+__all__ = ["PLAIN_HYPERPARAMETERS", "given_text", "load_given"]
 
 PLAIN_HYPERPARAMETERS: Mapping[str, Any] = {"global_batch_size": 32}
 _LENGTH: Mapping[str, int] = {"batches": 100}
@@ -59,6 +59,46 @@ def load_given(
         # A value in quotes is the same text in YAML.
         overrides = {"entrypoint": json.dumps(entrypoint)} if entrypoint is not None else {}
         return load_config(Path(config), overrides=overrides, **known)
+    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
+    return load_mapping(filled, **known)
+
+
+def given_text(
+    config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str]
+) -> tuple[str, str, dict[str, Any]]:
+    """Return what was given as `config` as an experiment file, which a server is to judge.
+
+    Args:
+        config: As for `load_given`.
+        trial_class: The user's class.
+        framework: What trains it.
+        entrypoint: Taken in the place of what `config` says.
+
+    Returns:
+        The file's text, its name, and settings that are laid over it.
+
+    Raises:
+        ConfigError: If it is something else, or cannot be read.
+    """
+    from detcore.config import mapping_text
+
+    if isinstance(config, str | os.PathLike):
+        path = Path(config)
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
+        # A value in quotes is the same text in YAML.
+        value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
+        return text, str(path), {"entrypoint": value}
+    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
+    return mapping_text(filled), "config", {}
+
+
+def _filled(
+    config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str] | None
+) -> dict[str, Any]:
+    """Return a dictionary with defaults for what it leaves out."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
@@ -75,4 +115,4 @@ def load_given(
         given["searcher"] = filled
     if entrypoint is not None:
         given["entrypoint"] = entrypoint
-    return load_mapping(given, **known)
+    return given

@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.environment import read_environment
-from detcore.errors import MasterNotSupportedError
+from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
+    from detcore.environment import Environment
     from detcore.experimental._transport import Transport
 
 __all__ = ["connect"]
 
-_VARIABLES = "DETCORE_MASTER, DET_MASTER or DET_MASTER_ADDR"
+_PORT = "DET_MASTER_PORT"
 
 
-def connect(master: str | None) -> Transport:
-    """Return what answers for a master; nothing is opened yet.
+def connect(
+    master: str | None,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    certificate: Path | None = None,
+) -> Transport:
+    """Return what answers for a master; nothing is opened, and nobody logs in, yet.
 
     Args:
         master: Its address; None or "": the environment's, and where that names none, the records
             of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
+        user: Who asks it.
+        password: What proves it; default: see `detcore.remote.find_credentials`.
+        certificate: File of the authorities to trust (PEM); default: the environment's.
 
     Raises:
-        MasterNotSupportedError: If a master is named, which this release cannot talk to.
+        ConfigError: If the address cannot be used, or the file is not there.
     """
     environment = read_environment()
     address = master or environment.master
-    if address:
-        said = "as argument" if master else f"by a variable: {_VARIABLES}"
-        leave_out = "leave master= out" if master else "unset the variable"
-        raise MasterNotSupportedError(
-            f"the master {address!r} is given ({said}), but this release does not talk HTTP to a "
-            "master; a later one will.\n"
-            "It reads and writes the records itself, with no server to start: "
-            f"{leave_out}, and set DETCORE_HOME to the folder of records, or DETCORE_DB to the "
-            "URL of the database that several machines share."
-        )
-    from detcore.experimental._embedded import EmbeddedTransport
+    if not address:
+        from detcore.experimental._embedded import EmbeddedTransport
 
-    return EmbeddedTransport(environment)
+        return EmbeddedTransport(environment)
+    if certificate is not None:
+        environment = dataclasses.replace(environment, master_certificate=certificate)
+    return _over_http(address if master else _with_port(address), user, password, environment)
+
+
+def _over_http(
+    address: str, user: str | None, password: str | None, environment: Environment
+) -> Transport:
+    from detcore.experimental._http import HttpTransport
+    from detcore.remote import Session, find_credentials, normal_url, trusted_authorities
+
+    url = normal_url(address)
+
+    def token() -> str:
+        return find_credentials(url, user, environment=environment, password=password)[0]
+
+    return HttpTransport(Session(url, token, certificate=trusted_authorities(environment)))
+
+
+def _with_port(address: str) -> str:
+    """Return the environment's master with its port: one of the variables names a host alone."""
+    said = read_variables([_PORT]).get(_PORT)
+    host = address.rpartition("]")[2] if address.startswith("[") else address
+    if said is None or "://" in address or ":" in host:
+        return address
+    return f"{address}:{said}"

@@ -7,6 +7,7 @@ import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["control"]
 _LOG = "runner.log"
 _LOG_LINES = 15
 _LOOK_S = 0.1
+# A trial that is paused saves a checkpoint first.
+_PAUSE_WAIT_S = 60.0
 _TAIL_BYTES = 1 << 14
 
 # Starts the runner from a process of its own that ends at once, so that the runner is nobody's
@@ -68,16 +71,17 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
 
 
 def _activate(database: Database, environment: Environment, experiment_id: int) -> None:
+    from detcore.runner import experiment_folder
+
     record = database.get_experiment(experiment_id)
     if record.state is ExperimentState.COMPLETED:
         raise RunError(
             f"experiment {experiment_id} is complete: there is nothing to go on with.\n"
             "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
         )
-    alive = database.experiment_is_alive(experiment_id)
-    if record.state is ExperimentState.RUNNING and alive is not False:
+    if _is_at_work(database, experiment_id):
         return
-    folder = environment.home / "experiments" / str(experiment_id)
+    folder = experiment_folder(environment, experiment_id)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / _LOG
     begin = log.stat().st_size if log.exists() else 0
@@ -90,6 +94,24 @@ def _activate(database: Database, environment: Environment, experiment_id: int) 
                     f"experiment {experiment_id} could not be started again: the process of "
                     f"detcore run --resume {experiment_id} ended. It said:\n{_tail(log, begin)}"
                 )
+
+
+def _is_at_work(database: Database, experiment_id: int) -> bool:
+    """Whether a runner looks after an experiment; one that is ending for a pause is waited for."""
+    deadline = time.monotonic() + _PAUSE_WAIT_S
+    while True:
+        state = database.get_experiment(experiment_id).state
+        alive = database.experiment_is_alive(experiment_id)
+        if state is not ExperimentState.RUNNING or alive is False:
+            return False
+        if database.requested_control(experiment_id) is not Control.PAUSE:
+            return True
+        if time.monotonic() >= deadline:
+            raise RunError(
+                f"experiment {experiment_id} is still being paused: its trials checkpoint first.\n"
+                "Activate it again when its state is PAUSED: detcore experiment list"
+            )
+        time.sleep(_LOOK_S)
 
 
 @contextmanager

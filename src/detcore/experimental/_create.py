@@ -13,7 +13,6 @@ from detcore.environment import Environment, read_environment
 from detcore.errors import (
     ConfigError,
     InvalidExperimentError,
-    MasterNotSupportedError,
     RunError,
     describe,
 )
@@ -40,10 +39,16 @@ def create(
 ) -> ExperimentReference | None:
     """Run an experiment with a trial class, and wait for its end.
 
-    It is the same run as with ``detcore run``: each trial in processes of its own, which import the
-    class from its module or script without what stands below ``if __name__ == "__main__":``, and
-    which end the import where it comes to this call. From a cell of IPython or Jupyter, the class
-    and what it needs are written to a file in `context_dir` that the trials import.
+    With ``local=True`` it is the same run as with ``detcore run``: each trial in processes of its
+    own, which import the class from its module or script without what stands below
+    ``if __name__ == "__main__":``, and which end the import where it comes to this call. From a
+    cell of IPython or Jupyter, the class and what it needs are written to a file in `context_dir`
+    that the trials import.
+
+    Else a server runs it (``detcore serve``): `context_dir` is uploaded, but for what its
+    ``.detignore`` leaves out, and what the trials print and report is shown here. Ctrl-C ends the
+    following, not the experiment. A class of the script that is run is trained by `command`: that
+    script runs as the trial, and trains where it comes to this call. Any other class is imported.
 
     Where the script is itself a trial (``entrypoint: python3 train.py`` of an experiment file),
     the class is trained right here, with the configuration of that run.
@@ -54,24 +59,27 @@ def create(
             its ``entrypoint`` is not used. A dictionary may leave out everything: ``name`` is then
             the class's, ``hyperparameters`` is ``{"global_batch_size": 32}``, and ``searcher`` one
             trial of 100 batches, judged by the framework's usual metric.
-        local: Must be True in this release, which has no server to hand experiments to.
+        local: Whether to run it on this machine, the whole search included.
         test: Train one batch, validate on one, save one checkpoint.
-        context_dir: Folder of the code, and current folder of the trials; default: the current
-            folder.
-        command: For servers; default: the script with its arguments. In a notebook it has to be
-            given for a server.
-        master_url: For servers.
+        context_dir: Folder of the code, and current folder of the trials. Needed for a server;
+            default otherwise: the current folder.
+        command: What runs on a server: a script below `context_dir`, and its arguments; default:
+            this script with its arguments. In a notebook it may be left out: the cells that the
+            class needs are written to a file in `context_dir`.
+        master_url: Address of the server; default: the environment's (``DETCORE_MASTER``,
+            ``DET_MASTER`` or ``DET_MASTER_ADDR``).
 
     Returns:
         The experiment, which is complete. None in a process that trains one of its trials.
 
     Raises:
-        MasterNotSupportedError: Unless `local` is True.
-        ConfigError: If an argument or the configuration has mistakes.
+        ConfigError: If an argument or the configuration has mistakes, if no server is named, or if
+            the folder cannot be uploaded.
         InvalidExperimentError: If other processes cannot import the class.
         RunError: If the experiment failed or was canceled; in an interactive session also if it
             was interrupted.
-        SystemExit: With code 75, if a script was interrupted and the trials have saved checkpoints.
+        SystemExit: With code 75, if a script was interrupted and the trials have saved checkpoints;
+            with code 130, if it stopped following a server.
     """
     if is_importing_trial():
         raise ImportEnded(sys.modules.get(getattr(trial_def, "__module__", "")))
@@ -80,7 +88,17 @@ def create(
     if environment.trial_info is not None:
         return _train_here(trial_def, environment)
     if not local:
-        raise _no_server(master_url)
+        from detcore.experimental._remote import run_remotely
+
+        return run_remotely(
+            trial_def,
+            config,
+            test=test,
+            context_dir=context_dir,
+            command=command,
+            master_url=master_url,
+            environment=environment,
+        )
     if threading.current_thread() is not threading.main_thread():
         raise RunError(
             "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
@@ -105,16 +123,6 @@ def _check_arguments(trial_def: object, *, local: object, test: object, command:
         or not all(isinstance(word, str) for word in command)
     ):
         raise ConfigError(f"command is {describe(command)}; it is a list of strings, or None")
-
-
-def _no_server(master_url: str | None) -> MasterNotSupportedError:
-    to = f" to {master_url!r}" if master_url else ""
-    return MasterNotSupportedError(
-        f"create(local=False) hands the experiment{to} to a server, which this release does not "
-        "do; a later one will.\n"
-        "Pass local=True to run it on this machine, the whole search included (with test=True one "
-        "batch only)."
-    )
 
 
 def _folder(context_dir: str | os.PathLike[str]) -> Path:
@@ -158,9 +166,7 @@ def _run(
 def _plugins(environment: Environment) -> PluginManager:
     from detcore.hooks import PluginManager
 
-    return PluginManager(
-        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
-    )
+    return PluginManager(environment)
 
 
 def _reference(experiment_id: int, environment: Environment) -> ExperimentReference:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.experimental._documents import (
     checkpoint_document,
@@ -199,6 +199,29 @@ class EmbeddedTransport:
         if not is_whole_copy(Path(folder), uuid):
             download_files(self._database(), self._environment, uuid, Path(folder))
 
+    def list_files(self, uuid: str) -> Document:
+        """Return what is stored of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
+
+        For a server, whose clients check the files themselves.
+
+        Raises:
+            CheckpointStateError: If it is not complete, or was deleted.
+        """
+        from detcore.experimental._files import list_files
+
+        return list_files(self._database(), self._environment, uuid)
+
+    def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
+        """Open a stored file of a checkpoint, and return it with its size.
+
+        Raises:
+            CheckpointStateError: If the checkpoint is not complete, or was deleted.
+            NotFoundError: If it has no such file.
+        """
+        from detcore.experimental._files import open_file
+
+        return open_file(self._database(), self._environment, uuid, name)
+
     # -- models -----------------------------------------------------------------------------------
 
     def create_model(
@@ -304,21 +327,10 @@ class EmbeddedTransport:
             return self._opened
 
     def _take_in(self, database: Database, *, experiment_id: int, trial_id: int | None) -> None:
-        """Move what workers have reported and could not move themselves.
+        from detcore.database import ingest_reports
 
-        Of a whole experiment only trials recorded as RUNNING can have such reports: whoever
-        records another state takes them in first. Looking at all takes a second for 10,000 trials.
-        """
-        from detcore.database import ingest_spools
-        from detcore.types import TrialState
-
-        trials = [trial_id] if trial_id is not None else [
-            trial.id for trial in database.list_trials(experiment_id, states=[TrialState.RUNNING])
-        ]  # fmt: skip
-        for number in trials:
-            ingest_spools(
-                database, self._environment.home, experiment_id=experiment_id, trial_id=number
-            )
+        home = self._environment.home
+        ingest_reports(database, home, experiment_id=experiment_id, trial_id=trial_id)
 
     def _one(self, database: Database, record: CheckpointRecord) -> Document:
         return self._with_validations(database, [record])[0]

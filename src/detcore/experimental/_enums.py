@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from detcore.types import ModelOrderBy, ModelSortBy
+
 __all__ = [
     "CheckpointOrderBy",
     "CheckpointSortBy",
@@ -13,25 +15,6 @@ __all__ = [
     "TrialOrderBy",
     "TrialSortBy",
 ]
-
-
-class ModelOrderBy(enum.IntEnum):
-    """In which direction a list is sorted."""
-
-    ASCENDING = 1
-    DESCENDING = 2
-    ASC = 1
-    DESC = 2
-
-
-class ModelSortBy(enum.IntEnum):
-    """What models are sorted by."""
-
-    UNSPECIFIED = 0
-    NAME = 1
-    DESCRIPTION = 2
-    CREATION_TIME = 4
-    LAST_UPDATED_TIME = 5
 
 
 class TrialSortBy(enum.IntEnum):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from detcore.errors import CheckpointStateError
+from detcore.errors import CheckpointStateError, NotFoundError
 from detcore.hooks import PluginManager
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
+    from detcore.experimental._transport import Document
     from detcore.storage import StorageBackend
 
-__all__ = ["delete_files", "download_files"]
+__all__ = ["delete_files", "download_files", "list_files", "open_file"]
 
 _READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 _WHY = {
@@ -66,15 +70,72 @@ def delete_files(
         delete_checkpoint(storage, record.uuid, database=kept, globs=globs)
 
 
+def list_files(database: Database, environment: Environment, uuid: str) -> Document:
+    """Return what is stored of a checkpoint.
+
+    Raises:
+        CheckpointStateError: If it is not complete, or was deleted.
+    """
+    record = database.get_checkpoint(uuid)
+    _require_readable(record)
+    with _storage(database, environment, record) as storage:
+        start = len(record.uuid) + 1
+        return {
+            "uuid": record.uuid,
+            "storage_url": storage.url,
+            "files": [
+                {"name": entry.key[start:], "size": entry.size}
+                for entry in storage.list(record.uuid)
+            ],
+        }
+
+
+def open_file(
+    database: Database, environment: Environment, uuid: str, name: str
+) -> tuple[BinaryIO, int]:
+    """Open a stored file of a checkpoint, and return it with its size.
+
+    What is not on this machine is fetched first, into a file that nobody else sees.
+
+    Raises:
+        CheckpointStateError: If the checkpoint is not complete, or was deleted.
+        NotFoundError: If it has no such file.
+    """
+    record = database.get_checkpoint(uuid)
+    _require_readable(record)
+    key = f"{record.uuid}/{name}"
+    with _storage(database, environment, record) as storage:
+        try:
+            path = storage.direct_path(key)
+            if path is not None:
+                return _opened(path)
+            with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
+                target = Path(folder) / "file"
+                storage.get_tree([(target, key)])
+                return _opened(target)  # which stays, while it is open, without its name
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise NotFoundError(
+                f"checkpoint {record.uuid} has no file {name!r} in {storage.url}."
+            ) from error
+
+
+def _opened(path: Path) -> tuple[BinaryIO, int]:
+    """Open a file; what is none (a pipe would wait for ever) counts as not there."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise FileNotFoundError(path)
+    return file, status.st_size
+
+
 @contextlib.contextmanager
 def _storage(
     database: Database, environment: Environment, record: CheckpointRecord
 ) -> Iterator[StorageBackend]:
     from detcore.checkpoint import open_recorded
 
-    plugins = PluginManager(
-        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
-    )
+    plugins = PluginManager(environment)
     storage = open_recorded(record, database=database, home=environment.home, plugins=plugins)
     with contextlib.closing(storage):
         yield storage

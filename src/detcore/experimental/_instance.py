@@ -64,9 +64,7 @@ def create_trial_instance(
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
         raise InvalidExperimentError(f"trial_def is {describe(trial_def)}, not a trial class")
     environment = read_environment()
-    plugins = PluginManager(
-        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
-    )
+    plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
     loaded = load_given(
         config,

@@ -118,9 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _find_framework(written_by: str, folder: Path) -> Framework:
     environment = read_environment()
-    manager = PluginManager(
-        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
-    )
+    manager = PluginManager(environment)
     frameworks = manager.frameworks()
     own = frameworks.get(written_by)
     loaders = [framework for framework in frameworks.values() if framework.load_checkpoint]

@@ -23,9 +23,7 @@ def native_init(name: str) -> Any:
         PluginNotFoundError: If no plugin provides it, or what it needs is not installed.
     """
     environment = read_environment()
-    manager = PluginManager(
-        environment, disabled=environment.disabled_plugins, allowed=environment.allowed_plugins
-    )
+    manager = PluginManager(environment)
     framework = manager.frameworks().get(name)
     if framework is None or framework.native_init is None:
         raise PluginNotFoundError(

@@ -13,7 +13,7 @@ from typing import Any
 from detcore.errors import InvalidExperimentError
 from detcore.experimental._cells import module_from_cells
 
-__all__ = ["ClassPlace", "find_class", "is_interactive"]
+__all__ = ["ClassPlace", "find_class", "is_interactive", "script_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,6 +69,20 @@ def find_class(trial_class: type, folder: Path) -> ClassPlace:
             "Put the class into a file, or use IPython or Jupyter, whose cells are kept."
         )
     return ClassPlace(_in_file(Path(file).absolute(), name, folder))
+
+
+def script_of(trial_class: type) -> Path | None:
+    """Return the script that is run, if a class is defined in it; None for cells and modules."""
+    module = sys.modules.get(trial_class.__module__)
+    if module is None or module.__name__ != "__main__":
+        return None
+    session = _session()
+    if session is not None and session.user_module is module:
+        return None
+    file = getattr(module, "__file__", None)
+    if getattr(module, "__spec__", None) is not None or file is None or not Path(file).is_file():
+        return None  # python -m package.module, python -c
+    return Path(file).resolve()
 
 
 def is_interactive() -> bool:

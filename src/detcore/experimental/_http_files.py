@@ -1,0 +1,204 @@
+"""The files of a checkpoint behind a server, as a storage that can be read.
+
+So what checks and puts together a download of any other storage does it here, too.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from detcore.errors import NotFoundError, StorageError
+from detcore.experimental._answered import checked, checked_list
+from detcore.remote import ServerAway
+from detcore.storage import (
+    DEFAULT_ALGORITHM,
+    Capabilities,
+    Digester,
+    Entry,
+    FileDigest,
+    Pair,
+    Progress,
+    check_key,
+    write_all,
+)
+
+if TYPE_CHECKING:
+    from detcore.remote import Session
+
+__all__ = ["HttpStorage"]
+
+_AT_ONCE = 4
+# How often in a row nothing more may come of a file.
+_TRIES = 6
+_BACKOFF_S = 0.2
+
+
+class HttpStorage:
+    """One checkpoint's files, asked for over HTTP. Only what reads is there.
+
+    Args:
+        session: The connection to the server.
+        path: Of the checkpoint's files.
+
+    Attributes:
+        uuid: The checkpoint.
+
+    Raises:
+        DetcoreError: If there is none, or it cannot be read; what the server says.
+    """
+
+    def __init__(self, session: Session, path: str) -> None:
+        self._session = session
+        self._path = path
+        self._url = ""
+        self.uuid = ""
+        self._known: dict[str, int] = {}
+        self._look()
+
+    @property
+    def url(self) -> str:
+        """Where the server has it."""
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the protocol asks for; nothing is written here."""
+        return Capabilities(atomic_create=False, fork_safe=True, byte_progress=True, durable=False)
+
+    def direct_path(self, key: str) -> Path | None:
+        """Return None: nothing of it is on this machine."""
+        return None
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """Return the files below a prefix, sorted by key."""
+        self._look()
+        found = [Entry(f"{self.uuid}/{name}", size) for name, size in self._known.items()]
+        below = [
+            entry
+            for entry in found
+            if not prefix or entry.key == prefix or entry.key.startswith(f"{prefix}/")
+        ]
+        return sorted(below, key=lambda entry: entry.key)
+
+    def read(self, key: str) -> bytes:
+        """Return the content of a small file."""
+        sink = io.BytesIO()
+        self._get(key, sink, DEFAULT_ALGORITHM, None)
+        return sink.getvalue()
+
+    def get_tree(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        progress: Progress | None = None,
+    ) -> dict[str, FileDigest]:
+        """Copy keys to local files and digest them on the way, some at a time."""
+
+        def get(pair: Pair) -> FileDigest:
+            path, key = pair
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb", 0) as file:
+                return self._get(key, file, algorithm, progress)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            jobs = [pool.submit(get, pair) for pair in pairs]
+            try:
+                digests = [job.result() for job in jobs]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return {key: digest for (_, key), digest in zip(pairs, digests, strict=True)}
+
+    def close(self) -> None:
+        """Do nothing: the session is the caller's."""
+
+    # -- what writes ------------------------------------------------------------------------------
+
+    def put_tree(
+        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+    ) -> dict[str, FileDigest]:
+        """Refuse."""
+        raise _read_only()
+
+    def digest_tree(
+        self,
+        keys: Sequence[str],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        make_durable: bool = False,
+        progress: Progress | None = None,
+    ) -> dict[str, FileDigest]:
+        """Refuse."""
+        raise _read_only()
+
+    def create(self, key: str, data: bytes) -> None:
+        """Refuse."""
+        raise _read_only()
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Refuse."""
+        raise _read_only()
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Refuse."""
+        raise _read_only()
+
+    def delete_tree(self, prefix: str) -> None:
+        """Refuse."""
+        raise _read_only()
+
+    def probe(self) -> None:
+        """Refuse."""
+        raise _read_only()
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Ask what is there now."""
+        answer = checked("files", self._session.ask("GET", self._path))
+        self.uuid, self._url = answer["uuid"], answer["storage_url"]
+        files = checked_list("file", answer["files"])
+        self._known = {file["name"]: file["size"] for file in files}
+
+    def _get(
+        self, key: str, file: BinaryIO, algorithm: str, progress: Progress | None
+    ) -> FileDigest:
+        """Copy a file; where the connection breaks, go on from the byte that came last."""
+        name = check_key(key).removeprefix(f"{self.uuid}/")
+        most = self._known.get(name, 0)
+        digester = Digester(algorithm)
+        size = tries = 0
+        while True:
+            try:
+                params = {"name": name, "offset": size}
+                with self._session.stream(f"{self._path}/content", params=params) as pieces:
+                    for piece in pieces:
+                        digester.update(piece)
+                        write_all(file, piece)
+                        size += len(piece)
+                        tries = 0
+                        if size > most:  # which was compared with the manifest before
+                            raise StorageError(
+                                f"the server sends more of {key} than the {most} bytes it has.\n"
+                                "It was changed meanwhile: download the checkpoint again."
+                            )
+                        if progress is not None:
+                            progress(len(piece))
+                return digester.result()
+            except NotFoundError as error:
+                raise FileNotFoundError(key) from error
+            except ServerAway:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                time.sleep(_BACKOFF_S * 2**tries)
+
+
+def _read_only() -> StorageError:
+    return StorageError("the files of checkpoints behind a server are only read")

@@ -1,0 +1,157 @@
+"""``create(local=False)``: an experiment that a server runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
+from detcore.experimental._configured import given_text
+from detcore.experimental._follow import Detached, follow
+from detcore.experimental._printing import PrintingListener
+from detcore.experimental._where import find_class, is_interactive, script_of
+
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+    from detcore.experimental._experiment import ExperimentReference
+    from detcore.runner import ExperimentResult
+    from detcore.trial import Trial
+
+__all__ = ["run_remotely"]
+
+_COME_BACK = 75
+_EXIT_DETACHED = 130
+_NOTEBOOK = ".ipynb"
+
+
+def run_remotely(
+    trial_def: type[Trial],
+    config: Any,
+    *,
+    test: bool,
+    context_dir: str | os.PathLike[str],
+    command: Sequence[str] | None,
+    master_url: str | None,
+    environment: Environment,
+) -> ExperimentReference:
+    """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
+    from detcore.hooks import PluginManager
+    from detcore.remote import HandIn, hand_in, open_session, pack
+    from detcore.trial import find_framework
+
+    folder = _folder(context_dir)
+    master = master_url or environment.master
+    if not master:
+        raise ConfigError(
+            "create(local=False) hands the experiment to a server, and which one is not said.\n"
+            "Pass master_url='http://host:8080', or set DETCORE_MASTER or DET_MASTER. To run it on "
+            "this machine, pass local=True."
+        )
+    listener = PrintingListener()
+    framework = find_framework(trial_def, PluginManager(environment).frameworks())
+    entrypoint = _entrypoint(trial_def, command, folder, listener)
+    text, name, overrides = given_text(
+        config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
+    )
+    given = HandIn(
+        text=text,
+        name=name,
+        overrides=overrides,
+        environment=environment.config_overrides,
+        test_mode=test,
+    )
+    session = open_session(master, environment=environment)
+    context = pack(folder)
+    with context.file:
+        experiment_id = hand_in(session, given, context, notice=listener.notice)
+    listener.notice(f"experiment {experiment_id} was handed in to {session.url}")
+    try:
+        result = follow(session, experiment_id, listener)
+    except Detached as detached:
+        if is_interactive():
+            raise RunError(str(detached)) from None
+        print(detached, flush=True)
+        raise SystemExit(_EXIT_DETACHED) from None
+    _raise_unless_complete(result, session.url)
+    return _reference(experiment_id, master_url)
+
+
+def _folder(context_dir: str | os.PathLike[str]) -> Path:
+    if not os.fspath(context_dir):
+        raise InvalidExperimentError(
+            "create(local=False) needs context_dir: the folder that is uploaded to the server, "
+            "with the code in it.\n"
+            "Pass context_dir='.' for the current folder. To run it on this machine, pass "
+            "local=True."
+        )
+    folder = Path(context_dir).expanduser().absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
+    return folder.resolve()
+
+
+def _entrypoint(
+    trial_def: type[Trial],
+    command: Sequence[str] | None,
+    folder: Path,
+    listener: PrintingListener,
+) -> str | list[str]:
+    """Return what the trials run on the server."""
+    is_notebook = bool(command) and command is not None and command[0].endswith(_NOTEBOOK)
+    if command is not None and not is_notebook:
+        return ["python3", *_checked(command, folder)]
+    script = script_of(trial_def)
+    if script is not None:
+        if not script.is_relative_to(folder):
+            raise InvalidExperimentError(
+                f"the script {script} is not below the folder that is uploaded: {folder}.\n"
+                f"Pass context_dir={str(script.parent)!r}."
+            )
+        return ["python3", script.relative_to(folder).as_posix(), *sys.argv[1:]]
+    place = find_class(trial_def, folder)
+    if place.written is not None:
+        listener.notice(f"the trials import {trial_def.__name__} from {place.written}")
+    return place.entrypoint
+
+
+def _checked(command: Sequence[str], folder: Path) -> list[str]:
+    if not command:
+        raise ConfigError("command is []; it is a script below context_dir, and its arguments")
+    script = Path(command[0])
+    inside = script.relative_to(folder) if script.is_relative_to(folder) else script
+    if inside.is_absolute() or ".." in inside.parts or not (folder / inside).is_file():
+        raise ConfigError(
+            f"command is {describe(list(command))}: there is no script {command[0]!r} in {folder}, "
+            "the folder that is uploaded.\n"
+            "It begins with the script that calls create(), named from context_dir: "
+            "command=['train.py', '--flag']"
+        )
+    return [inside.as_posix(), *command[1:]]
+
+
+def _raise_unless_complete(result: ExperimentResult, url: str) -> None:
+    name = f"experiment {result.experiment_id}"
+    again = f"detcore run --resume {result.experiment_id} --master {url}"
+    if result.state == "COMPLETED":
+        return
+    if result.state == "PAUSED":
+        text = f"{name} was paused; go on with it: {again}"
+        if is_interactive():
+            raise RunError(text)
+        print(text, flush=True)
+        raise SystemExit(_COME_BACK)
+    if result.state == "CANCELED":
+        raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
+    raise RunError(
+        f"{name} failed: {result.error or 'no trial was completed'}\n"
+        f"What its trials printed is above; go on from their latest checkpoints: {again}"
+    )
+
+
+def _reference(experiment_id: int, master_url: str | None) -> ExperimentReference:
+    from detcore.experimental._client import Determined
+
+    return Determined(master_url).get_experiment(experiment_id)

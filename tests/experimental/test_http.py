@@ -1,0 +1,389 @@
+"""What only a client over HTTP can get wrong: names in paths, numbers, lists in parts, outages."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_store import ClientStore
+from fault_proxy import FaultProxy, fault_proxy
+from http_face import make_token
+
+from detcore.database import MetricRecord
+from detcore.environment import read_environment
+from detcore.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    DetcoreError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from detcore.experimental import Determined, EmbeddedTransport, Transport
+from detcore.experimental._answered import PARTS, checked
+from detcore.experimental._http import HttpTransport
+from detcore.remote import (
+    ServerAway,
+    ServerRefused,
+    Session,
+    spell_document,
+    spell_metrics,
+    unspell_document,
+    unspell_metrics,
+)
+
+
+@pytest.fixture
+def pair(store: ClientStore, face: Any) -> Iterator[tuple[Transport, Transport]]:
+    """The records as they are, and behind a server."""
+    near = EmbeddedTransport(read_environment())
+    far = HttpTransport(Session(face.url, face.token))
+    yield near, far
+    far.close()
+    near.close()
+
+
+@pytest.fixture
+def behind_proxy(store: ClientStore, face: Any) -> Iterator[tuple[Determined, FaultProxy]]:
+    with (
+        fault_proxy(face.url) as proxy,
+        Determined(transport=HttpTransport(Session(proxy.url, face.token))) as client,
+    ):
+        yield client, proxy
+
+
+def told(call: Any) -> tuple[type, str]:
+    with pytest.raises(DetcoreError) as caught:
+        call()
+    return type(caught.value), str(caught.value)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+ODD = [
+    "a/b", "..", ".", "../../experiments/1", "%2F", "a%2Fb", "a?b=c#d", "a b", " a", "é ü 模型 🚀",
+    "by-name", "0", "+", "&name=x", "a\tb", "\x7f", "'\"<>\\", ";", "-", "//", "a\nb",
+]  # fmt: skip
+
+
+def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
+    near, far = pair
+    for name in ODD:
+        made = far.create_model(name, name, {name: name}, [name])
+        assert made["name"] == name
+        assert far.get_model(name) == near.get_model(name) == far.get_model(made["id"])
+        asked: dict[str, Any] = {
+            "sort_by": 1, "order_by": 1, "description": name, "labels": [name], "archived": False,
+            "limit": None, "offset": 0,
+        }  # fmt: skip
+        assert far.list_models(name=name, **asked) == near.list_models(name=name, **asked) == [made]
+        assert far.update_model(name, description="new", labels=None)["description"] == "new"
+        assert far.remove_model_metadata(name, [name])["metadata"] == {}
+        assert far.get_version(name, 0) is None
+        far.delete_model(name)
+        gone = [told(lambda one=one, name=name: one.get_model(name)) for one in pair]
+        assert gone[0] == gone[1]
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 600])
+def test_names_are_refused_alike(pair: tuple[Transport, Transport], name: str) -> None:
+    near, far = pair
+    errors = [told(lambda one=one: one.create_model(name, "", {}, [])) for one in pair]
+    assert errors[0] == errors[1]
+    assert errors[0][0] is ConfigError
+    assert told(lambda: far.get_model(name)) == told(lambda: near.get_model(name))
+
+
+@pytest.mark.parametrize("uuid", [*ODD, "", "nothing", "x" * 5000])
+def test_uuids_are_refused_alike(
+    store: ClientStore, pair: tuple[Transport, Transport], uuid: str
+) -> None:
+    store.one_checkpoint()
+    near, far = pair
+    if uuid:  # or it is the beginning of all of them
+        assert told(lambda: far.get_checkpoint(uuid)) == told(lambda: near.get_checkpoint(uuid))
+    for change in (
+        lambda: far.add_checkpoint_metadata(uuid, {"a": 1}),
+        lambda: far.delete_checkpoint(uuid, ["*"]),
+        lambda: far.delete_checkpoint(uuid, None),
+        lambda: far.download_checkpoint(uuid, os.path.abspath("there")),
+    ):
+        kind, text = told(change)
+        assert kind is NotFoundError
+        assert text.startswith(f"no checkpoint {uuid!r}")
+    assert near.latest_checkpoint(1) is not None
+    assert not Path("there").exists()
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**31, 2**63 - 1, 2**63, 10**30])
+def test_numbers_of_records_are_refused_alike(
+    pair: tuple[Transport, Transport], number: int
+) -> None:
+    for call in (
+        lambda one: one.get_experiment(number),
+        lambda one: one.get_trial(number),
+        lambda one: one.get_model(number),
+        lambda one: one.control_experiment(number, "pause"),
+    ):
+        near, far = (told(lambda one=one, call=call: call(one)) for one in pair)
+        assert far == near
+
+
+def test_what_the_protocol_does_not_know_is_refused_alike(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    number = store.experiment()
+    near, far = (told(lambda one=one: one.control_experiment(number, "dance")) for one in pair)
+    assert far == near
+    assert far[0] is InvalidArgumentError
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+SPECIAL = {"a": math.inf, "b": -math.inf, "c": 0.1 + 0.2, "d": -0.0, "e": 1e-320, "f": 2**70}
+
+
+def test_every_number_arrives_as_it_was(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    trial = store.trial(store.experiment(lr=math.inf, text="NaN"), rate=-math.inf)
+    batches: list[Mapping[str, Any]] = [{"loss": math.nan}, {"loss": 1.5}]
+    record = MetricRecord(
+        trial_id=trial, run_id=1, kind="training", steps_completed=2, metrics=SPECIAL,
+        batch_metrics=batches,
+    )  # fmt: skip
+    store.database.add_metrics([record])
+    uuid = store.checkpoint(trial, 2, SPECIAL)
+    store.database.add_checkpoint_metadata(
+        uuid, {"x": math.inf, "$number": 3, "only": {"$number": "NaN"}, "half": "\ud83d"}
+    )
+    near, far = pair
+    # repr tells -0.0 from 0.0, 1 from 1.0, and is the same of every NaN.
+    calls: list[Callable[[Transport], object]] = [
+        lambda one: one.get_experiment(1),
+        lambda one: one.get_trial(trial),
+        lambda one: one.list_metrics(trial, "training", limit=None, offset=0),
+        lambda one: one.get_checkpoint(uuid),
+        lambda one: one.top_checkpoints(
+            experiment_id=1, trial_id=None, metric="a", smaller_is_better=None, limit=5,
+            distinct_trials=True,
+        ),
+    ]  # fmt: skip
+    for call in calls:
+        assert repr(call(far)) == repr(call(near))
+    assert far.get_checkpoint(uuid)["metadata"]["only"] == {"$number": "NaN"}
+    assert far.get_experiment(1)["config"]["text"] == "NaN"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.inf, {"$number": 1}, {"$number": "NaN"}, {"$number": {"$number": -math.inf}},
+        [{"$number": {"a": math.inf}}], {"$number": {"$number": {"$number": "Infinity"}}},
+        {"a": "NaN", "$number": None}, {},
+    ],
+)  # fmt: skip
+def test_a_document_survives_spelling(value: Any) -> None:
+    spelled = json.loads(json.dumps(spell_document(value), allow_nan=False))
+    assert unspell_document(spelled) == value
+    metrics = {"m": [math.inf, 1, 0.5]}
+    assert unspell_metrics(json.loads(json.dumps(spell_metrics(metrics), allow_nan=False))) == (
+        metrics
+    )
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+def test_lists_longer_than_an_answer_are_complete(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    near, far = pair
+    trial = store.trial(store.experiment())
+    records = [
+        MetricRecord(
+            trial_id=trial, run_id=1, kind="validation", steps_completed=step, metrics={"a": step}
+        )
+        for step in range(2 * PARTS + 1)
+    ]
+    store.database.add_metrics(records)
+    expected = near.list_metrics(trial, "validation", limit=None, offset=0)
+    assert far.list_metrics(trial, "validation", limit=None, offset=0) == expected
+    assert (
+        far.list_metrics(trial, "validation", limit=PARTS + 7, offset=3)
+        == (expected[3 : PARTS + 10])
+    )
+    with Determined(transport=far) as client:
+        found = client.get_trial(trial).stream_validation_metrics()
+        assert [report.steps_completed for report in found] == list(range(2 * PARTS + 1))
+
+
+# -- outages --------------------------------------------------------------------------------------
+
+
+def some(*faults: str) -> Callable[[str, str], str | None]:
+    """Return what does these things to the next requests, and nothing to others."""
+    left = iter(faults)
+    return lambda method, target: next(left, None)
+
+
+def test_questions_are_asked_again_and_changes_are_not(
+    store: ClientStore, behind_proxy: tuple[Determined, FaultProxy]
+) -> None:
+    client, proxy = behind_proxy
+    experiment = client.get_experiment(store.experiment())
+    model = client.create_model("m")
+    for fault in ("503", "reset before", "reset after", "truncate"):
+        proxy.choose = some(fault, fault)
+        assert experiment.state == "COMPLETED"
+    proxy.always("reset after", "POST")
+    before = len(proxy.seen)
+    with pytest.raises(ServerAway, match="does not answer"):
+        client.create_model("n")
+    assert len(proxy.seen) == before + 1
+    proxy.choose = lambda method, target: None
+    assert client.get_model("n").name == "n"  # it was done: asked twice, it would be an error
+    proxy.choose = some("reset after")
+    model.add_metadata({"a": 1})  # the same however often it is done
+    assert client.get_model("m").metadata == {"a": 1}
+
+
+def test_a_download_goes_on_where_it_broke_off(
+    store: ClientStore, behind_proxy: tuple[Determined, FaultProxy]
+) -> None:
+    client, proxy = behind_proxy
+    text = "".join(f"{number}\n" for number in range(300_000))
+    uuid = store.checkpoint(store.trial(store.experiment()), 10, files={"large.txt": text})
+    offsets: list[str] = []
+
+    def choose(method: str, target: str) -> str | None:
+        if "large.txt" not in target:
+            return None
+        offsets.append(target.rpartition("offset=")[2])
+        return "truncate" if len(offsets) < 4 else None
+
+    proxy.choose = choose
+    folder = client.get_checkpoint(uuid).download()
+    assert Path(folder, "large.txt").read_text() == text
+    assert len(offsets) == 4
+    assert [int(offset) for offset in offsets] == sorted({int(offset) for offset in offsets})
+
+
+def test_a_download_that_fails_leaves_nothing(
+    store: ClientStore, behind_proxy: tuple[Determined, FaultProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, proxy = behind_proxy
+    monkeypatch.setattr("detcore.experimental._http_files._BACKOFF_S", 0.001)
+    checkpoint = client.get_checkpoint(store.one_checkpoint())
+    proxy.choose = lambda method, target: "reset before" if "weights" in target else None
+    with pytest.raises(ServerAway):
+        checkpoint.download("model")
+    assert list(Path().iterdir()) == []
+    proxy.choose = lambda method, target: None
+    store.files(checkpoint.uuid).joinpath("weights.txt").write_text("1 2 4")
+    with pytest.raises(CheckpointCorruptError, match=r"weights\.txt: has changed"):
+        checkpoint.download("model")
+    assert list(Path().iterdir()) == []
+
+
+def test_only_files_of_the_checkpoint_are_sent(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    uuid = store.one_checkpoint()
+    (store.home / "checkpoints" / "beside").write_text("secret")
+    folder = store.files(uuid)
+    (folder / "out").symlink_to(store.home / "detcore.db")
+    os.mkfifo(folder / "pipe")
+    session = pair[1]._session  # type: ignore[attr-defined]  # it is an HttpTransport
+    path = f"/api/detcore/v1/checkpoints/{uuid}/files/content"
+    for name in ("../beside", "/etc/passwd", "out", "pipe", "code", "gone", "", "a\0b", "."):
+        with (
+            pytest.raises(DetcoreError, match=r"has no file|is refused|leads out"),
+            session.stream(path, params={"name": name}) as pieces,
+        ):
+            b"".join(pieces)
+    with session.stream(path, params={"name": "weights.txt", "offset": 2}) as pieces:
+        assert b"".join(pieces) == b"2 3"
+    with session.stream(path, params={"name": "weights.txt", "offset": 99}) as pieces:
+        assert b"".join(pieces) == b""
+
+
+def test_many_threads_share_a_client(store: ClientStore, pair: tuple[Transport, Transport]) -> None:
+    number = store.experiment()
+    far, wrong = pair[1], []
+
+    def ask() -> None:
+        for _ in range(10):
+            if far.get_experiment(number)["id"] != number:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_a_forked_child_goes_on(store: ClientStore, pair: tuple[Transport, Transport]) -> None:
+    number, far = store.experiment(), pair[1]
+    assert far.get_experiment(number)["id"] == number
+    child = os.fork()
+    if child == 0:
+        try:
+            is_same = far.get_experiment(number)["id"] == number
+            far.close()
+            os._exit(0 if is_same else 1)
+        except BaseException:  # noqa: BLE001  (nothing may come back to pytest)
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert far.get_experiment(number)["id"] == number
+
+
+# -- answers that are none ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], "text", {}, {"id": "1"}, {"id": True}, {"id": 1, "experiment_id": 1, "state": 3}],
+)
+def test_a_wrong_answer_is_named(answer: Any) -> None:
+    with pytest.raises(ServerRefused, match="what is no trial: it"):
+        checked("trial", answer)
+
+
+def test_what_a_newer_server_adds_is_left_out() -> None:
+    line = {"at": 1.5, "run": 1, "rank": 0, "stream": "stdout", "text": "x"}
+    log = {"lines": [{**line, "colour": "red"}], "position": 3, "is_over": False, "more": 1}
+    assert checked("log", log) == {"lines": [line], "position": 3, "is_over": False}
+
+
+def test_a_record_that_is_not_there_is_said_as_here(pair: tuple[Transport, Transport]) -> None:
+    errors = [told(lambda one=one: one.get_experiment(7)) for one in pair]
+    assert errors[0] == errors[1]
+    assert errors[0][0] is NotFoundError
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+def test_only_its_owner_or_an_administrator_deletes_a_checkpoint(
+    store: ClientStore, face: Any
+) -> None:
+    uuid = store.one_checkpoint()
+    token = make_token(read_environment().database_url, user="mallory", is_admin=False)
+    with Determined(transport=HttpTransport(Session(face.url, token))) as client:
+        checkpoint = client.get_checkpoint(uuid)
+        for deletes in (checkpoint.delete, lambda: checkpoint.remove_files(["*"])):
+            with pytest.raises(ForbiddenError, match="'mallory' may not do this"):
+                deletes()
+    with Determined(transport=HttpTransport(Session(face.url, face.token))) as client:
+        assert client.get_checkpoint(uuid).state == "COMPLETED"
+        client.get_checkpoint(uuid).delete()
+        assert client.get_checkpoint(uuid).state == "DELETED"
