@@ -99,7 +99,7 @@ def test_each_command_is_where_the_table_says(name: str) -> None:
 def test_version() -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     result = run_detcore("--version")
-    assert result.stdout == f"detcore {__version__} (plugin API 1.0, Python {python})\n"
+    assert result.stdout == f"detcore {__version__} (plugin API 1.1, Python {python})\n"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,28 @@ def test_an_unknown_option() -> None:
     result = run_detcore("--bad")
     assert "No such option" in result.stderr
     assert result.returncode == 2
+
+
+@pytest.mark.parametrize("group", ["database", "storage"])
+def test_help_of_groups_cuts_no_summary(group: str) -> None:
+    result = run_detcore(group, "--help", only=[], variables={"COLUMNS": "80"})
+    assert "..." not in result.stdout.partition("Commands:")[2]
+
+
+def test_every_group_says_which_command_was_meant() -> None:
+    result = run_detcore("database", "bakup", only=[])
+    assert result.returncode == 2
+    assert "database' has no command 'bakup'.\nDid you mean 'backup'?" in result.stderr
+
+
+def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
+    result = run_detcore(
+        "serve", "--port", "0", "--launcher", "loca", only=[],
+        variables={"DETCORE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
+    assert "Launchers here: local.\n" in result.stderr
 
 
 def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:

@@ -77,14 +77,6 @@ def test_trials_are_sorted_by_metric_with_those_without_one_last(search: Records
     assert by_state[-1]["state"] == "ERROR"
 
 
-def test_many_trials_are_described_like_few(
-    search: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = search.data("experiment", "trials", "1")
-    monkeypatch.setattr("detcore.cli._records._FEW", 0)
-    assert search.data("experiment", "trials", "1") == few
-
-
 def test_trials_are_shown_with_what_differs(search: Records) -> None:
     text = search("experiment", "trials", "1").stdout
     assert text.splitlines()[0] == "all with kind=a"
@@ -154,6 +146,23 @@ def test_the_best_checkpoints(search: Records) -> None:
     larger = ("--metric", "accuracy", "--larger-is-better")
     assert search.csv("experiment", "best", "1", *larger)[0]["uuid"] == "11-uuid"
     assert search("experiment", "best", "1").stdout.split()[:2] == ["UUID", "val_loss"]
+
+
+def test_a_metric_that_no_checkpoint_has_is_an_error(search: Records) -> None:
+    for more in ((), ("--uuid",), ("--json",)):
+        error = search("experiment", "best", "1", "--metric", "acuracy", *more).exception
+        assert isinstance(error, NotFoundError)
+        assert str(error) == (
+            "no checkpoint of experiment 1 has a validation metric 'acuracy' that is a number.\n"
+            "Validation metrics there: accuracy, val_loss."
+        )
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_nothing_but_uuids_is_no_json(search: Records, form: str) -> None:
+    result = search("experiment", "best", "1", "--uuid", form)
+    assert result.exit_code == 2
+    assert "give --uuid, --json or --csv, not two of them" in result.stderr
 
 
 def test_without_checkpoints_there_is_no_best(search: Records) -> None:

@@ -18,13 +18,23 @@ from page_check import Page
 from recorded import CONFIG, Records
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
-from detcore.cli._page_data import Chart, Curve, read_view, thin
-from detcore.cli._page_html import Report, plot_page, report_page
-from detcore.cli._page_scales import make_axis, make_scale
-from detcore.cli._page_text import escape, page, table
 from detcore.database import Database, MetricRecord, TrialLog
 from detcore.distributed import DistributedContext
 from detcore.errors import NotFoundError, RunError
+from detcore.pages import (
+    Chart,
+    Curve,
+    Report,
+    escape,
+    make_axis,
+    make_scale,
+    page,
+    plot_page,
+    read_view,
+    report_page,
+    table,
+    thin,
+)  # fmt: skip
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
 
@@ -120,6 +130,28 @@ def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
     assert "loss (training)" in other.text
     with pytest.raises(NotFoundError, match=r"metric 'f1'.\nMetrics there: accuracy, val_loss, "):
         raise records("experiment", "plot", str(experiment), "--metric", "f1").exception or OSError
+
+
+def test_a_view_for_the_server_is_as_one_for_a_file(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the points of long curves, and for what nobody sees of very many trials."""
+    experiment = search(records, 9, 6)
+    whole = read_view(records.database, experiment, all_metrics=True)
+    drawn = read_view(records.database, experiment, all_metrics=True, parts=1000)
+    assert drawn.trials == whole.trials
+    assert drawn.axes == whole.axes
+    assert [chart.curves for chart in drawn.charts] == [chart.curves for chart in whole.charts]
+    for metric, kind in (("loss", "training"), ("accuracy", "validation")):
+        one = read_view(records.database, experiment, metric=metric, kind=kind, parts=1000)
+        assert one.trials == read_view(records.database, experiment, metric=metric).trials
+    pair = [whole.trials[4].id, whole.trials[2].id]
+    few = read_view(records.database, experiment, only=pair, parts=1000)
+    assert few.trials == [whole.trials[2], whole.trials[4]]
+    assert {curve.trial_id for curve in few.charts[0].curves} == set(pair)
+    monkeypatch.setattr("detcore.pages._view.MAX_ROWS", 5)
+    many = read_view(records.database, experiment, parts=1000)
+    assert (many.trials, many.num_trials) == (whole.trials[:5], 9)
 
 
 def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: Path) -> None:

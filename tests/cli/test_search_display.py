@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from detcore.cli._display import LiveDisplay, PlainDisplay
+from detcore.cli._progress import TrialProgress
 from detcore.launch import WorkerEvent
 from detcore.runner import TrialStatus
 from detcore.types import TrialInfo, TrialState
@@ -89,3 +90,16 @@ def test_lines_in_a_pipe_say_whose_they_are() -> None:
     assert "trial 1: batch 16: validation: val_loss 0.001" in text
     assert "[trial 4] a line of the last trial" in text
     assert "kind sgd" in text
+
+
+def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    trial = TrialProgress(1)
+    trial.update(WorkerEvent("started", {"length": 64, "steps_completed": 0}))
+    now += 2e-5
+    trial.update(WorkerEvent("training", {"metrics": {"loss": 1.0}, "steps_completed": 5}))
+    assert trial.rate is None
+    now += 1.0
+    trial.update(WorkerEvent("training", {"metrics": {"loss": 0.5}, "steps_completed": 10}))
+    assert trial.rate == pytest.approx(10, rel=1e-3)

@@ -57,9 +57,11 @@ def best(
     from detcore.cli._output import print_csv, print_json
 
     form = choose_format(as_json, as_csv)
+    if only_uuids and form != "table":
+        raise click.UsageError("give --uuid, --json or --csv, not two of them")
     with open_records(obj) as database:
         own, own_direction = searcher_metric(database.get_experiment(experiment_id).config)
-        metric = metric or own
+        asked, metric = metric, metric or own
         if metric is None:
             raise click.UsageError(
                 f"experiment {experiment_id} has no searcher metric; name one with --metric"
@@ -69,6 +71,9 @@ def best(
         rows = best_checkpoints(
             database, experiment_id, metric, smaller_is_better=smaller_is_better, number=number
         )
+        if asked is not None and rows and rows[0]["value"] is None:
+            # Where the name was mistyped, any checkpoint would be as good as another.
+            raise NotFoundError(_explain(database, experiment_id, asked))
     if not rows:
         raise NotFoundError(
             f"experiment {experiment_id} has no whole checkpoint (yet).\n"
@@ -83,6 +88,14 @@ def best(
         print_csv(rows)
     else:
         _print(rows, metric)
+
+
+def _explain(database: Database, experiment_id: int, metric: str) -> str:
+    names = [name for kind, name in database.metric_names(experiment_id) if kind == "validation"]
+    return (
+        f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
+        f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
+    )
 
 
 def best_checkpoints(

@@ -20,6 +20,7 @@ _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 
 _id = click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
+_master = click.option("--master", metavar="URL", help="Ask the server that runs it.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -27,30 +28,39 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_id
 @_no_wait
 @_json
+@_master
 @click.pass_obj
-def pause(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+def pause(
+    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
+) -> None:
     """Let all trials checkpoint and end; go on later with resume."""
-    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json)
+    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json, master=master)
 
 
 @click.command()
 @_id
 @_no_wait
 @_json
+@_master
 @click.pass_obj
-def cancel(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+def cancel(
+    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
+) -> None:
     """Let all trials checkpoint and end, for good."""
-    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json)
+    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json, master=master)
 
 
 @click.command()
 @_id
 @_no_wait
 @_json
+@_master
 @click.pass_obj
-def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+def kill(
+    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
+) -> None:
     """End all trials at once, without a checkpoint."""
-    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json)
+    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json, master=master)
 
 
 @click.command()
@@ -75,8 +85,17 @@ def resume(
 
 
 def _control(
-    obj: CliContext, experiment_id: int, what: str, *, no_wait: bool, as_json: bool
+    obj: CliContext,
+    experiment_id: int,
+    what: str,
+    *,
+    no_wait: bool,
+    as_json: bool,
+    master: str | None,
 ) -> None:
+    if master is not None:
+        _control_at(master, experiment_id, what, as_json=as_json)
+        return
     from detcore.database import Database
     from detcore.runner import control_experiment
     from detcore.types import Control
@@ -100,6 +119,19 @@ def _control(
         click.echo(f"experiment {experiment_id}: {state.lower()}")
         if state == "PAUSED":
             click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
+
+
+def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:
+    """Ask a server; its runner does it soon."""
+    from detcore.cli._run_remote import control_remotely
+
+    state = control_remotely(master, experiment_id, what)
+    if as_json:
+        click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
+    elif state == "RUNNING":
+        click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
+    else:
+        click.echo(f"experiment {experiment_id}: {state.lower()}")
 
 
 def _wait(database: Database, obj: CliContext, experiment_id: int, control: Control) -> None:

@@ -14,11 +14,10 @@ from detcore.cli._records import (
     describe_experiment,
     describe_state,
     describe_trials,
-    flatten,
     metric_value,
     open_records,
-    searcher_metric,
     sort_key,
+    summarize_config,
     took_s,
 )
 
@@ -31,7 +30,6 @@ __all__ = [
     "describe_command",
     "experiment_group",
     "list_command",
-    "summarize_config",
     "unarchive",
 ]
 
@@ -274,42 +272,6 @@ def _print_experiment(
             f"step {best['steps_completed']})"
         )
     print_fields(fields, indent=2)
-
-
-def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what of a configuration decides how training went."""
-    fields: dict[str, str] = {}
-    for name in ("description", "entrypoint"):
-        if config.get(name):
-            fields[name] = str(config[name])
-    metric, smaller = searcher_metric(config)
-    if metric is not None:
-        length = _length(config["searcher"].get("max_length"))
-        direction = "smaller" if smaller else "larger"
-        fields["searcher"] = f"{config['searcher'].get('name')}, {metric} ({direction} is better)"
-        fields["length"] = length or "-"
-    for name, key in (
-        ("validation", "min_validation_period"),
-        ("checkpoint", "min_checkpoint_period"),
-    ):
-        period = _length(config.get(key))
-        if period is not None:
-            fields[name] = f"every {period}"
-    storage = config.get("checkpoint_storage")
-    if storage:
-        text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
-        fields["storage"] = " ".join(f"{k}={v}" if k else v for k, v in text.items())
-    seed = (config.get("reproducibility") or {}).get("experiment_seed")
-    if seed is not None:
-        fields["seed"] = str(seed)
-    return fields
-
-
-def _length(value: object) -> str | None:
-    """Return ``{"epochs": 5}`` as ``5 epochs``; None for nothing and for never."""
-    if isinstance(value, Mapping):
-        return next((f"{count} {unit}" for unit, count in value.items() if count), None)
-    return str(value) if value else None
 
 
 def _print_trials(

@@ -11,6 +11,9 @@ import click
 
 __all__ = ["CommandGroup", "Lazy", "import_command", "near_name"]
 
+# Longer ones are cut by click; lines are broken where the terminal ends in any case.
+_SUMMARY_LENGTH = 200
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lazy:
@@ -53,9 +56,13 @@ class CommandGroup(click.Group):
             return name, command, args[1:]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)  # click's message on unknown options
+        raise click.UsageError(self.explain_unknown(ctx, name), ctx=ctx)
+
+    def explain_unknown(self, ctx: click.Context, name: str) -> str:
+        """Return what is said of a command that there is not."""
         near = near_name(name, self.list_commands(ctx))
         hint = f"Did you mean '{near}'?" if near else f"'{ctx.command_path} --help' lists them."
-        raise click.UsageError(f"'{ctx.command_path}' has no command {name!r}.\n{hint}", ctx=ctx)
+        return f"'{ctx.command_path}' has no command {name!r}.\n{hint}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands; those that are imported late need not be for it."""
@@ -63,7 +70,7 @@ class CommandGroup(click.Group):
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)
             if command is not None and not command.hidden:
-                lines.append((name, command.get_short_help_str(formatter.width)))
+                lines.append((name, command.get_short_help_str(_SUMMARY_LENGTH)))
         if lines:
             with formatter.section("Commands"):
                 formatter.write_dl(lines)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._context import CliContext
-from detcore.cli._groups import Lazy, import_command, near_name
+from detcore.cli._groups import CommandGroup, Lazy, import_command, near_name
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
+__all__ = ["ALIASES", "COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -36,6 +36,7 @@ Exit codes:
 Environment variables:
   DETCORE_HOME             where records and default checkpoints live
   DETCORE_DB               SQLAlchemy URL of the record store
+  DETCORE_MASTER           URL of the server that the client asks
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
 """
@@ -58,14 +59,24 @@ COMMANDS = {
         "List, download, verify and delete checkpoints.",
     ),
     "model": Lazy("detcore.cli._model:model_group", "Register checkpoints as versions of models."),
+    "serve": Lazy("detcore.cli._serve:serve", "Serve records and a page over HTTP."),
+    "user": Lazy("detcore.cli._user:user_group", "Manage who may ask a server; log in to one."),
+    "database": Lazy(
+        "detcore.cli._database:database_group", "Copy the record store, restore it, upgrade it."
+    ),
     "storage": Lazy("detcore.cli._storage:storage_group", "Try out a checkpoint storage."),
     "config": Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
+    "migrate": Lazy("detcore.cli._migrate:migrate", "Rewrite what was written for Determined."),
     "data": Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
-    "plugins": Lazy("detcore.cli._plugins:plugins_group", "List plugins and find their faults."),
+    "plugins": Lazy(
+        "detcore.cli._plugins:plugins_group", "List plugins, find their faults, begin a new one."
+    ),
 }
+# Other names that are understood, and not listed.
+ALIASES = {"plugin": "plugins"}
 
 
-class _Main(click.Group):
+class _Main(CommandGroup):
     """A group whose commands are imported by name, and whose errors are one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -74,22 +85,16 @@ class _Main(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a built-in command, else ask the plugins."""
-        lazy = COMMANDS.get(cmd_name)
+        lazy = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if lazy is None:
             return _plugins_of(ctx).command(cmd_name)
         return import_command(lazy)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed, or say which one was probably meant."""
-        name = args[0]
-        command = self.get_command(ctx, name)
-        if command is not None:
-            return name, command, args[1:]
-        if name.startswith("-"):
-            return super().resolve_command(ctx, args)  # click's message on unknown options
-        raise click.UsageError(_unknown_command(ctx, name), ctx=ctx)
+    def explain_unknown(self, ctx: click.Context, name: str) -> str:
+        """Return what is said of a command that there is not."""
+        near = near_name(name, [*COMMANDS, *_plugins_of(ctx).commands()])
+        hint = f"Did you mean '{near}'?" if near else "'detcore --help' lists the commands."
+        return f"no command is called {name!r}.\n{hint}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands from the table: their modules are not needed for it."""
@@ -114,12 +119,6 @@ class _Main(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
 
-def _unknown_command(ctx: click.Context, name: str) -> str:
-    near = near_name(name, [*COMMANDS, *_plugins_of(ctx).commands()])
-    hint = f"Did you mean '{near}'?" if near else "'detcore --help' lists the commands."
-    return f"no command is called {name!r}.\n{hint}"
-
-
 def _plugins_of(ctx: click.Context) -> PluginManager:
     """Return the manager for looking up commands, made on first use.
 
@@ -140,7 +139,7 @@ def _make_context(params: dict[str, Any]) -> CliContext:
         environment=read_environment(),
         disabled=frozenset(params.get("no_plugin") or ()),
         allowed=None if allowed is None else _names(allowed),
-        reserved=frozenset(COMMANDS),
+        reserved=frozenset({*COMMANDS, *ALIASES}),
     )
 
 

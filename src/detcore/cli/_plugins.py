@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._groups import CommandGroup
+from detcore.cli._groups import CommandGroup, Lazy
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -17,9 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["plugins_group"]
 
 
-@click.group("plugins", cls=CommandGroup)
+@click.group(
+    "plugins",
+    cls=CommandGroup,
+    lazy_commands={
+        "new": Lazy("detcore.cli._plugin_new:new_plugin", "Write a plugin that works, to change."),
+        "deliver": Lazy(
+            "detcore.cli._deliver:deliver", "Tell plugins that observe trials what they missed."
+        ),
+    },
+)
 def plugins_group() -> None:
-    """List plugins, describe one, and find the faults of all."""
+    """List plugins, describe one, find the faults of all, and begin a new one."""
 
 
 @plugins_group.command("list")

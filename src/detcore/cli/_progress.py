@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"]
 
 _RATE_WINDOW_S = 15.0
+# What a server sends of a trial comes in bunches, whose events are told apart by microseconds.
+_RATE_SPAN_S = 0.1
 
 
 @dataclasses.dataclass
@@ -79,7 +81,7 @@ class TrialProgress:
         if len(self.history) < 2:
             return None
         (first_at, first), (last_at, last) = self.history[0], self.history[-1]
-        if last_at <= first_at or last <= first:
+        if last_at - first_at < _RATE_SPAN_S or last <= first:
             return None
         return (last - first) / (last_at - first_at)
 

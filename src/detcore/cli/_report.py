@@ -14,9 +14,8 @@ from detcore.cli._records import open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.cli._page_data import ExperimentView
-    from detcore.cli._page_html import CheckpointRow, Report
     from detcore.database import Database
+    from detcore.pages import CheckpointRow, ExperimentView, Report
 
 __all__ = ["plot", "report"]
 
@@ -50,7 +49,7 @@ def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | 
 
     A PNG image needs matplotlib: pip install 'detcore[plot]'.
     """
-    from detcore.cli._page_data import read_view
+    from detcore.pages import read_view
 
     path = output or f"experiment-{experiment_id}.html"
     kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
@@ -59,11 +58,11 @@ def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | 
     with open_records(obj) as database:
         view = read_view(database, experiment_id, metric=metric)
     if kind == "png":
-        from detcore.cli._page_png import write_png
+        from detcore.pages import write_png
 
         _write(path, lambda file: write_png(view, file))
         return
-    from detcore.cli._page_html import plot_page
+    from detcore.pages import plot_page
 
     _write_text(path, plot_page(view))
 
@@ -86,8 +85,7 @@ def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool
     Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
     of reading them. The file loads nothing: it can be sent, and opened without a network.
     """
-    from detcore.cli._page_data import read_view
-    from detcore.cli._page_html import report_page
+    from detcore.pages import read_view, report_page
 
     with open_records(obj) as database:
         view = read_view(database, experiment_id, all_metrics=True)
@@ -102,8 +100,8 @@ def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify
 
     from detcore.cli._logs import last_lines
     from detcore.cli._output import format_time, plain_value
-    from detcore.cli._page_html import Report
     from detcore.config import mask_config
+    from detcore.pages import Report
 
     settings: Any = mask_config(dict(view.record.config))
     failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
@@ -124,7 +122,7 @@ def _checkpoints(
     obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
 ) -> list[CheckpointRow]:
     from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore
-    from detcore.cli._page_html import CheckpointRow
+    from detcore.pages import CheckpointRow
 
     records = database.list_checkpoints(experiment_id=view.record.id, states=SHOWN)
     values = {}

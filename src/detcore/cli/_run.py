@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.config import LoadedConfig
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
     from detcore.runner import ExperimentResult
 
 __all__ = ["run"]
@@ -26,6 +28,7 @@ Examples:
   detcore run const.yaml --slots 2            in two worker processes
   detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
   detcore run --resume 3                      go on with experiment 3
+  detcore run const.yaml --master URL         hand it in to a server, and follow it
 
 \b
 Exit codes:
@@ -33,7 +36,8 @@ Exit codes:
   1    it failed, or was canceled
   2    the command or the experiment file is wrong
   75   interrupted after a checkpoint; resume it with --resume
-  130  interrupted twice: ended without a checkpoint
+  130  interrupted twice: ended without a checkpoint; with --master: interrupted
+       once, and the experiment goes on
 """
 
 
@@ -61,6 +65,7 @@ Exit codes:
     metavar="N",
     help="Train in N worker processes (resources.slots_per_trial).",
 )
+@click.option("--launcher", metavar="NAME", help="What starts the worker processes (launcher).")
 @click.option(
     "--max-slots",
     type=click.IntRange(min=1),
@@ -68,6 +73,12 @@ Exit codes:
     help="Slots for all trials of a search together (resources.max_slots).  [default: the "
     "accelerators of this machine, else one trial at a time]",
 )
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Hand it in to this server (detcore serve), with MODEL_DIR, and follow it.",
+)
+@click.option("--detach", is_flag=True, help="With --master: do not follow it.")
 @click.pass_obj
 def run(
     obj: CliContext,
@@ -78,53 +89,139 @@ def run(
     as_json: bool,
     settings: tuple[str, ...],
     slots: int | None,
+    launcher: str | None,
     max_slots: int | None,
+    master: str | None = None,
+    detach: bool = False,
 ) -> None:
     """Train an experiment in this terminal, or go on with one.
 
     CONFIG.yaml is the experiment file; MODEL_DIR is the folder of your code, by default the
     folder of the experiment file.
+
+    With --master a server trains it. MODEL_DIR is uploaded, but for what its .detignore leaves
+    out; Ctrl-C only ends the following. With --resume ID it goes on there, or is followed again.
     """
     if (config is None) == (resume is None):
         raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
     if resume is not None and (test_mode or settings):
         raise click.UsageError("--test and --set belong to a new experiment, not to --resume")
+    if detach and master is None:
+        raise click.UsageError("--detach belongs to --master")
+    if resume is not None and master is not None and _flags(slots, launcher, max_slots):
+        raise click.UsageError(
+            "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
+        )
+    if config is not None:
+        settings = (*settings, *_flags(slots, launcher, max_slots))
+    if master is not None:
+        _run_at(
+            obj,
+            master,
+            config,
+            model_dir,
+            resume=resume,
+            settings=settings,
+            test_mode=test_mode,
+            detach=detach,
+            as_json=as_json,
+        )
+        return
     from detcore.runner import RunSettings, resume_experiment, start_experiment
 
     display = _make_display(as_json)
+    plugins = obj.plugin_manager()
     run_settings = RunSettings(
         environment=obj.environment,
-        plugins=obj.plugin_manager(),
+        plugins=plugins,
         listener=display,
         max_slots=max_slots,
     )
     try:
         if config is not None:
-            if slots is not None:
-                settings = (*settings, f"resources.slots_per_trial={slots}")
-            if max_slots is not None:
-                settings = (*settings, f"resources.max_slots={max_slots}")
-            loaded = _load(config, settings, obj)
+            if obj.environment.master is not None:
+                display.notice(
+                    f"training here: {obj.environment.master} of the environment is used where "
+                    "--master says so"
+                )
+            loaded = _load(config, settings, obj.environment, plugins)
             for notice in loaded.notices:
                 display.notice(notice)
             folder = (model_dir or config.parent).absolute()
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
         else:
-            result = resume_experiment(resume or 0, run_settings, slots=slots)
+            result = resume_experiment(resume or 0, run_settings, slots=slots, launcher=launcher)
     finally:
         display.close()
     _conclude(result, as_json=as_json)
     raise SystemExit(_exit_code(result))
 
 
-def _load(config: Path, settings: tuple[str, ...], obj: CliContext) -> LoadedConfig:
+def _flags(slots: int | None, launcher: str | None, max_slots: int | None) -> list[str]:
+    """Return what the options of their own say, as ``--set`` says it."""
+    given = {
+        "resources.slots_per_trial": slots,
+        "launcher": launcher,
+        "resources.max_slots": max_slots,
+    }
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _run_at(
+    obj: CliContext,
+    master: str,
+    config: Path | None,
+    model_dir: Path | None,
+    *,
+    resume: int | None,
+    settings: tuple[str, ...],
+    test_mode: bool,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Have a server do what `run` does here."""
+    from detcore.cli._run_remote import go_on_remotely, run_remotely, tell_detached
+    from detcore.experimental._follow import Detached, follow
+
+    display = _make_display(as_json)
+    try:
+        if config is not None:
+            session, number = run_remotely(
+                obj,
+                master,
+                config,
+                model_dir,
+                settings=settings,
+                test_mode=test_mode,
+                display=display,
+            )
+        else:
+            number = resume or 0
+            session = go_on_remotely(obj, master, number)
+        if detach:
+            raise Detached(number, session.url)
+        result = follow(session, number, display)
+    except Detached as detached:
+        display.close()
+        tell_detached(detached, as_json=as_json)
+        raise SystemExit(0 if detach else _EXIT_INTERRUPTED) from None
+    except BaseException:
+        display.close()
+        raise
+    display.close()
+    _conclude(result, as_json=as_json, at=f" --master {session.url}")
+    raise SystemExit(_exit_code(result))
+
+
+def _load(
+    config: Path, settings: tuple[str, ...], environment: Environment, plugins: PluginManager
+) -> LoadedConfig:
     from detcore.config import load_config, parse_set_flags
 
-    plugins = obj.plugin_manager()
     return load_config(
         config,
         overrides=parse_set_flags(settings),
-        environment=obj.environment.config_overrides,
+        environment=environment.config_overrides,
         required=("entrypoint",),
         searchers=list(plugins.searchers()),
         storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
@@ -149,7 +246,7 @@ def _exit_code(result: ExperimentResult) -> int:
     return codes.get(result.state.value, EXIT_ERROR)
 
 
-def _conclude(result: ExperimentResult, *, as_json: bool) -> None:
+def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
     if as_json:
         # Last of all, so that a program finds it on the last line.
         summary = {
@@ -160,7 +257,7 @@ def _conclude(result: ExperimentResult, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(summary))
         return
-    for line in _summary(result):
+    for line in _summary(result, at):
         click.echo(line)
 
 
@@ -168,7 +265,7 @@ def _plain_trial(trial: Any) -> dict[str, Any]:
     return dataclasses.asdict(trial)
 
 
-def _summary(result: ExperimentResult) -> list[str]:
+def _summary(result: ExperimentResult, at: str) -> list[str]:
     lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
     if result.error:
         lines[0] += f": {result.error}"
@@ -180,11 +277,11 @@ def _summary(result: ExperimentResult) -> list[str]:
         )
     state = result.state.value
     if state == "PAUSED":
-        lines.append(f"go on with it:  detcore run --resume {result.experiment_id}")
+        lines.append(f"go on with it:  detcore run --resume {result.experiment_id}{at}")
     elif state == "ERROR" and any(trial.latest_checkpoint for trial in result.trials):
         lines.append(
-            f"go on from the latest checkpoint:  detcore run --resume {result.experiment_id}"
+            f"go on from the latest checkpoint:  detcore run --resume {result.experiment_id}{at}"
         )
-    elif state == "COMPLETED":
+    elif state == "COMPLETED" and not at:
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")
     return lines

@@ -1,0 +1,102 @@
+"""``detcore database``: the record store itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.cli._groups import CommandGroup
+from detcore.cli._output import print_fields, print_json
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+
+__all__ = ["database_group"]
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group("database", cls=CommandGroup)
+def database_group() -> None:
+    """Copy the record store, restore it, bring it up to date."""
+
+
+@database_group.command("info")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def info(obj: CliContext, as_json: bool) -> None:
+    """Say where the record store is, and which version it has. Nothing is changed."""
+    from detcore.database import describe_database
+
+    found = describe_database(obj.environment.database_url)
+    needed = found.schema not in (None, found.newest_schema)
+    if as_json:
+        print_json(
+            {
+                "url": found.url,
+                "schema": found.schema,
+                "newest_schema": found.newest_schema,
+                **found.counts,
+            }
+        )
+        return
+    schema = found.schema or "none yet"
+    print_fields(
+        {
+            "url": found.url,
+            "schema": f"{schema} (upgrade to {found.newest_schema})" if needed else schema,
+            **{name: str(count) for name, count in found.counts.items()},
+        }
+    )
+
+
+@database_group.command("upgrade")
+@click.pass_obj
+def upgrade(obj: CliContext) -> None:
+    """Bring the record store to the schema of this release, or create it.
+
+    Every command and every server does so by itself; with this it is done at a time of one's own
+    choice. Copy the record store first: an older release refuses it afterwards.
+    """
+    from detcore.database import Database, describe_database
+
+    url = obj.environment.database_url
+    before = describe_database(url).schema
+    Database.open(url).close()
+    after = describe_database(url)
+    if before == after.schema:
+        click.echo(f"{after.url} is up to date: schema {after.schema}")
+    else:
+        click.echo(f"{after.url}: schema {after.schema}, was {before or 'not there'}")
+
+
+@database_group.command("backup")
+@click.argument("file", type=_FILE)
+@click.pass_obj
+def backup(obj: CliContext, file: Path) -> None:
+    """Copy the record store to FILE, as it is now, while runs and servers go on.
+
+    FILE must not exist; it is there once the copy is whole and was checked. For PostgreSQL use
+    pg_dump.
+    """
+    from detcore.database import back_up
+
+    size = back_up(obj.environment.database_url, file)
+    click.echo(f"{file}: {size} bytes")
+
+
+@database_group.command("restore")
+@click.argument("file", type=_FILE)
+@click.option("--replace", is_flag=True, help="Replace the records that are there.")
+@click.pass_obj
+def restore(obj: CliContext, file: Path, replace: bool) -> None:
+    """Make FILE, a copy made by 'backup', the record store.
+
+    End servers and runs first: what they record goes into the records that are replaced.
+    """
+    from detcore.database import put_back
+
+    put_back(file, obj.environment.database_url, replace=replace)
+    click.echo(f"restored from {file}")

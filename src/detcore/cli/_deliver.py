@@ -1,0 +1,203 @@
+"""``detcore plugins deliver``: tell observers, or a server, what they missed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli._output import Column, format_time, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore.cli._context import CliContext
+    from detcore.delivery import Mailbox
+    from detcore.hooks import Observer
+
+__all__ = ["deliver"]
+
+_EPILOG = """
+\b
+Exit codes:
+  0  nothing waits any more
+  1  something still waits; the table says why
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--experiment", "experiment_id", type=int, metavar="ID", help="Only its trials.")
+@click.option("--dry-run", is_flag=True, help="Say what waits, and deliver nothing.")
+@click.option(
+    "--forget",
+    "forgotten",
+    metavar="PLUGIN",
+    help="Drop what waits for this plugin, such as one that was uninstalled.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Send this server (detcore serve) the reports that its trials left here, instead.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list on stdout.")
+@click.pass_context
+def deliver(
+    ctx: click.Context,
+    /,
+    experiment_id: int | None,
+    dry_run: bool,
+    forgotten: str | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Tell plugins that observe trials what they missed.
+
+    What a plugin could not be told, because its service was away, waits in the folders of the
+    trials. Trials that run now are told by their own workers.
+
+    With --master a server is sent what trials that report to it could not: metrics, checkpoints and
+    all else that waits in spools of this machine. It takes each report in once.
+    """
+    if dry_run and forgotten is not None:
+        raise click.UsageError("give --dry-run or --forget, not both")
+    if master is not None and forgotten is not None:
+        raise click.UsageError("give --master or --forget, not both")
+    obj: CliContext = ctx.obj
+    if master is not None:
+        ctx.exit(_send(obj, master, experiment_id, dry_run=dry_run, as_json=as_json))
+    from detcore.delivery import find_mailboxes
+
+    by_plugin: dict[str, list[Mailbox]] = {}
+    for mailbox in find_mailboxes(obj.environment.home, experiment_id=experiment_id):
+        by_plugin.setdefault(mailbox.plugin, []).append(mailbox)
+    observers: dict[str, Observer] = {}
+    if by_plugin and forgotten is None:
+        found = obj.plugin_manager().observers()
+        observers = {observer.entry.name: observer for observer in found}
+    if forgotten is not None:
+        by_plugin = {forgotten: by_plugin.get(forgotten, [])}
+        rows = [_forget(forgotten, by_plugin[forgotten])]
+    else:
+        rows = [
+            _deliver(name, mailboxes, observers.get(name), dry_run=dry_run)
+            for name, mailboxes in sorted(by_plugin.items())
+        ]
+    _show(rows, as_json=as_json)
+    ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
+
+
+def _send(
+    obj: CliContext, master: str, experiment_id: int | None, *, dry_run: bool, as_json: bool
+) -> int:
+    """Send a server the reports that wait for it; return the exit code."""
+    from detcore.remote import open_session
+    from detcore.remote.reporting import send_spools
+
+    session = open_session(master, environment=obj.environment)
+    with contextlib.closing(session):
+        found = list(
+            send_spools(session, obj.environment.home, experiment_id=experiment_id, dry_run=dry_run)
+        )
+    rows = [
+        {
+            "trial": _trial_of(spool.path.parent),
+            "spool": spool.path.name,
+            "sent_bytes": spool.sent_bytes,
+            "waiting_bytes": spool.left_bytes,
+            "note": spool.problem,
+        }
+        for spool in found
+    ]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print_line("nothing waits")
+    else:
+        titles = ("trial", "spool", "sent_bytes", "waiting_bytes", "note")
+        columns = [
+            Column(title, align="right" if "bytes" in title else "left", wrap=title == "note")
+            for title in titles
+        ]
+        print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
+    return 1 if any(spool.left_bytes or spool.problem for spool in found) else 0
+
+
+def _deliver(
+    name: str, mailboxes: list[Mailbox], observer: Observer | None, *, dry_run: bool
+) -> dict[str, Any]:
+    from detcore.delivery import deliver_waiting
+
+    row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
+    if observer is None:
+        row["note"] = (
+            f"not installed, or switched off; to drop it: detcore plugins deliver --forget {name}"
+        )
+    elif not dry_run:
+        row["delivered"], problem = deliver_waiting(observer, mailboxes)
+        row["note"] = problem or ""
+    row.update(_count(mailboxes, observer))
+    if row["waiting"] and not row["note"] and not dry_run:
+        row["note"] = "the trial runs, or another process delivers it now"
+    return row
+
+
+def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
+    dropped, note = 0, ""
+    for mailbox in mailboxes:
+        from detcore.delivery import count_waiting
+
+        number = count_waiting(mailbox).num_events
+        if mailbox.forget():
+            dropped += number
+        else:
+            note = "the trial runs, or another process delivers it now"
+    row = {"plugin": name, "delivered": 0, "forgotten": dropped, "note": note}
+    return {**row, **_count(mailboxes, None)}
+
+
+def _count(mailboxes: list[Mailbox], observer: Observer | None) -> dict[str, Any]:
+    """Return how much waits, where, and since when."""
+    from detcore.delivery import count_waiting
+    from detcore.hooks import OBSERVER_HOOKS
+
+    hooks = OBSERVER_HOOKS if observer is None else observer.hooks
+    found = [(box, count_waiting(box, hooks)) for box in mailboxes]
+    waiting = [(box, each) for box, each in found if each.num_events]
+    return {
+        "waiting": sum(each.num_events for _, each in waiting),
+        "trials": [_trial_of(box.trial_dir) for box, _ in waiting],
+        "since": min((each.since for _, each in waiting if each.since), default=None),
+    }
+
+
+def _trial_of(trial_dir: Path) -> int | str:
+    return int(trial_dir.name) if trial_dir.name.isdigit() else trial_dir.name
+
+
+def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        print_line("nothing waits")
+        return
+    titles = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
+    numbers = ("delivered", "forgotten", "waiting")
+    columns = [
+        Column(title, align="right" if title in numbers else "left", wrap=title == "note")
+        for title in titles
+    ]
+    print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
+
+
+def _cell(title: str, value: Any) -> str:
+    if title == "since":
+        if value is None:
+            return "-"
+        return format_time(datetime.datetime.fromtimestamp(value, datetime.timezone.utc))
+    if isinstance(value, list):
+        shown = ", ".join(map(str, value[:5])) + (" and more" if len(value) > 5 else "")
+        return shown or "-"
+    return str(value) if value != "" else "-"

@@ -1,0 +1,101 @@
+"""``detcore migrate``: rewrite code and experiment files that were written for Determined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from detcore.migrate import FileReport
+
+__all__ = ["migrate"]
+
+_EXIT_WOULD_CHANGE = 1
+_EXAMPLES = """
+\b
+Examples:
+  detcore migrate --diff model_def.py const.yaml    show what would change
+  detcore migrate .                                 rewrite everything below this folder
+  detcore migrate --check .                         for CI: is there anything left to rewrite?
+
+\b
+Exit codes:
+  0    done; with --check or --diff: nothing would change
+  1    with --check or --diff: something would change; or a file could not be read or written
+"""
+
+
+@click.command("migrate", epilog=_EXAMPLES)
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
+@click.option("--diff", "show_diff", is_flag=True, help="As --check, and print the changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_context
+def migrate(
+    context: click.Context, paths: tuple[Path, ...], check: bool, show_diff: bool, as_json: bool
+) -> None:
+    """Rewrite Python modules and experiment files from Determined's names to detcore's.
+
+    FILE is a file or a folder. Imports, and the names that come from them, are replaced; all else
+    stays byte for byte. What has no counterpart is left as it is and reported with its place and
+    what to do. Running it again changes nothing.
+    """
+    from detcore.migrate import find_files, migrate_file
+
+    is_dry = check or show_diff
+    reports = [migrate_file(path, write=not is_dry) for path in find_files(paths)]
+    if as_json:
+        _print_json(reports, is_dry=is_dry)
+    else:
+        _print(reports, is_dry=is_dry, show_diff=show_diff)
+    is_wrong = any(report.is_failed or (is_dry and report.is_changed) for report in reports)
+    context.exit(_EXIT_WOULD_CHANGE if is_wrong else 0)
+
+
+def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
+    """Print diffs on stdout; of each file what is left; last, how much it was."""
+    verb = "would change" if is_dry else "changed"
+    for report in reports:
+        if show_diff:
+            click.echo(report.diff, nl=False)
+        elif report.is_changed:
+            click.echo(f"{verb} {report.path} ({_count(report.num_changes, 'place')})")
+        for finding in report.findings:
+            click.echo(f"{report.path}:{finding}", err=show_diff)
+    kinds = [finding.kind for report in reports for finding in report.findings]
+    changed = sum(report.is_changed for report in reports)
+    words = [f"{_count(len(reports), 'file')} read", f"{changed} {verb}"]
+    words.append(f"{_count(kinds.count('left'), 'place')} left to do by hand")
+    if kinds.count("note"):
+        words.append(_count(kinds.count("note"), "note"))
+    if kinds.count("error"):
+        words.append(_count(kinds.count("error"), "error"))
+    click.echo(", ".join(words), err=True)
+
+
+def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:
+    from detcore.cli._output import print_json
+
+    print_json(
+        {
+            "written": not is_dry,
+            "files": [
+                {
+                    "path": report.path,
+                    "changed": report.is_changed,
+                    "num_changes": report.num_changes,
+                    "diff": report.diff,
+                    "findings": report.findings,
+                }
+                for report in reports
+            ],
+        }
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

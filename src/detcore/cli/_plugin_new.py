@@ -1,0 +1,150 @@
+"""``detcore plugin new``: a distribution with a plugin that works, to be changed."""
+
+from __future__ import annotations
+
+import importlib.resources
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+    from detcore.cli._context import CliContext
+    from detcore.cli._plugin_name import PluginNames
+    from detcore.hooks import PluginProblem
+
+__all__ = ["KINDS", "new_plugin"]
+
+KINDS = {
+    "framework": "Train with a framework that detcore does not know.",
+    "storage": "Keep checkpoints in a store that detcore does not know.",
+    "searcher": "Choose hyperparameters by a method of your own.",
+    "launcher": "Start the workers of trials in a way of your own.",
+}
+_SUMMARIES = {
+    "framework": "{title} trials for detcore.",
+    "storage": "Checkpoints of detcore in {title}.",
+    "searcher": "The search method {title} for detcore.",
+    "launcher": "The launcher {title} for detcore.",
+}
+_REQUIREMENTS = {"framework": ("numpy>=1.23.5",), "storage": ("pydantic>=2.5",)}
+_SUFFIX = ".tmpl"
+_PACKAGE = "package"  # what the package's folder is called among the templates
+
+
+@click.command("new")
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    default="framework",
+    show_default=True,
+    help="What it adds to detcore.",
+)
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="FOLDER",
+    help="Where the folder detcore-NAME is made; default: here.",
+)
+@click.pass_obj
+def new_plugin(obj: CliContext, name: str, kind: str, into: Path) -> None:
+    """Write a distribution with a plugin NAME that works: change it into yours.
+
+    It has the entry points, the hook, an implementation of one page, and tests that hold the
+    contract of its kind against it. They pass as they are.
+    """
+    from detcore.cli._plugin_name import check_free, parse_name
+
+    names = parse_name(name)
+    check_free(names, kind, obj.plugin_manager(on_problem=_keep_quiet))
+    folder = into / names.distribution
+    _make_folder(folder)
+    count = 0
+    for path, text in _files(names, kind):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        count += 1
+    click.echo(f"{folder}: {count} files; a {kind} that works, to be changed")
+    click.echo("What to type next:")
+    for command, meaning in _next_steps(folder, names, kind):
+        click.echo(f"  {command:<36}{meaning}")
+
+
+def _keep_quiet(_problem: PluginProblem) -> None:
+    """Faults of other plugins are no matter of a new one."""
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise InvalidArgumentError(
+            f"{folder} is there already.\n"
+            "Nothing is written over. Remove it, choose another name, or another place (--into)."
+        ) from None
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{folder} cannot be made: {error.strerror}.\nChoose another place (--into)."
+        ) from error
+
+
+def _files(names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of a distribution, with their paths in its folder."""
+    values = _values(names, kind)
+    templates = importlib.resources.files("detcore.cli") / "templates"
+    for source in ("common", kind):
+        for path, file in _walk(templates / source, ""):
+            text = string.Template(file.read_text(encoding="utf-8")).substitute(values)
+            parts = [names.package if part == _PACKAGE else part for part in path.split("/")]
+            yield "/".join(parts).removesuffix(_SUFFIX), text
+
+
+def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        below = f"{path}/{each.name}".lstrip("/")
+        if each.is_dir():
+            yield from _walk(each, below)
+        elif each.name.endswith(_SUFFIX):
+            yield below, each
+
+
+def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
+    """Return what is filled into the templates."""
+    from detcore import __version__
+    from detcore.hooks import API_VERSION
+
+    major, minor = map(int, __version__.split(".")[:2])
+    # While the first number is 0 the second one says that something has changed.
+    following = f"0.{minor + 1}" if major == 0 else f"{major + 1}"
+    needed = [f"detcore>={major}.{minor},<{following}", *_REQUIREMENTS.get(kind, ())]
+    title = " ".join(names.plugin.split("_")).capitalize()
+    return {
+        "plugin": names.plugin,
+        "distribution": names.distribution,
+        "package": names.package,
+        "cls": names.class_prefix,
+        "scheme": names.scheme,
+        "title": title,
+        "summary": _SUMMARIES[kind].format(title=title),
+        "dependencies": ", ".join(f'"{requirement}"' for requirement in needed),
+        "api": ".".join(map(str, API_VERSION)),
+    }
+
+
+def _next_steps(folder: Path, names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
+    yield f"cd {folder}", ""
+    yield "pip install -e '.[testing]'", "into the environment of detcore"
+    yield "pytest", "the contract of its kind, held against it"
+    yield "detcore plugins doctor", "whether detcore finds it"
+    if kind == "framework":
+        yield "detcore run tests/model/const.yaml", "its example"
+    yield f"$EDITOR src/{names.package}", "make it yours; docs/writing-a-plugin.md"

@@ -1,0 +1,78 @@
+"""``detcore run --master URL``: hand an experiment in to a server, and follow it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from detcore.cli._context import CliContext
+    from detcore.experimental._follow import Detached
+    from detcore.remote import Session
+
+__all__ = ["control_remotely", "go_on_remotely", "run_remotely", "tell_detached"]
+
+
+def run_remotely(
+    obj: CliContext,
+    master: str,
+    config: Path,
+    model_dir: Path | None,
+    *,
+    settings: tuple[str, ...],
+    test_mode: bool,
+    display: Any,
+) -> tuple[Session, int]:
+    """Hand in an experiment; return the session with the server, and the experiment's id."""
+    from detcore.config import parse_set_flags
+    from detcore.remote import HandIn, hand_in, open_session, pack
+
+    try:
+        text = config.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the experiment file {config} cannot be read: {error}") from error
+    session = open_session(master, environment=obj.environment)
+    context = pack(model_dir or config.absolute().parent)
+    with context.file:
+        given = HandIn(
+            text=text,
+            name=str(config),
+            overrides=parse_set_flags(settings),
+            environment=obj.environment.config_overrides,
+            test_mode=test_mode,
+        )
+        experiment_id = hand_in(session, given, context, notice=display.notice)
+    display.notice(f"experiment {experiment_id} was handed in to {session.url}")
+    return session, experiment_id
+
+
+def go_on_remotely(obj: CliContext, master: str, experiment_id: int) -> Session:
+    """Let a server go on with an experiment, unless it runs or is complete; return the session."""
+    from detcore.remote import open_session, read_events
+
+    session = open_session(master, environment=obj.environment)
+    if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
+        control_remotely(master, experiment_id, "activate")
+    return session
+
+
+def control_remotely(master: str, experiment_id: int, action: str) -> str:
+    """Have a server do something with an experiment; return the state that it has then."""
+    from detcore.experimental import Determined
+
+    with Determined(master) as client:
+        experiment = client.get_experiment(experiment_id)
+        getattr(experiment, action)()
+        return str(experiment.state.value)
+
+
+def tell_detached(detached: Detached, *, as_json: bool) -> None:
+    """Say how to follow an experiment again that is no longer followed."""
+    click.echo(str(detached), err=as_json)
+    if as_json:
+        click.echo(json.dumps({"experiment_id": detached.experiment_id, "state": "RUNNING"}))

@@ -1,0 +1,216 @@
+"""``detcore plugin new``: what it writes works as it is, and is clean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click.testing
+import pytest
+import yaml
+from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
+
+from detcore.cli import main
+from detcore.config._searchers import RETIRED_SEARCHERS, SEARCHERS
+from detcore.config._storage import STORAGE_TYPES
+from detcore.hooks import API_VERSION
+
+KINDS = ("framework", "storage", "searcher", "launcher")
+# The layout of the code must not depend on how long the name is, or on its first letter.
+NAMES = ("q", "Aa", "my-net", "xylophones.of_the-ages24")
+
+
+def detcore(*arguments: object) -> click.testing.Result:
+    return click.testing.CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def write(name: str, kind: str, into: Path) -> Path:
+    done = detcore("plugin", "new", name, "--kind", kind, "--into", into)
+    assert done.exit_code == 0, done.output
+    folder = Path(done.stdout.partition(": ")[0])
+    assert folder.parent == into
+    return folder
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Path) -> None:
+    folder = write("my-net", kind, tmp_path)
+    wheel = build_wheel(folder, tmp_path / "wheels")
+    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel(), wheel])
+    doctor = clean.run("detcore", "plugins", "doctor")
+    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 2 plugins\n"), doctor.stdout
+    listed = clean.run("detcore", "plugins", "info", "my_net").stdout
+    assert "distribution:  detcore-my-net 0.1.0" in listed
+    assert f"registers:     {'storage type' if kind == 'storage' else kind} my_net" in listed
+    done = clean.run_tests(folder)
+    assert done.code == 0, done.output
+    assert len(done.passed) > {"framework": 30, "storage": 40}.get(kind, 5)
+    reasons = set(done.skipped.values())
+    assert all("direct-path is declined" in reason for reason in reasons), reasons
+
+
+def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
+    folders = {kind: write(f"my-{kind}", kind, tmp_path) for kind in KINDS}
+    wheels = [build_wheel(folder, tmp_path / "wheels") for folder in folders.values()]
+    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel(), *wheels])
+    file = tmp_path / "checkpoints.db"
+    config = yaml.safe_load((folders["framework"] / "tests/model/const.yaml").read_text())
+    config["hyperparameters"]["learning_rate"] = {
+        "type": "log", "base": 10, "minval": -4, "maxval": -1
+    }  # fmt: skip
+    config["searcher"] |= {"name": "my_searcher", "max_trials": 3, "max_concurrent_trials": 1}
+    config["searcher"]["max_length"] = {"batches": 20}
+    config["checkpoint_storage"] = {"type": "my_storage", "file": str(file)}
+    config["launcher"] = {"name": "my_launcher", "niceness": 5}
+    path = folders["framework"] / "tests" / "model" / "all.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = clean.run("detcore", "run", path, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["state"] == "COMPLETED", summary
+    kept = clean.run("detcore", "checkpoint", "list", "--json")
+    states = [row["state"] for row in json.loads(kept.stdout)]
+    assert "COMPLETED" in states, kept.stdout
+    # The templates are in the wheel.
+    done = clean.run("detcore", "plugin", "new", "other", "--kind", "storage", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = [path.name for path in (tmp_path / "detcore-other").rglob("*") if path.is_file()]
+    expected = [path.name for path in folders["storage"].rglob("*") if path.is_file()]
+    assert sorted(files) == sorted(expected)
+    checked = clean.run("detcore", "storage", "check", f"my-storage://{file}")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_code_is_clean_whatever_the_name(tmp_path: Path) -> None:
+    for name in NAMES:
+        for kind in KINDS:
+            write(name, kind, tmp_path / kind)
+    folders = sorted(tmp_path.glob("*/*"))
+    assert len(folders) == len(NAMES) * len(KINDS)
+    for command in (["check"], ["format", "--check"]):
+        for folder in folders:
+            done = subprocess.run(
+                [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+                cwd=folder, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{folder}: {done.stdout}{done.stderr}"
+
+
+def test_the_types_hold(tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = write(f"my-{kind}", kind, tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache")],
+            cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Success: no issues found in" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = write("my-net", kind, tmp_path / kind)
+        for path in folder.rglob("*"):
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+            for sign in ("TODO", "FIXME", "NotImplemented", "${", "$$", "pass\n"):
+                assert sign not in text, path
+
+
+def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
+    folder = write("detcore-My_Net", "framework", tmp_path)
+    assert folder.name == "detcore-my-net"
+    described = (folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    assert 'name = "detcore-my-net"' in described
+    assert 'dependencies = ["detcore>=0.1,<0.2", "numpy>=1.23.5"]' in described
+    points = described[described.index('[project.entry-points."detcore"]') + 1 :]
+    assert points[0] == 'my_net = "detcore_my_net.plugin"'
+    points = described[described.index('[project.entry-points."detcore.api"]') + 1 :]
+    assert points[0] == f'my_net = "{".".join(map(str, API_VERSION))}"'
+    source = (folder / "src" / "detcore_my_net" / "_training.py").read_text(encoding="utf-8")
+    assert "class MyNetTrial(Trial):" in source
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("", "framework", "'' cannot be the name of a plugin"),
+        ("my net", "framework", "'my net' cannot be the name of a plugin"),
+        ("-x-", "framework", "No such option|cannot be the name"),
+        ("my/net", "framework", "cannot be the name of a plugin"),
+        ("../net", "framework", "cannot be the name of a plugin"),
+        ("net-", "framework", "cannot be the name of a plugin"),
+        ("3d", "framework", "It begins with a letter"),
+        ("nétz", "framework", "cannot be the name of a plugin"),
+        ("net\n", "framework", "cannot be the name of a plugin"),
+        ("detcore-", "framework", "cannot be the name of a plugin"),
+        ("x" * 25, "framework", "has 25 characters; a plugin's name has 24 at most"),
+        ("Lambda", "framework", "'Lambda' is a word of the Python language"),
+        ("core", "framework", "a plugin is called 'core' already: detcore"),
+        ("storage", "framework", "a plugin is called 'storage' already: detcore-storage"),
+        ("detcore-storage", "searcher", "a plugin is called 'storage' already"),
+        ("random", "searcher", "a searcher is registered as 'random' already"),
+        ("adaptive-asha", "searcher", "a searcher is registered as 'adaptive_asha' already"),
+        ("local", "launcher", "a launcher is registered as 'local' already"),
+        ("shared-fs", "storage", "registered as 'shared_fs' already|have a storage 'shared_fs'"),
+        ("azure", "storage", "experiment files have a storage 'azure' of their own"),
+        ("custom", "searcher", "experiment files have a searcher 'custom' of their own"),
+        ("memory", "storage", "URLs that begin with memory:// mean another storage already"),
+        ("gs", "storage", "URLs that begin with gs:// mean another storage already"),
+    ],
+)
+def test_names_that_would_not_work_are_refused(
+    name: str, kind: str, message: str, tmp_path: Path
+) -> None:
+    done = detcore("plugin", "new", "--kind", kind, "--into", tmp_path, "--", name)
+    assert done.exit_code in (1, 2)
+    assert any(part in done.output for part in message.split("|")), done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["random", "local", "s3"])
+def test_a_name_of_another_kind_is_free(name: str, tmp_path: Path) -> None:
+    assert write(name, "framework", tmp_path).name == f"detcore-{name}"
+
+
+def test_names_that_experiment_files_know_are_known_here() -> None:
+    from detcore.cli._plugin_name import _KNOWN_TO_FILES
+
+    builtin = {"single", "random", "grid", "adaptive_asha", "async_halving", "optuna"}
+    assert _KNOWN_TO_FILES["storage"] == set(STORAGE_TYPES)
+    assert _KNOWN_TO_FILES["searcher"] == {*SEARCHERS, *RETIRED_SEARCHERS} - builtin
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    folder = write("my-net", "framework", tmp_path)
+    (folder / "README.md").write_text("mine")
+    done = detcore("plugin", "new", "my-net", "--into", tmp_path)
+    assert done.exit_code == 1
+    assert f"error: {folder} is there already.\nNothing is written over." in done.output
+    assert (folder / "README.md").read_text() == "mine"
+
+
+def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = detcore("plugin", "new", "my-net", "--into", tmp_path / "file" / "below")
+    assert done.exit_code == 1
+    assert "cannot be made: Not a directory.\nChoose another place (--into)." in done.output
+
+
+def test_it_says_what_to_type_next(tmp_path: Path) -> None:
+    done = detcore("plugin", "new", "my-net", "--into", tmp_path)
+    folder = tmp_path / "detcore-my-net"
+    count = sum(path.is_file() for path in folder.rglob("*"))
+    assert f"{folder}: {count} files; a framework that works" in done.stdout
+    for command in ("pip install -e '.[testing]'", "pytest", "detcore plugins doctor"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_both_names_of_the_group_are_one(tmp_path: Path) -> None:
+    assert detcore("plugins", "new", "my-net", "--into", tmp_path).exit_code == 0
+    assert detcore("plugin", "list").output == detcore("plugins", "list").output
+    listed = detcore("--help").stdout
+    assert "\n  plugins " in listed
+    assert "\n  plugin " not in listed
+    assert "\n  new " in detcore("plugin", "--help").stdout

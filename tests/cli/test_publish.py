@@ -1,0 +1,83 @@
+"""The end of docs/writing-a-plugin.md: a wheel goes to an index, and is installed from there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click.testing
+import pytest
+from package_index import PackageIndex, serve_index
+from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
+
+from detcore.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "writing-a-plugin.md"
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    arguments = ["plugin", "new", "points", "--into", str(tmp_path)]
+    done = click.testing.CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return tmp_path / "detcore-points"
+
+
+def uv(*arguments: object, **variables: str) -> tuple[int, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "--no-config", *map(str, arguments)],
+        env={**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **variables},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def publish(wheel: Path, index: PackageIndex, token: str) -> tuple[int, str]:
+    return uv(
+        "publish", "--publish-url", index.url, "--trusted-publishing", "never", wheel,
+        UV_PUBLISH_TOKEN=token,
+    )  # fmt: skip
+
+
+def test_a_published_wheel_is_installed_from_its_index(points: Path, tmp_path: Path) -> None:
+    wheel = build_wheel(points, tmp_path / "dist")
+    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel()])
+    assert "points" not in clean.run("detcore", "plugins", "list").stdout
+    with serve_index(tmp_path / "index") as index:
+        code, output = publish(wheel, index, "a wrong one")
+        assert code != 0, output
+        assert not (tmp_path / "index").exists()
+        code, output = publish(wheel, index, index.token)
+        assert code == 0, output
+        code, output = uv(
+            "pip", "install", "--python", clean.python, "--no-cache",
+            "--default-index", f"{index.url}simple/", "detcore-points",
+        )  # fmt: skip
+        assert code == 0, output
+    listed = clean.run("detcore", "plugins", "list").stdout
+    assert re.search(r"points +detcore-points +0\.1\.0 .*framework points", listed), listed
+    done = clean.run("detcore", "run", points / "tests" / "model" / "const.yaml")
+    assert done.returncode == 0, done.stderr
+    described = clean.run("detcore", "trial", "describe", "1").stdout
+    assert "COMPLETED" in described
+    assert "val_accuracy" in described
+
+
+@pytest.mark.parametrize("module", ["_training.py", "plugin.py"])
+def test_the_page_shows_the_code_as_it_is_written(points: Path, module: str) -> None:
+    written = (points / "src" / "detcore_points" / module).read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    place = f"<!-- block: file=detcore-points/src/detcore_points/{module} -->\n```python\n"
+    shown = page.split(place)[1].split("```\n")[0]
+    assert shown == written
+
+
+def test_a_stepping_framework_is_a_page_of_code(points: Path) -> None:
+    source = (points / "src" / "detcore_points" / "_training.py").read_text(encoding="utf-8")
+    lines = [line for line in source.splitlines() if line.strip()]
+    assert len(lines) < 150
