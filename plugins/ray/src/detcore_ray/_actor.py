@@ -1,0 +1,320 @@
+"""What runs on a node for each worker: an actor that starts it and hands on what it says.
+
+The worker is a process of its own, which ends when the actor's process does, however that happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from detcore.environment import child_environment
+from detcore.errors import DetcoreError
+from detcore.launch import WorkerGroup
+from detcore.launch.nodes import (
+    MemoryStore,
+    RankPlace,
+    RendezvousServer,
+    RendezvousStore,
+    interface_with,
+    rank_variables,
+    start_rank,
+    without_outer_job,
+)
+from detcore.types import TrialInfo
+from detcore_ray._machine import describe_process, machine_id
+
+if TYPE_CHECKING:
+    from detcore_ray._store import AskStore
+
+__all__ = ["Batch", "RankActor", "Start"]
+
+_HOLD_S = 2.0
+_WATCH_S = 0.1
+_MOST_WAITING = 8 << 20
+_EXIT_UNHEARD = 70
+# What makes a difference to training is the same on all machines.
+_PASSED_ON = ("DETCORE_", "DET_", "GLOO_", "HOROVOD_", "JAX_", "KERAS_", "KMP_", "MKL_", "NCCL_",
+              "OPENBLAS_", "TF_", "TORCH_", "XLA_")  # fmt: skip
+_RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "SPT_NOENV")
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What an actor is told of its worker.
+
+    Attributes:
+        environment: The variables of the runner.
+        machine: Which machine that is.
+        variables: Set for the worker, whatever they were.
+        uploads_code: Whether the folder in which the actor runs holds a copy of the trial's code.
+        num_cpus: How many cores the worker has for itself; 0: not said.
+        scope_sizes: Of Horovod's key-value server, which is with rank 0.
+        ask_store: Reaches that, from other ranks.
+    """
+
+    info: Mapping[str, Any]
+    place: RankPlace
+    home: str
+    key: str
+    environment: Mapping[str, str]
+    machine: str
+    variables: Mapping[str, str]
+    disabled: list[str]
+    allowed: list[str] | None
+    uploads_code: bool
+    num_cpus: int
+    lease_s: float
+    chief_address: str
+    chief_port: int
+    master_port: int
+    scope_sizes: Mapping[str, int]
+    ask_store: AskStore | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a worker said since the batch before.
+
+    Attributes:
+        number: Of this batch.
+        clock: The actor's, in seconds.
+        lines: Stream and text of each line.
+        events: What it told, each with its ``type``.
+        code: Its exit code once it has ended and this is the last batch, else None.
+    """
+
+    number: int
+    clock: float
+    lines: list[tuple[str, str]]
+    events: list[dict[str, Any]]
+    code: int | None
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class RankActor:
+    """Starts one worker and speaks for it. Ray calls the methods from several threads."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._changed = threading.Condition()
+        self._lines: list[tuple[str, str]] = []
+        self._num_waiting = 0
+        self._events: list[dict[str, Any]] = []
+        self._code: int | None = None
+        self._batch: Batch | None = None
+        self._last_told = -1
+        self._group: WorkerGroup | None = None
+        self._group_lock = threading.Lock()
+        self._store: RendezvousStore | None = None
+        self._closed_at_end: list[_Closable] = []
+        self._lease_ends = float("inf")
+        self._lease_s = float("inf")
+
+    def look(self) -> dict[str, Any]:
+        """Return which machine this is, and two ports of it that are free."""
+        return {
+            "address": self._address,
+            "machine": machine_id(),
+            "ports": [self._reserve_port(), self._reserve_port()],
+        }
+
+    def _reserve_port(self) -> int:
+        # Bound but not listening, it is given to nobody else, and the worker can listen on it.
+        holder = socket.socket()
+        self._closed_at_end.append(holder)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((self._address, 0))
+        return int(holder.getsockname()[1])
+
+    def begin(self, start: Start) -> dict[str, Any]:
+        """Start the worker; return its process, or ``{"error": ...}``."""
+        info = TrialInfo(**start.info)
+        if start.uploads_code:
+            info = dataclasses.replace(info, model_dir=os.getcwd())
+        self._lease_s = start.lease_s
+        self._lease_ends = time.monotonic() + start.lease_s
+        threading.Thread(target=self._watch_lease, name="detcore-lease", daemon=True).start()
+        try:
+            group = start_rank(
+                info,
+                self._environment(start, info),
+                rank=start.place.rank,
+                home=Path(start.home),
+                on_output=self._take_line,
+                disabled_plugins=frozenset(start.disabled),
+                allowed_plugins=None if start.allowed is None else frozenset(start.allowed),
+            )
+        except DetcoreError as error:
+            return {"error": str(error)}
+        process = describe_process(group.pid)
+        self._group = group
+        threading.Thread(target=self._follow, args=(group,), name="detcore-follow").start()
+        return process
+
+    def _environment(self, start: Start, info: TrialInfo) -> dict[str, str]:
+        here = child_environment({}, without=_RAYS_OWN)
+        if start.machine == machine_id():
+            # As with workers that the runner starts itself.
+            found = dict(start.environment)
+        else:
+            found = {**here, **{
+                name: value for name, value in start.environment.items()
+                if name.startswith(_PASSED_ON)
+            }}  # fmt: skip
+            found.pop("OMP_NUM_THREADS", None)
+        variables = dict(start.variables)
+        if here.get(_DEVICES):
+            variables[_DEVICES] = here[_DEVICES]  # the devices that Ray gave to this actor
+        elif start.machine != machine_id():
+            variables.pop(_DEVICES, None)  # those of the runner's machine
+        place = start.place
+        port = None
+        if place.size > 1:
+            store = self._make_store(start)
+            server = RendezvousServer(start.scope_sizes, store)
+            self._closed_at_end.append(server)
+            port = server.port
+        told = rank_variables(
+            place,
+            info,
+            key=start.key,
+            chief_address=start.chief_address,
+            chief_port=start.chief_port,
+            master_port=start.master_port,
+            interface=interface_with(self._address),
+            rendezvous_port=port,
+        )
+        found = without_outer_job(found, place, num_cores=start.num_cpus or None)
+        return {**found, **told, **variables}
+
+    def _make_store(self, start: Start) -> RendezvousStore:
+        if start.ask_store is not None:
+            return start.ask_store
+        self._store = self._store or MemoryStore(start.scope_sizes)
+        return self._store
+
+    def prepare_store(self, sizes: Mapping[str, int]) -> None:
+        """Be where Horovod's workers leave their addresses; of rank 0, before any begins."""
+        self._store = MemoryStore(sizes)
+
+    def store_get(self, scope: str, key: str) -> bytes | None:
+        """Return a value of Horovod's workers, None while there is none."""
+        return self._store.get(scope, key) if self._store is not None else None
+
+    def store_put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep a value of Horovod's workers."""
+        return self._store is not None and self._store.put(scope, key, value)
+
+    def store_delete(self, scope: str, key: str) -> None:
+        """Take note that one of Horovod's workers has left."""
+        if self._store is not None:
+            self._store.delete(scope, key)
+
+    def _take_line(self, rank: int, stream: str, line: str) -> None:
+        with self._changed:
+            # A worker that prints faster than anybody listens has to wait.
+            while self._num_waiting > _MOST_WAITING:
+                self._changed.wait()
+            self._lines.append((stream, line))
+            self._num_waiting += len(line)
+            self._changed.notify_all()
+
+    def _follow(self, group: WorkerGroup) -> None:
+        """Hand on what the worker tells, to its end."""
+        while True:
+            select.select([group.fileno()], [], [], _WATCH_S)
+            with self._group_lock:
+                events = group.poll()
+            if events:
+                with self._changed:
+                    self._events += [{**each.fields, "type": each.type} for each in events]
+                    self._changed.notify_all()
+            if not group.is_alive:
+                break
+        with self._group_lock:
+            self._group = None
+        code = group.close()
+        for each in self._closed_at_end:
+            each.close()
+        with self._changed:
+            self._code = code
+            self._changed.notify_all()
+
+    def take(self, number: int, heard: float | None) -> Batch:
+        """Return what the worker said, as soon as it says something, or nothing after a while.
+
+        Asked again for the same number, it returns the same again: an answer may get lost.
+
+        Args:
+            number: Of the batch: one more than the last one that has come.
+            heard: `Batch.clock` of that one. Nothing else prolongs the worker's lease, so that the
+                other end knows when it is over.
+        """
+        if heard is not None:
+            self._lease_ends = heard + self._lease_s
+        if self._batch is not None and self._batch.number == number:
+            return self._batch
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._lines or self._events or self._code is not None,
+                min(_HOLD_S, self._lease_s / 6),
+            )
+            self._batch = Batch(
+                number=number,
+                clock=time.monotonic(),
+                lines=self._lines,
+                events=self._events,
+                code=self._code,
+            )
+            self._lines, self._events, self._num_waiting = [], [], 0
+            self._changed.notify_all()
+        return self._batch
+
+    def tell(self, number: int, kind: str, value: Any) -> None:
+        """Hand something on to the worker; once for each number, in their order.
+
+        Args:
+            number: Counts from 0.
+            kind: ``"reply"``, ``"signal"`` or ``"kill"``.
+            value: The fields of a reply, or the number of a signal.
+        """
+        with self._group_lock:
+            if number <= self._last_told:
+                return
+            self._last_told = number
+            if self._group is None:
+                return
+            if kind == "reply":
+                self._group.reply(**value)
+            elif kind == "signal":
+                self._group.signal(value)
+            else:
+                self._group.kill()
+
+    def _watch_lease(self) -> None:
+        """End the worker, and this process, when the runner was not heard for too long."""
+        while time.monotonic() < self._lease_ends:
+            if self._code is not None:
+                return
+            time.sleep(_WATCH_S)
+        group = self._group
+        if group is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group.pid, signal.SIGKILL)
+        print("detcore-ray: heard nothing of the runner; the worker was ended", file=sys.stderr)
+        os._exit(_EXIT_UNHEARD)

@@ -1,0 +1,48 @@
+"""``python -m detcore_ray._driver FD``: joins a cluster, and runs the trials that it is given.
+
+It outlives a runner that was killed until the workers are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import threading
+
+from detcore.errors import DetcoreError
+from detcore_ray._cluster import Cluster
+from detcore_ray._settings import Settings
+from detcore_ray._trial import run_trial
+from detcore_ray._wire import receive_descriptors
+
+__all__ = ["main"]
+
+
+def main(control_fd: int) -> int:
+    """Run trials until the runner has no more, or is gone."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    settings = Settings(**json.load(sys.stdin))
+    control = socket.socket(fileno=control_fd)
+    cluster: Cluster | None = None
+    trials: list[threading.Thread] = []
+    try:
+        cluster = Cluster(settings)
+        given: Cluster | str = cluster
+    except DetcoreError as error:
+        given = str(error)
+    while (descriptors := receive_descriptors(control)) is not None:
+        trial = threading.Thread(target=run_trial, args=(given, descriptors))
+        trial.start()
+        trials = [other for other in (*trials, trial) if other.is_alive()]
+    for trial in trials:
+        trial.join()
+    if cluster is not None:
+        cluster.leave()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

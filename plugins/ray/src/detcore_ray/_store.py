@@ -1,0 +1,33 @@
+"""Where Horovod's workers of all nodes leave their addresses: with rank 0's actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detcore_ray._ray import ray
+
+__all__ = ["AskStore"]
+
+
+class AskStore:
+    """Reaches the values over Ray's own connections, so that no port is opened for them.
+
+    Args:
+        chief: Handle of rank 0's actor.
+    """
+
+    def __init__(self, chief: Any) -> None:
+        self._chief = chief
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        """Return a value, None while there is none."""
+        found: bytes | None = ray.get(self._chief.store_get.remote(scope, key))
+        return found
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep a value; return whether there was room for it."""
+        return bool(ray.get(self._chief.store_put.remote(scope, key, value)))
+
+    def delete(self, scope: str, key: str) -> None:
+        """Take note that a rank has left a scope."""
+        ray.get(self._chief.store_delete.remote(scope, key))

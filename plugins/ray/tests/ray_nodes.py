@@ -1,0 +1,105 @@
+"""A real Ray cluster on this machine: each node is a raylet of its own, with its own workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+from detcore.environment import change_environment
+
+__all__ = ["RayNodes"]
+
+_SMALL = {
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "object_store_memory": 80 << 20,
+}
+# A node that died is noticed in three seconds rather than in fifteen; one that is slow, on a busy
+# machine, is not taken for dead.
+_HEALTH = {
+    "health_check_initial_delay_ms": 10_000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 10_000,
+    "health_check_failure_threshold": 3,
+}
+
+
+class RayNodes:
+    """A head node without room for trials, and nodes with room for some."""
+
+    def __init__(self) -> None:
+        # On a busy machine a node takes its time to start.
+        change_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"})
+        # Short: paths of sockets have to fit into 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                **_SMALL,
+                "num_cpus": 0,
+                "_system_config": _HEALTH,
+                "temp_dir": str(self._folder),
+            },
+        )
+        self._nodes: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """What ``launcher.address`` is to say."""
+        return str(self._cluster.address)
+
+    @property
+    def logs(self) -> Path:
+        """The folder of all that Ray writes."""
+        return self._folder
+
+    def add(self, name: str, *, cpus: int = 2, **options: Any) -> None:
+        """Start a node; more options are those of `ray.cluster_utils.Cluster.add_node`."""
+        self._nodes[name] = self._cluster.add_node(num_cpus=cpus, **options, **_SMALL)
+
+    def ray_id(self, name: str) -> str:
+        """Return Ray's own name of a node."""
+        return str(self._nodes[name].node_id)
+
+    def of_process(self, pid: int) -> str:
+        """Return the name of the node on which a process runs."""
+        raylets = {
+            node.all_processes["raylet"][0].process.pid: name for name, node in self._nodes.items()
+        }
+        while pid > 1:
+            if pid in raylets:
+                return raylets[pid]
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+            pid = int(stat.rpartition(")")[2].split()[1])
+        raise AssertionError("the process runs on no node")
+
+    def names(self) -> list[str]:
+        """Return the names of the nodes that live."""
+        return list(self._nodes)
+
+    def kill(self, name: str) -> None:
+        """Kill a node's processes with SIGKILL, as a power cut would; the raylet first."""
+        node = self._nodes.pop(name)
+        raylet = node.all_processes["raylet"][0].process.pid
+        children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text(encoding="ascii")
+        for pid in (raylet, *map(int, children.split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def wait_until_noticed(self) -> None:
+        """Wait until the cluster has noticed which nodes are gone."""
+        self._cluster.wait_for_nodes(timeout=60)
+
+    def close(self) -> None:
+        """End them all."""
+        with contextlib.suppress(Exception):
+            self._cluster.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)

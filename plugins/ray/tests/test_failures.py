@@ -1,0 +1,126 @@
+"""What dies while a trial runs: a node, a worker, the runner, and what speaks to Ray for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import is_running, wait_until_gone
+from ray_nodes import RayNodes
+from ray_runs import SLOW, RayRuns
+
+Expect = Callable[[int], dict[str, Any]]
+
+
+@pytest.fixture
+def fast(nodes: RayNodes) -> Iterator[RayNodes]:
+    """Two more nodes, which have what no other has."""
+    names = ("doomed", "spare")
+    for name in names:
+        nodes.add(name, resources={"fast": 2})
+    yield nodes
+    for name in names:
+        if name in nodes.names():
+            nodes.kill(name)
+
+
+def driver_of(runner: int) -> int:
+    """Return the process that speaks to Ray for a runner."""
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    (found,) = [
+        int(pid)
+        for pid in children
+        if "detcore_ray._driver" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    return found
+
+
+ON_FAST = {"resources": {"fast": 1}, "strategy": "SPREAD"}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_node_that_dies_in_the_middle_of_a_trial(
+    detcore: RayRuns, expect: Expect, fast: RayNodes, slots: int
+) -> None:
+    """The trial starts again on another node, and ends as it would have, bit for bit."""
+    expected = expect(slots)
+    process = detcore.begin(
+        hyperparameters=SLOW,
+        resources={"slots_per_trial": slots},
+        max_restarts=1,
+        launcher=ON_FAST,
+    )
+    pids = detcore.pids()
+    victim = fast.of_process(pids[-1])
+    died = re.escape(f"(Ray node {fast.ray_id(victim)[:8]}) died")
+    detcore.has_checkpoints(2)
+    fast.kill(victim)
+    stdout, stderr = process.communicate(timeout=200)
+    assert process.returncode == 0, stdout + stderr
+    assert detcore.trial(1).num_restarts == 1
+    assert detcore.state() == expected
+    assert re.search(rf"trial 1 failed: .*rank \d was lost: node \S+ {died}", stdout), stdout
+    assert not any(map(is_running, pids))
+
+
+def test_an_actor_that_is_killed_takes_its_worker_with_it(detcore: RayRuns) -> None:
+    process = detcore.begin(hyperparameters=SLOW)
+    (pid,) = detcore.pids()
+    actor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(actor, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert wait_until_gone([pid], 10) == []
+    assert "rank 0 was lost: its actor on node" in stdout, stdout + stderr
+
+
+def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
+    detcore: RayRuns, expect: Expect
+) -> None:
+    """The lock is held until the workers are gone: whoever resumes at once waits for that."""
+    expected = expect(2)
+    process = detcore.begin(hyperparameters=SLOW, resources={"slots_per_trial": 2})
+    pids = detcore.pids()
+    detcore.has_checkpoints(1)
+    process.kill()
+    finished = detcore("run", "--resume", 1, "--json")
+    assert not any(map(is_running, pids))
+    assert finished.code == 0, finished.output
+    assert detcore.state() == expected
+
+
+def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) -> None:
+    """Ray ends the actors, and a new one goes on."""
+    expected = expect(1)
+    process = detcore.begin(hyperparameters=SLOW, max_restarts=1)
+    (pid,) = detcore.pids()
+    detcore.has_checkpoints(1)
+    os.kill(driver_of(process.pid), signal.SIGKILL)
+    stdout, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, stdout
+    assert not is_running(pid)
+    assert "the process that speaks to Ray was killed by SIGKILL; it starts again" in stdout
+    assert detcore.state() == expected
+
+
+def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Expect) -> None:
+    """What speaks to Ray stands still, as beyond a broken network."""
+    expected = expect(1)
+    process = detcore.begin(hyperparameters=SLOW, max_restarts=1, launcher={"lease_s": 10})
+    (pid,) = detcore.pids()
+    detcore.has_checkpoints(1)
+    driver = driver_of(process.pid)
+    os.kill(driver, signal.SIGSTOP)
+    try:
+        assert wait_until_gone([pid], 60) == []
+    finally:
+        os.kill(driver, signal.SIGCONT)
+    stdout, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, stdout
+    assert "rank 0 was lost: its actor on node" in stdout
+    assert detcore.state() == expected

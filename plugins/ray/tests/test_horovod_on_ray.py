@@ -1,0 +1,78 @@
+"""A Keras trial whose two workers add up gradients with Horovod (Gloo), on two nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ray_runs import RayRuns
+
+# Of the Keras plugin's own tests.
+MODEL_DIR = Path(__file__).parents[2] / "keras" / "tests" / "model"
+INIT_TWICE = """
+import os
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+for attempt in range(2):  # the second one must not find the addresses of the first
+    hvd.init()
+    total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum).numpy().tolist()
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
+    print("RESULT", attempt, *place, total, flush=True)
+    hvd.shutdown()
+"""
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    """Return every array in a checkpoint, by file and name."""
+    found = {}
+    for path in sorted(folder.rglob("*.npz")):
+        with np.load(path, allow_pickle=False) as loaded:
+            found.update({f"{path.relative_to(folder)}/{name}": loaded[name] for name in loaded})
+    return found
+
+
+def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> None:
+    """Three workers: two on one node, and one on another."""
+    config = detcore.ray_config(
+        entrypoint=["python3", "-c", INIT_TWICE],
+        resources={"slots_per_trial": 3},
+        launcher={"strategy": "PACK"},
+    )
+    finished = detcore("run", config, MODEL_DIR)
+    assert finished.code == 0, finished.output
+    # Rank, size, local rank, local size, and the nodes that have that local rank.
+    packed = ("0 3 0 2 2", "1 3 1 2 1", "2 3 0 1 2")
+    if "RESULT 0 0 3 0 1" in finished.stdout:  # Ray put the one before the two
+        packed = ("0 3 0 1 2", "1 3 0 2 2", "2 3 1 2 1")
+    for attempt in range(2):
+        for place in packed:
+            assert f"RESULT {attempt} {place} [6.0]" in finished.stdout, finished.output
+
+
+def test_a_keras_trial_over_two_nodes_ends_as_on_one_machine(detcore: RayRuns) -> None:
+    changes: dict[str, Any] = {
+        "entrypoint": "model_def:Arrays",
+        "hyperparameters": {"global_batch_size": 10},
+        "searcher": {
+            "name": "single", "metric": "val_accuracy", "smaller_is_better": False,
+            "max_length": {"batches": 30},
+        },
+        "resources": {"slots_per_trial": 2},
+        "scheduling_unit": 10,
+    }  # fmt: skip
+    ends = []
+    for config in (
+        detcore.config(**changes),
+        detcore.ray_config(launcher={"strategy": "STRICT_SPREAD"}, **changes),
+    ):
+        finished = detcore("run", config, MODEL_DIR, "--json")
+        assert finished.code == 0, finished.output
+        uuid = finished.summary["trials"][0]["latest_checkpoint"]
+        ends.append(arrays(detcore.home / "checkpoints" / uuid))
+    local, on_ray = ends
+    assert local
+    assert list(local) == list(on_ray)
+    for name, value in local.items():
+        np.testing.assert_array_equal(on_ray[name], value, err_msg=name)

@@ -1,0 +1,182 @@
+"""Where trials run: what the cluster can hold, and what waits."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray_nodes import RayNodes
+from ray_runs import BATCH, SLOW, RayRuns
+from toy_command import MODEL_DIR
+
+from detcore.database import Database
+from detcore.errors import RunError
+from detcore_ray import RayLauncher
+
+Expect = Callable[[int], dict[str, Any]]
+
+
+def run(detcore: RayRuns, *, launcher: dict[str, Any] | None = None, **changes: Any) -> Any:
+    return detcore("run", detcore.ray_config(launcher=launcher, **changes), MODEL_DIR, "--json")
+
+
+def test_trials_of_a_search_run_at_once_and_those_without_room_wait(detcore: RayRuns) -> None:
+    """Four trials, and room for three: 2 CPUs each, on three nodes with 2."""
+    changes: dict[str, Any] = {
+        "searcher": {
+            "name": "random", "metric": "val_loss", "max_length": {"batches": 20},
+            "max_trials": 4,
+        },
+        "hyperparameters": {
+            **SLOW, "pause_s": 0.2,
+            "learning_rate": {"type": "double", "minval": 0.01, "maxval": 0.05},
+        },
+    }  # fmt: skip
+    finished = run(
+        detcore, launcher={"cpus_per_slot": 2}, resources={"slots_per_trial": 1, "max_slots": 4},
+        **changes,
+    )  # fmt: skip
+    assert finished.code == 0, finished.output
+    assert "ray: waiting for room for 1 bundle of {CPU: 2} (PACK); the cluster has 0 of 6 CPU" in (
+        finished.output
+    )
+    alone = detcore("run", detcore.config(**changes), MODEL_DIR)
+    assert alone.code == 0, alone.output
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        trials = database.list_trials(1)
+        results = [
+            [
+                [row.metrics for row in database.metrics(trial.id, "validation")]
+                for trial in database.list_trials(number)
+            ]
+            for number in (1, 2)
+        ]
+    assert [trial.state.value for trial in trials] == ["COMPLETED"] * 4
+    # When the third of them had begun, none had ended.
+    began = sorted(trial.current_run.started_at for trial in trials if trial.current_run)
+    ended = sorted(trial.ended_at for trial in trials if trial.ended_at)
+    assert began[2] < ended[0], (began, ended)
+    # The results are those of this machine alone.
+    assert results[0] == results[1]
+    assert all(results[0])
+
+
+def test_what_the_cluster_cannot_hold_is_told_at_once(detcore: RayRuns) -> None:
+    finished = run(detcore, launcher={"cpus_per_slot": 3})
+    assert finished.code == 1
+    text = " ".join(finished.output.split())
+    assert "the cluster cannot hold a trial of 1 bundle of {CPU: 3} (PACK: on as few nodes as" in (
+        text
+    )
+    assert len(re.findall(r"node \S+: \{CPU: 2\}", text)) == 3, text
+    assert "launcher.wait_for_nodes: true" in text
+    refused = run(detcore, launcher={"strategy": "STRICT_SPREAD"}, resources={"slots_per_trial": 4})
+    assert refused.code == 1
+    assert "a trial of 4 bundles of {CPU: 1} (STRICT_SPREAD:" in refused.output
+
+
+def test_a_trial_that_waits_for_a_node_can_be_interrupted_and_gone_on_with(
+    detcore: RayRuns, nodes: RayNodes
+) -> None:
+    needs = {"resources": {"rare": 1}, "wait_for_nodes": True}
+    process = detcore.begin(hyperparameters=BATCH, launcher=needs)
+    assert process.stdout is not None
+    waiting = next(line for line in process.stdout if "waiting for room" in line)
+    assert "0 of 0 rare free; no set of its nodes is large enough now" in waiting
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=200)
+    assert process.returncode == 75, stdout + stderr
+
+    process = detcore.start("run", "--resume", 1)
+    assert process.stdout is not None
+    assert any("waiting for room" in line for line in process.stdout)
+    nodes.add("rare", resources={"rare": 1})
+    try:
+        stdout, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, stdout
+        assert "ray: placed after" in stdout
+    finally:
+        nodes.kill("rare")
+
+
+def test_an_interrupt_reaches_all_workers_and_the_trial_is_gone_on_with(
+    detcore: RayRuns, expect: Expect
+) -> None:
+    expected = expect(3)
+    process = detcore.begin(
+        hyperparameters=SLOW, resources={"slots_per_trial": 3}, scheduling_unit=100,
+        launcher={"strategy": "STRICT_SPREAD"},
+    )  # fmt: skip
+    detcore.has_checkpoints(1)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=200)
+    assert process.returncode == 75, stdout
+    finished = detcore("run", "--resume", 1, "--json")
+    assert finished.code == 0, finished.output
+    assert detcore.state() == expected
+
+
+def test_records_in_a_file_are_refused_where_nodes_are_on_other_machines(
+    detcore: RayRuns, nodes: RayNodes
+) -> None:
+    nodes.add("far", node_ip_address="127.0.0.5")
+    try:
+        finished = run(detcore)
+        assert finished.code == 1
+        assert "the records are a SQLite file of this machine" in finished.output
+        assert "127.0.0.5" in finished.output
+        assert "DETCORE_DB=postgresql" in finished.output
+    finally:
+        nodes.kill("far")
+        nodes.wait_until_noticed()
+
+
+def test_a_cluster_that_is_not_there_is_told_within_seconds(detcore: RayRuns) -> None:
+    finished = run(detcore, launcher={"address": "127.0.0.1:1"})
+    assert finished.code == 1
+    assert "no Ray cluster answers at 127.0.0.1:1" in finished.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"address": "ray://head:10001"}, "the address of a Ray client server"),
+        ({"strategy": "NEAR"}, "launcher.strategy is 'NEAR'. It may be one of these. PACK: on as"),
+        ({"cpus_per_slot": -1}, "each slot is to have -1 of CPU; expected a number, 0 or more"),
+        ({"resources": {"tpu": "two"}}, "each slot is to have 'two' of tpu"),
+        ({"cpus_per_slot": 0}, "a slot that needs nothing cannot be placed"),
+        ({"lease_s": 0.5}, "launcher.lease_s is 0.5; at least 2 seconds"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=re.escape(message)):
+        RayLauncher(**settings)
+
+
+def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None:
+    """They travel as arguments of calls, which Ray does not write down."""
+    secret = "a-token-that-nobody-is-to-see"
+    printing = "import os; print(os.environ['DETCORE_JOB_KEY'], os.environ['SUITE_TOKEN'])"
+    config = detcore.ray_config(
+        entrypoint=["python3", "-c", printing], launcher={"variables": {"SUITE_TOKEN": secret}}
+    )
+    finished = detcore("run", config, MODEL_DIR)
+    assert secret in finished.output
+    words = finished.output.split()
+    key = words[words.index(secret) - 1]
+    assert len(key) == 64
+    files = [path for path in nodes.logs.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        text = path.read_bytes()
+        assert secret.encode() not in text, path
+        assert key.encode() not in text, path
+
+
+def test_a_cluster_that_is_started_for_the_run_ends_with_it(detcore: RayRuns) -> None:
+    finished = run(detcore, launcher={"address": "local"}, hyperparameters=BATCH)
+    assert finished.code == 0, finished.output
+    assert "ray" not in finished.stderr.lower(), finished.stderr
