@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from processes import Starter
 
 # TensorFlow 2.16 brought Keras 3, and Horovod 0.28 does not compile against it.
 if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16):
@@ -86,13 +87,13 @@ os.execvp("sh", ["sh", "-c", " ".join(words)])
 HOSTS = ("--launcher", "horovod", "--hosts", "127.0.0.1:1,127.0.0.2:1")
 
 
-class Detcore:
+class Detcore(Starter):
     """The `detcore` command, in a folder of its own, where `ssh` stays on this machine."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
         self.variables: dict[str, str] = {}
-        self.started: list[subprocess.Popen[str]] = []
         (folder / "bin").mkdir()
         (folder / "bin" / "ssh").write_text(SSH.format(python=sys.executable))
         (folder / "bin" / "ssh").chmod(0o700)
@@ -132,12 +133,8 @@ class Detcore:
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:

@@ -89,7 +89,7 @@ def check_validation(expected: Any, found: Any) -> None:
             assert found[case][0][name] == pytest.approx(value, rel=1e-6, abs=1e-6), (case, name)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [2, 4])
 def test_validation_does_not_depend_on_the_number_of_workers(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:

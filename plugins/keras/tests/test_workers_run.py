@@ -21,12 +21,8 @@ BATCHES = 400
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def config(detcore: Detcore, kind: str, *, batches: int = BATCHES, slots: int = 2) -> Path:

@@ -15,8 +15,7 @@ from detcore.errors import (
     InvalidModelError,
     describe,
 )
-from detcore.trial import import_trial_class
-from detcore_keras._code import code_imported_from
+from detcore.trial import code_imported_from, import_trial_class
 from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import keras
