@@ -95,12 +95,8 @@ if after:
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def write_script(detcore: Detcore, **options: Any) -> Path:

@@ -34,12 +34,8 @@ if HAS_TF_ESTIMATOR:
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def config(detcore: Detcore, kind: str, batches: int = BATCHES, **changes: Any) -> Path:

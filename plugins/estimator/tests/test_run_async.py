@@ -29,12 +29,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 def heavy(detcore: Detcore, is_async: bool) -> Path:
@@ -78,8 +74,12 @@ def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
     return not in_a_write or any(folder in half_written(detcore) for folder in caught)
 
 
-@pytest.mark.parametrize("in_a_write", [False, True], ids=["after a commit", "in a write"])
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+# Between two saves that training waits for: test_run.py.
+@pytest.mark.parametrize(
+    ("is_async", "in_a_write"),
+    [(True, False), (True, True), (False, True)],
+    ids=["async, after a commit", "async, in a write", "sync, in a write"],
+)
 def test_killed_around_a_save_it_ends_bit_identical(
     detcore: Detcore, expected: dict[str, np.ndarray], is_async: bool, in_a_write: bool
 ) -> None:
