@@ -11,9 +11,5 @@ from toy_command import Detcore
 
 @pytest.fixture
 def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    command = Detcore(tmp_path)
-    yield command
-    for process in command.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with Detcore(tmp_path) as command:
+        yield command

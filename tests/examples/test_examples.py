@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,16 @@ from toy_command import Detcore
 
 
 def test_digits_reach_97_percent_in_a_minute(detcore: Detcore) -> None:
-    started = time.monotonic()
+    # Time on the processors: the clock on the wall also shows what else the machine is doing.
+    before = os.times()
     finished = run_example(detcore, "digits_keras")
-    elapsed_s = time.monotonic() - started
+    after = os.times()
+    busy_s = sum(after[2:4]) - sum(before[2:4])
     assert finished.code == 0, finished.stderr
     (trial,) = finished.summary["trials"]
     assert trial["steps_completed"] == 15 * 45
     assert trial["best_validation"] >= 0.97
-    assert elapsed_s < 60
+    assert 1 < busy_s < 60
 
 
 def test_the_digits_model_is_loaded_and_predicts(detcore: Detcore) -> None:

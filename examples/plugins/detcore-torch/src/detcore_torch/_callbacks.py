@@ -1,0 +1,142 @@
+"""`PyTorchCallback`, and calling the user's callbacks in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
+
+__all__ = ["Callbacks", "PyTorchCallback"]
+
+
+class PyTorchCallback:
+    """Methods that are called while a trial trains, on every worker.
+
+    The state of a callback, `state_dict`, is part of each checkpoint.
+    """
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        """Called once per process, first of all.
+
+        Args:
+            first_batch_idx: Batches trained before this process started.
+            checkpoint_uuid: What the trial was restored from, or None.
+        """
+
+    def on_trial_shutdown(self) -> None:
+        """Called once per process, last of all, also after an error."""
+
+    def on_training_start(self) -> None:
+        """Called once per process, before its first batch."""
+
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        """Called before the first batch of an epoch; not again where one is resumed within."""
+
+    def on_training_epoch_end(self, epoch_idx: int) -> None:
+        """Called after the last batch of an epoch."""
+
+    def on_training_workload_end(
+        self, avg_metrics: Mapping[str, Any], batch_metrics: list[Mapping[str, Any]]
+    ) -> None:
+        """Called before training metrics are reported.
+
+        Args:
+            avg_metrics: This worker's means over its batches since the last report.
+            batch_metrics: The metrics of each of these.
+        """
+
+    def on_validation_start(self) -> None:
+        """Called before a validation."""
+
+    def on_validation_epoch_start(self) -> None:
+        """Called before the first batch of a validation."""
+
+    def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+        """Called after the last batch of a validation.
+
+        Args:
+            outputs: What ``evaluate_batch`` returned for each batch of this worker.
+        """
+
+    def on_validation_end(self, metrics: Mapping[str, Any]) -> None:
+        """Called after a validation, with its metrics over all workers."""
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        """Called when this worker's files of a checkpoint are written, before it is committed.
+
+        With such a callback training waits until the files are there.
+
+        Args:
+            checkpoint_dir: The folder; what is added to it travels with the checkpoint.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what belongs into checkpoints: tensors, arrays and plain values."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class Callbacks:
+    """The user's callbacks by name.
+
+    Args:
+        callbacks: What ``build_callbacks`` returned.
+
+    Raises:
+        InvalidDataTypeError: If it is no mapping of `PyTorchCallback`.
+        InvalidExperimentError: If one has a method that looks like a hook and is none.
+    """
+
+    def __init__(self, callbacks: Any) -> None:
+        if not isinstance(callbacks, Mapping):
+            raise InvalidDataTypeError(
+                f"build_callbacks returned {describe(callbacks)}; it returns callbacks by name, "
+                "such as {'early_stopping': EarlyStopping()}"
+            )
+        for name, callback in callbacks.items():
+            if not isinstance(callback, PyTorchCallback):
+                raise InvalidDataTypeError(
+                    f"the callback {name!r} is {describe(callback)}; it must be an instance of a "
+                    "subclass of detcore_torch.PyTorchCallback"
+                )
+            _check_hooks(name, callback)
+        self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks, in order."""
+        for callback in self._callbacks.values():
+            getattr(callback, hook)(*arguments)
+
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether one is shown the files of checkpoints."""
+        usual = PyTorchCallback.on_checkpoint_write_end
+        found = (type(each).on_checkpoint_write_end for each in self._callbacks.values())
+        return any(method is not usual for method in found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the callbacks' states by name."""
+        return {name: callback.state_dict() for name, callback in self._callbacks.items()}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Give the callbacks their states; a callback that is new has none."""
+        for name, callback in self._callbacks.items():
+            if name in states:
+                callback.load_state_dict(states[name])
+
+
+def _check_hooks(name: str, callback: PyTorchCallback) -> None:
+    hooks = [hook for hook in vars(PyTorchCallback) if hook.startswith("on_")]
+    unknown = [
+        each for each in dir(callback) if each.startswith("on_") and each not in hooks
+        and callable(getattr(callback, each))
+    ]  # fmt: skip
+    if unknown:
+        raise InvalidExperimentError(
+            f"the callback {name!r} ({type(callback).__name__}) has {', '.join(unknown)}, which "
+            f"nobody calls.\nHooks are: {', '.join(hooks)}.\n"
+            "Rename the method; one that is no hook must not begin with on_."
+        )

@@ -1,0 +1,242 @@
+"""Training a `PyTorchTrial`: batch by batch, with detcore's clock asked in between."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.data import IdKind
+from detcore.errors import InvalidExperimentError
+from detcore.trial import ValidationResult
+from detcore_torch._callbacks import Callbacks
+from detcore_torch._evaluation import Evaluation
+from detcore_torch._files import StateFiles
+from detcore_torch._group import lost_peers_told
+from detcore_torch._loader import DataLoader, checked_loader
+from detcore_torch._own_state import OwnState, capture_own
+from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
+from detcore_torch._state import capture_shared, restore_shared, take_over
+from detcore_torch._unit import TrainedUnit
+
+if TYPE_CHECKING:
+    from detcore.trial import Clock
+    from detcore.types import TensorInfo
+    from detcore_torch._context import PyTorchTrialContext
+    from detcore_torch._trial import PyTorchTrial
+
+__all__ = ["TorchController"]
+
+_logger = logging.getLogger("detcore.torch")
+
+
+class TorchController:
+    """A `detcore.trial.LoopingController` for PyTorch.
+
+    Args:
+        trial: The user's trial; it has wrapped its models and optimizers.
+        context: Its context.
+
+    Raises:
+        DetcoreError: If the trial breaks a rule: nothing wrapped, data of the wrong kind.
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        self._trial = trial
+        self._context = context
+        self._place = context.distributed
+        context.finish_wrapping()
+        loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader")
+        held_out = checked_loader(
+            trial.build_validation_data_loader(), "build_validation_data_loader"
+        )
+        seed = context.get_trial_seed()
+        order = loader.order(seed=seed, rank=self._place.rank, world_size=self._place.size)
+        self._epoch_length = -(-order.batches_per_epoch // self._place.size)
+        self._ledger_epoch_length = order.batches_per_epoch
+        self._feed = loader.stream(order, seed=seed, place=self._place)
+        self._callbacks = Callbacks(trial.build_callbacks())
+        self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
+        self._batches = 0
+        self._has_started = False
+        self._is_resumed = False
+        self._tensors: Sequence[TensorInfo] = ()
+        self._describe_records(loader)
+        self._vary()
+
+    def batches_per_epoch(self) -> int | None:
+        """Return the steps of one pass over the training data."""
+        return self._epoch_length
+
+    def run(self, clock: Clock) -> None:
+        """Train until the clock says stop."""
+        self._start()
+        for model in self._context.models:
+            model.train()
+        with self._undisturbed():
+            self._callbacks.call("on_training_start")
+        with lost_peers_told(self._place):
+            while self._train_unit(clock):
+                pass
+
+    def validate(self) -> ValidationResult:
+        """Evaluate the models; the result is over all workers, and the same on all."""
+        self._start()
+        with preserved_generators(), lost_peers_told(self._place):
+            return self._evaluation.run()
+
+    def save(self, directory: Path) -> None:
+        """Write the training state; of several workers, the others than the chief what differs."""
+        self._capture().write(directory)
+        self._callbacks.call("on_checkpoint_write_end", str(directory))
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy what `save` would write, and return what writes the copy."""
+        if self._callbacks.reads_checkpoints:
+            self.save(directory)
+            return _nothing
+        files = self._capture().copied()
+        return lambda: files.write(directory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the tensors in the last checkpoint."""
+        return self._tensors
+
+    def restore(self, directory: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        restore_shared(self._context, directory)
+        own = self._context.own_folder(directory)
+        state = OwnState(own or directory)
+        self._batches = state.batches
+        self._feed.seek(self._batches)
+        others = [] if own is not None else _workers_of(directory)
+        state.restore_gradients(self._context.models, others)
+        state.restore_callbacks(self._callbacks)
+        self._is_resumed = True
+        if own is not None:
+            state.restore_generators()
+            return
+        self._vary()
+        _logger.info(
+            "the checkpoint was saved by another number of workers: training goes on at batch %d, "
+            "in the order that %d worker(s) take the data in",
+            self._batches,
+            self._place.size,
+        )
+
+    def start_from(self, directory: Path) -> None:
+        """Take over weights and optimizers' states; everything else is as in any fresh trial.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        take_over(self._context, directory)
+
+    def close(self) -> None:
+        """End the processes that load data, and leave the process group."""
+        try:
+            if self._has_started:
+                self._callbacks.call("on_trial_shutdown")
+        finally:
+            self._feed.close()
+            self._context.group.close()
+
+    def _train_unit(self, clock: Clock) -> bool:
+        """Train up to the next boundary, or to an interrupt; return whether to go on."""
+        unit = TrainedUnit()
+        while self._batches < clock.next_boundary:
+            self._train_batch(unit)
+            if clock.interrupt_requested:
+                break
+        batches = unit.batch_metrics()
+        metrics = {**unit.means(batches), **self._reduced()}
+        self._callbacks.call("on_training_workload_end", metrics, batches)
+        return clock.boundary(self._batches, metrics, batches, n_records=unit.num_records)
+
+    def _train_batch(self, unit: TrainedUnit) -> None:
+        number = self._batches
+        epoch, within = divmod(number, self._epoch_length)
+        if within == 0:
+            self._callbacks.call("on_training_epoch_start", epoch)
+        batch = self._feed.take()
+        if self._context.ledger is not None:
+            self._context.ledger.log(number + 1, number // self._ledger_epoch_length, batch.records)
+        self._context.share_buffers()
+        with self._context.training_batch(number, self._epoch_length):
+            returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
+        unit.add(returned, len(batch.records))
+        self._batches += 1
+        if within + 1 == self._epoch_length:
+            self._callbacks.call("on_training_epoch_end", epoch)
+
+    def _reduced(self) -> dict[str, float]:
+        """Return the training metrics of the trial's own reducers, over all workers."""
+        wrapped = [each for each in self._context.reducers if each.for_training]
+        if not wrapped:
+            return {}
+        states = self._place.allgather([each.reducer.per_slot_reduce() for each in wrapped])
+        metrics: dict[str, float] = {}
+        for index, each in enumerate(wrapped):
+            metrics.update(each.reduce([found[index] for found in states]))
+            each.reducer.reset()
+        return metrics
+
+    def _capture(self) -> StateFiles:
+        self._start()
+        files = StateFiles()
+        if self._place.rank == 0:
+            capture_shared(self._context, files)
+        capture_own(
+            files, models=self._context.models, callbacks=self._callbacks, batches=self._batches
+        )
+        self._tensors = files.infos()
+        return files
+
+    def _start(self) -> None:
+        """Tell the callbacks, once, that the trial is there."""
+        if self._has_started:
+            return
+        self._has_started = True
+        info = self._context.info
+        uuid = info.latest_checkpoint if info and self._is_resumed else None
+        with self._undisturbed():
+            self._callbacks.call("on_trial_startup", self._batches, uuid)
+
+    def _undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Keep the generators, where an uninterrupted run would not come by here again."""
+        return preserved_generators() if self._is_resumed else contextlib.nullcontext()
+
+    def _vary(self) -> None:
+        """Let each worker draw random numbers of its own; models are made alike before that."""
+        rank = self._place.rank
+        if rank or self._batches:  # the chief, too, draws other numbers than it began with
+            seed_generators(seed_from(self._context.get_trial_seed(), rank, self._batches))
+
+    def _describe_records(self, loader: DataLoader) -> None:
+        ledger = self._context.ledger
+        if ledger is None:
+            return
+        if loader.sampler is not None or loader.batch_sampler is not None:
+            raise InvalidExperimentError(
+                "data_ledger is true, and the training data has a sampler.\n"
+                "The ledger proves that each epoch uses every record once; a sampler may leave out "
+                "or repeat some.\nSet data_ledger: false, or use shuffle=True without a sampler."
+            )
+        num_records = len(loader.dataset)
+        left_over = num_records % (loader.batch_size or 1) if loader.drop_last else 0
+        ledger.describe(IdKind.RECORD_INDEX, num_records=num_records, left_over=left_over)
+
+
+def _workers_of(directory: Path) -> list[OwnState]:
+    """Return what the other workers than the chief saved."""
+    return [OwnState(folder) for folder in sorted((directory / "workers").glob("*"))]
+
+
+def _nothing() -> None:
+    """There is nothing left to write."""

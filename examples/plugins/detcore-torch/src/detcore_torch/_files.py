@@ -1,0 +1,135 @@
+"""Files of a checkpoint: tensors as safetensors, everything else as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore.types import TensorInfo
+
+__all__ = ["StateFiles", "read_json", "read_tensors", "write_json"]
+
+_ALIAS = "same as: "
+
+
+@dataclasses.dataclass(slots=True)
+class StateFiles:
+    """What is to be written into a checkpoint's folder.
+
+    Attributes:
+        tensors: Tensors by file and name; they may be the training's own memory.
+        aliases: By file, names of tensors that are the same memory as another one of the file.
+        documents: JSON values by file.
+    """
+
+    tensors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    aliases: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    documents: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def add_tensors(self, file: str, tensors: Mapping[str, Any]) -> None:
+        """Add a file of tensors; what shares its memory (tied weights) is written once."""
+        kept: dict[tuple[Any, ...], str] = {}
+        own: dict[str, Any] = {}
+        for name, tensor in tensors.items():
+            tensor = tensor.detach()
+            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+            if tensor.numel() and key in kept:
+                self.aliases.setdefault(file, {})[name] = kept[key]
+                continue
+            kept[key] = name
+            own[name] = tensor
+        self.tensors[file] = own
+
+    def copied(self) -> StateFiles:
+        """Return files that share no memory with the training."""
+        tensors = {
+            file: {name: tensor.to("cpu", copy=True) for name, tensor in table.items()}
+            for file, table in self.tensors.items()
+        }
+        return StateFiles(tensors, self.aliases, self.documents)
+
+    def write(self, directory: Path) -> None:
+        """Write all files."""
+        from safetensors.torch import save_file
+
+        for file, table in self.tensors.items():
+            plain = _separate(table)
+            aliases = {f"{_ALIAS}{name}": kept for name, kept in self.aliases.get(file, {}).items()}
+            save_file(plain, directory / file, metadata=aliases or None)
+        for file, value in self.documents.items():
+            write_json(directory / file, value)
+
+    def infos(self) -> list[TensorInfo]:
+        """Return what the manifest says of the tensors."""
+        return [
+            TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).partition(".")[2], file)
+            for file, table in self.tensors.items()
+            for name, tensor in table.items()
+        ]
+
+
+def _separate(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tensors on the CPU, each with a memory of its own, which is what the format takes."""
+    found = {}
+    seen: set[int] = set()
+    for name, tensor in table.items():
+        plain = tensor.cpu().contiguous()
+        storage = plain.untyped_storage()
+        if storage.nbytes() != plain.nbytes or storage.data_ptr() in seen:
+            plain = plain.clone()  # a view of a larger memory, or of another tensor's
+        seen.add(plain.untyped_storage().data_ptr())
+        found[name] = plain
+    return found
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read a file of tensors, on the CPU; shared ones come under all their names.
+
+    Raises:
+        InvalidCheckpointError: If it is missing or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
+            for key, kept in (file.metadata() or {}).items():
+                if key.startswith(_ALIAS):
+                    found[key.removeprefix(_ALIAS)] = found[kept]
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(f"the checkpoint has no file {path}") from error
+    except (SafetensorError, OSError, LookupError, ValueError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    return found
+
+
+def read_json(path: Path, version: int) -> dict[str, Any]:
+    """Read a JSON object with its version.
+
+    Raises:
+        InvalidCheckpointError: If it is missing, damaged, or of another version.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"{path.parent} has no file {path.name}, so it is no checkpoint of a PyTorchTrial."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    if not isinstance(value, dict) or value.get("version") != version:
+        raise InvalidCheckpointError(
+            f"{path} is not of version {version}.\n"
+            "It was written by another version of detcore-torch, or the file was changed.\n"
+            "Resume with the version that wrote the checkpoint."
+        )
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value; floats keep every bit."""
+    path.write_text(json.dumps(value), encoding="utf-8")

@@ -1,0 +1,123 @@
+"""The process group through which `DistributedDataParallel` adds gradients up."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.environment import change_environment, read_variables
+from detcore.errors import InvalidExperimentError, PeerLostError
+from detcore_torch._torch import torch
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+__all__ = ["WorkerGroup", "lost_peers_told"]
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+# How Gloo says that a connection ended.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
+class WorkerGroup:
+    """PyTorch's default process group, made of the workers of one machine.
+
+    They meet in a file of a folder that only their user may enter, so nothing listens for
+    strangers; Gloo's own connections stay on the loopback interface. With GPUs, NCCL is used.
+
+    Args:
+        distributed: The workers.
+    """
+
+    def __init__(self, distributed: DistributedContext) -> None:
+        self._distributed = distributed
+        self._is_open = False
+
+    def open(self) -> None:
+        """Join the other workers; all of them call this. Does nothing where it is open already.
+
+        Raises:
+            InvalidExperimentError: If there are several machines.
+            PeerLostError: If a worker is gone.
+        """
+        place = self._distributed
+        if self._is_open or place.size == 1:
+            return
+        if place.cross_size > 1:
+            raise InvalidExperimentError(
+                f"the trial has workers on {place.cross_size} machines; detcore-torch trains on "
+                "one.\nStart it on one machine: detcore run CONFIG.yaml --slots N"
+            )
+        folder = tempfile.mkdtemp(prefix="detcore-torch-") if place.rank == 0 else ""
+        try:
+            path = Path(place.broadcast(folder)) / "meeting"
+            with _on_loopback():
+                torch.distributed.init_process_group(
+                    "nccl" if torch.cuda.is_available() else "gloo",
+                    store=torch.distributed.FileStore(str(path), place.size),
+                    rank=place.rank,
+                    world_size=place.size,
+                )
+            place.barrier()
+        finally:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._is_open = True
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._is_open:
+            torch.distributed.destroy_process_group()
+        self._is_open = False
+
+    def broadcast_chiefs(self, tensors: Iterable[Any]) -> None:
+        """Give tensors the chief's values, in place; one exchange for each type of element."""
+        if not self._is_open:
+            return
+        by_type: dict[Any, list[Any]] = {}
+        for tensor in tensors:
+            by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+        for group in by_type.values():
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+            torch.distributed.broadcast(flat, 0)
+            if self._distributed.rank:
+                parts = flat.split([tensor.numel() for tensor in group])
+                for tensor, part in zip(group, parts, strict=True):
+                    tensor.detach().copy_(part.view_as(tensor))
+
+
+@contextlib.contextmanager
+def lost_peers_told(distributed: DistributedContext) -> Iterator[None]:
+    """Turn Gloo's errors of connections that ended into detcore's.
+
+    Raises:
+        PeerLostError: If another worker is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if distributed.size > 1 and any(sign in str(error) for sign in _LOST):
+            raise PeerLostError(
+                f"another worker of rank {distributed.rank} is gone: its connection ended while "
+                "gradients were added up.\nLook at the output of the other workers for the reason."
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have Gloo use the loopback interface, unless the user has chosen one."""
+    name = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if name is None or read_variables([_INTERFACE]):
+        yield
+        return
+    change_environment({_INTERFACE: name})
+    try:
+        yield
+    finally:
+        change_environment({}, without=[_INTERFACE])

@@ -1,0 +1,133 @@
+"""Loading a model out of a checkpoint, for prediction or further work."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
+from detcore.trial import code_imported_from, import_trial_class
+from detcore_torch._context import PyTorchTrialContext
+from detcore_torch._state import load_models
+
+__all__ = [
+    "load_model_from_checkpoint_path",
+    "load_trial_from_checkpoint_path",
+    "load_weights_from_checkpoint_path",
+]
+
+_TRIAL_FILE = "trial.json"
+_FRAMEWORK = "torch"
+
+
+def load_model_from_checkpoint_path(
+    path: str | os.PathLike[str], tags: Sequence[str] | None = None
+) -> Any:
+    """Build a trial's model and load the weights of a checkpoint into it.
+
+    **This runs code from the checkpoint**: see `load_trial_from_checkpoint_path`.
+
+    Args:
+        path: The checkpoint's folder.
+        tags: Not used; accepted for compatibility.
+
+    Returns:
+        The model that the trial wrapped, in evaluation mode; a tuple of models where there are
+        several.
+    """
+    models = load_trial_from_checkpoint_path(path).context.models
+    for model in models:
+        model.eval()
+    return models[0] if len(models) == 1 else tuple(models)
+
+
+def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
+    """Make the trial of a checkpoint, with the weights of the checkpoint in its models.
+
+    **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported, and
+    its ``__init__`` called. Load only checkpoints of people you trust, or use
+    `load_weights_from_checkpoint_path` with a model of your own, which runs none.
+
+    Args:
+        path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
+
+    Returns:
+        The trial. Its optimizers are fresh.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such folder.
+        InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit the
+            models that its code makes.
+    """
+    folder = _checked_folder(path)
+    record = _read_trial(folder)
+    code = folder / "code"
+    if not code.is_dir():
+        raise InvalidCheckpointError(
+            f"{folder} has no folder 'code', from which {record['trial_class']!r} would be "
+            "imported.\nMake the model yourself, and load the weights into it:\n"
+            "  detcore_torch.load_weights_from_checkpoint_path(path, model)"
+        )
+    context = PyTorchTrialContext.from_config(
+        {**record["config"], "hyperparameters": record["hparams"]}
+    )
+    with code_imported_from(code):
+        trial: Any = import_trial_class(record["trial_class"], code)(context)
+    load_models(context.models, folder)
+    trial.context = context
+    return trial
+
+
+def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
+    """Load the weights of a checkpoint into a model that the caller made; runs no code from it.
+
+    Args:
+        path: The checkpoint's folder.
+        model: A model like the trial's; a sequence of models where the trial wrapped several.
+
+    Returns:
+        What was given.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such folder.
+        InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit;
+            the model is unchanged then.
+    """
+    folder = _checked_folder(path)
+    load_models(model if isinstance(model, list | tuple) else [model], folder)
+    return model
+
+
+def _checked_folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(
+            f"there is no folder {folder}.\n"
+            "The path is that of a checkpoint's folder, with trial.json in it.\n"
+            "  detcore checkpoint download UUID"
+        )
+    return folder
+
+
+def _read_trial(folder: Path) -> Mapping[str, Any]:
+    path = folder / _TRIAL_FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        framework, _ = record["framework"], (record["trial_class"], record["config"])
+        hparams = record["hparams"]
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"{folder} has no {_TRIAL_FILE}, so it is no checkpoint of a trial."
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
+    if framework != _FRAMEWORK or not isinstance(hparams, dict):
+        raise InvalidCheckpointError(
+            f"{folder} is a checkpoint of the framework {framework!r} (trial class "
+            f"{record['trial_class']}), not of a PyTorchTrial.\n"
+            "Each framework's plugin loads its own checkpoints."
+        )
+    return record

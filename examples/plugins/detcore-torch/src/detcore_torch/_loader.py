@@ -1,0 +1,307 @@
+"""`DataLoader`: data whose every batch can be had again, by its number alone."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.data import IndexSampler
+from detcore.errors import DataError, InvalidDataTypeError, describe
+from detcore_torch._order import BatchOrder, Requests, SamplerOrder
+from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
+from detcore_torch._torch import torch
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+__all__ = ["Batch", "BatchStream", "DataLoader", "checked_loader"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch and the indices of the records in it."""
+
+    data: Any
+    records: Sequence[int]
+
+
+class DataLoader:
+    """Says how batches are made; detcore makes the PyTorch loader that loads them.
+
+    Takes what ``torch.utils.data.DataLoader`` takes, but for ``generator``: the order follows from
+    the trial's seed. A run that is resumed goes on at the very batch, in the middle of an epoch
+    too, and reads nothing again. Of several workers, each takes every N-th batch; give all of
+    them all of the data.
+
+    What a dataset or ``collate_fn`` draws from ``random``, ``numpy.random`` and ``torch`` depends
+    on the trial's seed and the number of the batch alone, whatever ``num_workers`` is.
+
+    Args:
+        dataset: Has ``__len__`` and ``__getitem__`` (an ``IterableDataset`` has no order that could
+            be gone back to).
+        batch_size: Records in a batch of one worker: ``context.get_per_slot_batch_size()``.
+        shuffle: Whether each epoch comes in an order of its own.
+        sampler: Yields record indices; drawn anew for each epoch, under generators that are seeded
+            with the epoch's number.
+        batch_sampler: Yields lists of record indices, likewise.
+        num_workers: Processes that load; 0: the process that trains.
+        collate_fn: Makes a batch of a list of records.
+        pin_memory: As PyTorch's.
+        drop_last: Leave out the last batch of an epoch where it is smaller.
+        timeout: As PyTorch's.
+        worker_init_fn: As PyTorch's.
+        multiprocessing_context: As PyTorch's.
+        prefetch_factor: As PyTorch's.
+        persistent_workers: As PyTorch's; workers of training data stay for all epochs anyway.
+
+    Raises:
+        InvalidDataTypeError: If the dataset is none that can be resumed.
+        DataError: If arguments contradict each other.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        _check_dataset(dataset)
+        _check_sampling(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.collate_fn = collate_fn or torch.utils.data.default_collate
+        self.options = {
+            "num_workers": num_workers,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+        }
+
+    def order(self, *, seed: int, rank: int = 0, world_size: int = 1) -> BatchOrder:
+        """Return which records each batch holds.
+
+        Args:
+            seed: Seed of the order; the same on all workers.
+            rank: Whose batches: every `world_size`-th from this one on.
+            world_size: Number of workers.
+        """
+        if self.sampler is None and self.batch_sampler is None:
+            return IndexSampler(
+                len(self.dataset),
+                int(self.batch_size or 0),
+                shuffle=self.shuffle,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                drop_last=self.drop_last,
+            )
+        batch_sampler = self.batch_sampler
+        if batch_sampler is None:
+            batch_sampler = torch.utils.data.BatchSampler(
+                self.sampler, int(self.batch_size or 0), self.drop_last
+            )
+        sampler = self.sampler or getattr(batch_sampler, "sampler", None)
+        return SamplerOrder(batch_sampler, sampler, seed=seed, rank=rank, world_size=world_size)
+
+    def stream(self, order: BatchOrder, *, seed: int, place: DistributedContext) -> BatchStream:
+        """Return the batches of all epochs, one after the other, that one worker trains on."""
+        return BatchStream(self, order, seed=seed, rank=place.rank, world_size=place.size)
+
+    def validation_order(self, seed: int) -> BatchOrder:
+        """Return the batches of one pass over the data, over all workers.
+
+        Raises:
+            DataError: If there is none.
+        """
+        loader = self
+        if self.sampler is None and self.batch_sampler is None and not self.drop_last:
+            loader = _resized(self, min(int(self.batch_size or 0), max(1, len(self.dataset))))
+        return loader.order(seed=seed)
+
+
+class BatchStream:
+    """Batches of one worker from any number on; what loads them starts with the first `take`.
+
+    Args:
+        loader: Says how they are made.
+        order: Says which records they hold.
+        seed: The trial's seed.
+        rank: This worker.
+        world_size: Number of workers.
+        start: Number of the first batch.
+        stop: Number of the batch after the last one; None: no end.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader,
+        order: BatchOrder,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        self._loader = loader
+        self._order = order
+        self._source = _Source(loader, seed, rank, world_size)
+        self._start = start
+        self._stop = stop
+        self._batches: Generator[Batch, None, None] | None = None
+
+    def seek(self, start: int) -> None:
+        """Go on at a batch; nothing is read to get there."""
+        self.close()
+        self._start = start
+
+    def take(self) -> Batch:
+        """Return the next batch."""
+        if self._batches is None:
+            self._batches = self._load()
+        return next(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the batches from the first one on."""
+        return self._load()
+
+    def close(self) -> None:
+        """End the processes that load for `take`."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = None
+
+    def _load(self) -> Generator[Batch, None, None]:
+        asked: collections.deque[Sequence[int]] = collections.deque()
+        loader = torch.utils.data.DataLoader(
+            self._source,
+            batch_size=None,
+            sampler=_Noted(Requests(self._order, self._start, self._stop), asked),
+            collate_fn=_as_it_is,
+            # PyTorch draws its workers' seeds from this; by default it would draw from the
+            # generator that training draws from.
+            generator=torch.Generator(),
+            **self._loader.options,
+        )
+        for data in loader:
+            yield Batch(data, asked.popleft())
+
+
+class _Noted:
+    """Requests that are noted in a queue when they are handed out."""
+
+    def __init__(self, requests: Requests, asked: collections.deque[Sequence[int]]) -> None:
+        self._requests = requests
+        self._asked = asked
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for number, records in self._requests:
+            self._asked.append(records)
+            yield number, records
+
+
+class _Source(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types here
+    """Batches by request; sent to the processes that load."""
+
+    def __init__(self, loader: DataLoader, seed: int, rank: int, world_size: int) -> None:
+        self._dataset = loader.dataset
+        self._collate = loader.collate_fn
+        self._seed = seed
+        self._rank = rank
+        self._world_size = world_size
+        usual = self._collate is torch.utils.data.default_collate
+        self._is_plain = usual and type(self._dataset) is torch.utils.data.TensorDataset
+
+    def __getitem__(self, request: tuple[int, Any]) -> Any:
+        number, records = request
+        if self._is_plain:  # the same as below, without a Python call for each record
+            return [tensor[records] for tensor in self._dataset.tensors]
+        with preserved_generators():
+            seed_generators(seed_from(self._seed, self._rank + number * self._world_size))
+            indices = [int(index) for index in records]
+            if hasattr(self._dataset, "__getitems__"):
+                return self._collate(self._dataset.__getitems__(indices))
+            return self._collate([self._dataset[index] for index in indices])
+
+
+def checked_loader(loader: Any, method: str) -> DataLoader:
+    """Return what a trial's method returned, if it is a `DataLoader`.
+
+    Raises:
+        InvalidDataTypeError: If it is something else.
+    """
+    if isinstance(loader, DataLoader):
+        return loader
+    hint = "Return a detcore_torch.DataLoader."
+    if isinstance(loader, torch.utils.data.DataLoader):
+        hint = (
+            "PyTorch's own loader cannot say where it stands, so training could not be resumed, "
+            "and it does not divide its data among workers.\n"
+            "Use detcore_torch.DataLoader, which takes the same arguments:\n"
+            "  from detcore_torch import DataLoader"
+        )
+    raise InvalidDataTypeError(f"{method} returned {describe(loader)}.\n{hint}")
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _resized(loader: DataLoader, batch_size: int) -> DataLoader:
+    copied = DataLoader(loader.dataset, batch_size, loader.shuffle)
+    copied.collate_fn, copied.options = loader.collate_fn, loader.options
+    return copied
+
+
+def _check_dataset(dataset: Any) -> None:
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        raise InvalidDataTypeError(
+            f"the dataset is {describe(dataset)}, an IterableDataset.\n"
+            "Its records have no numbers, so a resumed run could not go on where it was.\n"
+            "Use a dataset with __len__ and __getitem__."
+        )
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InvalidDataTypeError(
+            f"the dataset is {describe(dataset)}, which has no __len__ and __getitem__.\n"
+            "Use a torch.utils.data.Dataset, or a list of records."
+        )
+
+
+def _check_sampling(
+    batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> None:
+    if batch_sampler is not None:
+        if batch_size not in (1, None) or shuffle or sampler is not None or drop_last:
+            raise DataError(
+                "batch_sampler says which records each batch holds, so batch_size, shuffle, "
+                "sampler and drop_last cannot be given with it"
+            )
+        return
+    if sampler is not None and shuffle:
+        raise DataError("sampler says in which order records come; shuffle=True contradicts it")
+    if batch_size is None or batch_size < 1:
+        raise DataError(
+            f"batch_size is {batch_size!r}; it must be at least 1.\n"
+            "Take it from context.get_per_slot_batch_size()."
+        )

@@ -1,0 +1,116 @@
+"""What a checkpoint holds of one worker alone: generators, gradients, callbacks, its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._seeding import capture_generators, restore_generators
+from detcore_torch._tree import decode, encode
+
+if TYPE_CHECKING:
+    from detcore_torch._callbacks import Callbacks
+
+__all__ = ["OwnState", "capture_own"]
+
+_FILE = "worker.json"
+_TENSORS = "worker.safetensors"
+_VERSION = 1
+_RANDOM = "random."
+_GRADIENT = "gradient."
+
+
+def capture_own(
+    files: StateFiles, *, models: Sequence[Any], callbacks: Callbacks, batches: int
+) -> None:
+    """Add what this worker alone has.
+
+    Args:
+        files: Gets it.
+        models: Whose gradients have been added up over some batches, and not yet used.
+        callbacks: The user's.
+        batches: Batches completed.
+    """
+    random, generators = capture_generators()
+    tensors = {f"{_RANDOM}{name}": state for name, state in generators.items()}
+    for name, parameter in _parameters(models):
+        if parameter.grad is not None:
+            tensors[f"{_GRADIENT}{name}"] = parameter.grad
+    files.documents[_FILE] = {
+        "version": _VERSION,
+        "batches": batches,
+        "random": random,
+        "callbacks": encode(callbacks.state_dict(), tensors, "callbacks"),
+    }
+    files.add_tensors(_TENSORS, tensors)
+
+
+class OwnState:
+    """What `capture_own` added to a checkpoint, read again.
+
+    Args:
+        folder: The worker's folder in the checkpoint.
+
+    Attributes:
+        batches: Batches completed.
+
+    Raises:
+        InvalidCheckpointError: If it is not there, or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._document = read_json(folder / _FILE, _VERSION)
+        self._tensors = read_tensors(folder / _TENSORS)
+        batches = self._document.get("batches")
+        if type(batches) is not int or batches < 0:
+            raise InvalidCheckpointError(f"{folder / _FILE} is damaged: batches={batches!r}")
+        self.batches: int = batches
+
+    def restore_generators(self) -> None:
+        """Set the random generators."""
+        found = {
+            name.removeprefix(_RANDOM): tensor
+            for name, tensor in self._tensors.items()
+            if name.startswith(_RANDOM)
+        }
+        restore_generators(self._document.get("random") or {}, found)
+
+    def restore_callbacks(self, callbacks: Callbacks) -> None:
+        """Give the callbacks their states."""
+        callbacks.load_state_dict(decode(self._document.get("callbacks") or {}, self._tensors))
+
+    def restore_gradients(self, models: Sequence[Any], others: Sequence[OwnState] = ()) -> None:
+        """Set the gradients that were added up.
+
+        Args:
+            models: Whose.
+            others: What the other workers had, where this one is to go on with the mean.
+
+        Raises:
+            InvalidCheckpointError: If one does not fit its parameter.
+        """
+        parts = [self, *others]
+        for name, parameter in _parameters(models):
+            found = [part._tensors.get(f"{_GRADIENT}{name}") for part in parts]
+            there = [gradient for gradient in found if gradient is not None]
+            if not there:
+                parameter.grad = None
+                continue
+            if any(gradient.shape != parameter.shape for gradient in there):
+                raise InvalidCheckpointError(
+                    f"{self._folder / _TENSORS} does not fit: the gradient of {name} has the shape "
+                    f"{tuple(there[0].shape)}, its parameter {tuple(parameter.shape)}"
+                )
+            total = sum(there[1:], there[0])
+            mean = total if len(parts) == 1 else total / len(parts)
+            parameter.grad = mean.to(parameter.device, parameter.dtype)
+
+
+def _parameters(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for index, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            yield f"{index}.{name}", parameter

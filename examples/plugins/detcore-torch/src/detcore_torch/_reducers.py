@@ -1,0 +1,162 @@
+"""How metrics of many batches, on one or several workers, become one number."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from detcore.errors import InvalidExperimentError, MetricError, describe
+from detcore.metrics import Mean, Sum, interleave
+from detcore.metrics import MetricReducer as BatchReducer
+from detcore_torch._torch import torch
+
+__all__ = [
+    "FunctionReducer",
+    "MetricReducer",
+    "Reducer",
+    "WrappedReducer",
+    "as_number",
+    "batch_reducer",
+]
+
+
+class Reducer(enum.Enum):
+    """How the values that `PyTorchTrial.evaluate_batch` returns for each batch become one.
+
+    Attributes:
+        AVG: The mean, in which a batch counts as often as it has records.
+        SUM: The sum.
+        MAX: The largest.
+        MIN: The smallest.
+    """
+
+    AVG = 1
+    SUM = 2
+    MAX = 3
+    MIN = 4
+
+
+class MetricReducer(abc.ABC):
+    """A metric that is more than a mean over batches; made known by ``context.wrap_reducer``.
+
+    The trial hands values to a method of the subclass's own (such as ``update``) from
+    ``train_batch`` or ``evaluate_batch``.
+    """
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget all values; called before each validation, and after each training report."""
+
+    @abc.abstractmethod
+    def per_slot_reduce(self) -> Any:
+        """Return what this worker has seen: all that `cross_slot_reduce` needs."""
+
+    @abc.abstractmethod
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return the metric, or metrics by name where it was wrapped without a name.
+
+        Args:
+            per_slot_metrics: What `per_slot_reduce` returned on each worker, by rank.
+        """
+
+
+class FunctionReducer(MetricReducer):
+    """A reducer made of a function, which gets the values of all batches in the data's order.
+
+    Args:
+        function: Takes the list of what `update` was given.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self._function = function
+        self._values: list[Any] = []
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._values = []
+
+    def update(self, value: Any) -> None:
+        """Take the value of one batch."""
+        self._values.append(value)
+
+    def per_slot_reduce(self) -> list[Any]:
+        """Return the values of this worker."""
+        return self._values
+
+    def cross_slot_reduce(self, per_slot_metrics: list[list[Any]]) -> Any:
+        """Call the function with the values of all workers."""
+        return self._function(interleave(per_slot_metrics))
+
+
+class WrappedReducer:
+    """A reducer, what its metric is called, and when it is used."""
+
+    def __init__(
+        self, reducer: MetricReducer, name: str | None, *, for_training: bool, for_validation: bool
+    ) -> None:
+        self.reducer = reducer
+        self.name = name
+        self.for_training = for_training
+        self.for_validation = for_validation
+
+    def reduce(self, per_slot_metrics: list[Any]) -> dict[str, float]:
+        """Return the metrics over all workers, by name.
+
+        Raises:
+            MetricError: If they are not numbers.
+        """
+        found = self.reducer.cross_slot_reduce(per_slot_metrics)
+        if self.name is not None:
+            return {self.name: as_number(self.name, found)}
+        if not isinstance(found, Mapping):
+            raise InvalidExperimentError(
+                f"{type(self.reducer).__name__} was wrapped without a name, and its "
+                f"cross_slot_reduce returned {describe(found)}.\n"
+                'Give it a name (context.wrap_reducer(reducer, "name")), or return metrics by name.'
+            )
+        return {str(name): as_number(str(name), value) for name, value in found.items()}
+
+
+class _Extreme(BatchReducer):
+    def __init__(self, function: Callable[[Sequence[float]], float]) -> None:
+        self._function = function
+        self._values: list[float] = []
+
+    def accumulate(self, metric: Any) -> float:
+        self._values = [self._function([*self._values, float(metric)])]
+        return self._values[0]
+
+    def cross_slot_reduce(self, per_slot_metrics: list[float]) -> float:
+        return float(self._function(per_slot_metrics))
+
+
+def batch_reducer(reducer: Reducer) -> BatchReducer:
+    """Return what reduces one metric of one validation."""
+    if reducer is Reducer.AVG:
+        return Mean()
+    if reducer is Reducer.SUM:
+        return Sum()
+    return _Extreme(max if reducer is Reducer.MAX else min)
+
+
+def as_number(name: str, value: Any) -> float:
+    """Return a metric's value as a number.
+
+    Raises:
+        MetricError: If it is none.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise MetricError(
+                f"the metric {name!r} is a tensor of shape {tuple(value.shape)}.\n"
+                "A metric is one number; take its mean, or use context.wrap_reducer."
+            )
+        return float(value.item())
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise MetricError(
+            f"the metric {name!r} is {describe(value)}, which is not a number"
+        ) from error

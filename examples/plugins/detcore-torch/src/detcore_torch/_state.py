@@ -1,0 +1,191 @@
+"""What a checkpoint holds of models, optimizers and schedulers: the same for all workers.
+
+| file | content |
+| --- | --- |
+| ``model.safetensors``, ``model-1.safetensors``, ... | a model's ``state_dict``, by its names |
+| ``optimizer.safetensors``, ... | the tensors of an optimizer's state |
+| ``others.safetensors`` | tensors of schedulers and scalers, if there are any |
+| ``torch.json`` | everything else, with the names of the tensors in their places |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._torch import torch
+from detcore_torch._tree import decode, encode
+
+if TYPE_CHECKING:
+    from detcore_torch._context import PyTorchTrialContext
+
+__all__ = ["capture_shared", "load_models", "restore_shared", "take_over"]
+
+_FILE = "torch.json"
+_OTHERS = "others.safetensors"
+_VERSION = 1
+
+
+def capture_shared(context: PyTorchTrialContext, files: StateFiles) -> None:
+    """Add the state of all that the trial wrapped; tensors may be the training's own memory."""
+    others: dict[str, Any] = {}
+    document: dict[str, Any] = {"version": _VERSION, "models": [], "optimizers": []}
+    for index, model in enumerate(context.models):
+        state = model.state_dict()
+        tensors = {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}
+        files.add_tensors(_name("model", index), tensors)
+        extra = {name: value for name, value in state.items() if name not in tensors}
+        document["models"].append(
+            {"class": type(model).__name__, "extra": encode(extra, others, f"model.{index}")}
+        )
+    for index, optimizer in enumerate(context.optimizers):
+        tensors = {}
+        encoded = encode(optimizer.state_dict(), tensors, "optimizer")
+        files.add_tensors(_name("optimizer", index), tensors)
+        document["optimizers"].append({"class": type(optimizer).__name__, "state": encoded})
+    document["schedulers"] = [
+        encode(_plain_part(each.scheduler.state_dict()), others, f"scheduler.{index}")
+        for index, each in enumerate(context.lr_schedulers)
+    ]
+    document["scalers"] = [
+        encode(scaler.state_dict(), others, f"scaler.{index}")
+        for index, scaler in enumerate(context.scalers)
+    ]
+    if others:
+        files.add_tensors(_OTHERS, others)
+    files.documents[_FILE] = document
+
+
+def restore_shared(context: PyTorchTrialContext, directory: Path) -> None:
+    """Set all that the trial wrapped to what a checkpoint holds.
+
+    Raises:
+        InvalidCheckpointError: If it does not fit, or is damaged.
+    """
+    document = read_json(directory / _FILE, _VERSION)
+    others = _read_others(directory)
+    optimizers = _read_optimizers(context, directory, document)
+    schedulers = _states(document, "schedulers", len(context.lr_schedulers), others)
+    scalers = _states(document, "scalers", len(context.scalers), others)
+    load_models(context.models, directory)
+    for optimizer, state in zip(context.optimizers, optimizers, strict=True):
+        _load(optimizer.load_state_dict, state, directory)
+    for each, state in zip(context.lr_schedulers, schedulers, strict=True):
+        _load(each.scheduler.load_state_dict, state, directory)
+    for scaler, state in zip(context.scalers, scalers, strict=True):
+        _load(scaler.load_state_dict, state, directory)
+
+
+def take_over(context: PyTorchTrialContext, directory: Path) -> None:
+    """Set models and the optimizers' states to another trial's; settings stay this trial's.
+
+    Raises:
+        InvalidCheckpointError: If it does not fit, or is damaged.
+    """
+    document = read_json(directory / _FILE, _VERSION)
+    optimizers = _read_optimizers(context, directory, document)
+    load_models(context.models, directory)
+    for optimizer, state in zip(context.optimizers, optimizers, strict=True):
+        # Learning rates and their like are hyperparameters of this trial.
+        own = {**state, "param_groups": optimizer.state_dict()["param_groups"]}
+        _load(optimizer.load_state_dict, own, directory)
+
+
+def load_models(models: Sequence[Any], directory: Path) -> None:
+    """Set models to what a checkpoint holds; either all are changed, or none.
+
+    Raises:
+        InvalidCheckpointError: If it does not fit, or is damaged.
+    """
+    document = read_json(directory / _FILE, _VERSION)
+    others = _read_others(directory)
+    records = _list(document, "models", len(models))
+    states = []
+    for index, (model, record) in enumerate(zip(models, records, strict=True)):
+        file = directory / _name("model", index)
+        state = read_tensors(file)
+        state.update(decode(record.get("extra", {}), others))
+        _check_fit(model, state, file)
+        states.append(state)
+    for model, state in zip(models, states, strict=True):
+        _load(model.load_state_dict, state, directory)
+
+
+def _check_fit(model: Any, state: Mapping[str, Any], file: Path) -> None:
+    own = model.state_dict()
+    faults = [f"{name} is not in the file" for name in own if name not in state]
+    faults += [f"{name} is not in the model" for name in state if name not in own]
+    for name in own:
+        here, there = own[name], state.get(name)
+        if isinstance(here, torch.Tensor) and isinstance(there, torch.Tensor):
+            if here.shape != there.shape:
+                shapes = f"{tuple(here.shape)} in the model and {tuple(there.shape)} in the file"
+                faults.append(f"{name} has the shape {shapes}")
+            elif here.dtype != there.dtype:
+                faults.append(f"{name} is {here.dtype} in the model, {there.dtype} in the file")
+    if faults:
+        more = f", and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise InvalidCheckpointError(
+            f"{file} does not fit the {type(model).__name__}: {'; '.join(faults[:5])}{more}.\n"
+            "The model was changed since the checkpoint was made, or the checkpoint is of another "
+            "one."
+        )
+
+
+def _read_optimizers(
+    context: PyTorchTrialContext, directory: Path, document: Mapping[str, Any]
+) -> list[Any]:
+    found = []
+    records = _list(document, "optimizers", len(context.optimizers))
+    for index, (optimizer, record) in enumerate(zip(context.optimizers, records, strict=True)):
+        if record.get("class") != type(optimizer).__name__:
+            raise InvalidCheckpointError(
+                f"optimizer {index} is a {type(optimizer).__name__}, and in the checkpoint "
+                f"{directory} a {record.get('class')}.\n"
+                "Go on with the optimizer that the checkpoint was made with."
+            )
+        tensors = read_tensors(directory / _name("optimizer", index))
+        found.append(decode(record.get("state"), tensors))
+    return found
+
+
+def _read_others(directory: Path) -> dict[str, Any]:
+    path = directory / _OTHERS
+    return read_tensors(path) if path.exists() else {}
+
+
+def _states(
+    document: Mapping[str, Any], key: str, count: int, tensors: Mapping[str, Any]
+) -> list[Any]:
+    return [decode(state, tensors) for state in _list(document, key, count)]
+
+
+def _list(document: Mapping[str, Any], key: str, count: int) -> list[Any]:
+    found = document.get(key)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidCheckpointError(f"{_FILE} of the checkpoint is damaged: {key} is {found!r}")
+    if len(found) != count:
+        raise InvalidCheckpointError(
+            f"the trial wraps {count} {key}, and the checkpoint holds {len(found)}.\n"
+            "Go on with the code that the checkpoint was made with."
+        )
+    return found
+
+
+def _load(load: Callable[[Any], Any], state: Any, directory: Path) -> None:
+    try:
+        load(state)
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidCheckpointError(f"the checkpoint {directory} does not fit: {error}") from error
+
+
+def _plain_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scheduler's state without functions: the trial's code makes those anew."""
+    return {name: value for name, value in state.items() if not callable(value)}
+
+
+def _name(kind: str, index: int) -> str:
+    return f"{kind}-{index}.safetensors" if index else f"{kind}.safetensors"

@@ -1,0 +1,26 @@
+"""What this plugin registers. Imports no framework."""
+
+from __future__ import annotations
+
+from detcore import hookimpl
+from detcore.types import Framework
+
+__all__ = ["detcore_register_framework"]
+
+
+@hookimpl
+def detcore_register_framework() -> Framework:
+    """Register ``PyTorchTrial``."""
+    return Framework(
+        name="torch",
+        trial_class="detcore_torch._trial:PyTorchTrial",
+        context_class="detcore_torch._context:PyTorchTrialContext",
+        controller="detcore_torch._controller:TorchController",
+        prepare_worker="detcore_torch._worker:prepare_worker",
+        load_checkpoint="detcore_torch._load:load_model_from_checkpoint_path",
+        metric="validation_loss",
+        several_workers=True,
+        requires=("torch",),
+        related=("numpy", "safetensors"),
+        install_hint='pip install "torch>=2.2"',
+    )

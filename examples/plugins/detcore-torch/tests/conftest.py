@@ -1,0 +1,30 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Test files are imported one by one (importlib mode); this makes `_lab` importable from them.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torchs_own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have PyTorch make its compiler's cache, which any optimizer does, where it is removed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Prepare this process as a worker is, once and before anything is computed."""
+    from detcore_torch._worker import prepare_worker
+
+    from detcore.trial import PrepareOptions
+
+    prepare_worker(PrepareOptions(seed=11))

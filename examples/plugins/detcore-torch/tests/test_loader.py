@@ -1,0 +1,137 @@
+"""The loader: its order, its shares, and going on at any batch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _lab import line_data
+from detcore_torch import DataLoader
+from detcore_torch._loader import BatchStream
+
+from detcore.errors import DataError
+
+
+class Drawing(torch.utils.data.Dataset):
+    """Records that draw from all three generators."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+        return torch.tensor([float(index), *drawn], dtype=torch.float64)
+
+
+def stream(
+    loader: DataLoader, *, start: int = 0, rank: int = 0, size: int = 1, seed: int = 5
+) -> BatchStream:
+    order = loader.order(seed=seed, rank=rank, world_size=size)
+    return BatchStream(loader, order, seed=seed, rank=rank, world_size=size, start=start)
+
+
+def take(given: BatchStream, count: int) -> list[Any]:
+    try:
+        return [given.take() for _ in range(count)]
+    finally:
+        given.close()
+
+
+def values(batches: list[Any]) -> list[Any]:
+    return [batch.data.tolist() for batch in batches]
+
+
+def test_each_epoch_has_every_record_once_in_an_order_of_its_own() -> None:
+    batches = take(stream(DataLoader(Drawing(), 4, shuffle=True)), 6)
+    epochs = [np.concatenate([b.records for b in batches[k : k + 3]]).tolist() for k in (0, 3)]
+    assert [len(batch.records) for batch in batches] == [4, 4, 2] * 2
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 2
+    assert epochs[0] != epochs[1]
+    assert [batch.data[:, 0].tolist() for batch in batches] == [
+        [float(record) for record in batch.records] for batch in batches
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_going_on_in_the_middle_of_an_epoch_gives_the_same_batches(num_workers: int) -> None:
+    loader = DataLoader(Drawing(), 4, shuffle=True, num_workers=num_workers)
+    whole = values(take(stream(DataLoader(Drawing(), 4, shuffle=True)), 8))
+    assert values(take(stream(loader), 8)) == whole
+    assert values(take(stream(loader, start=5), 3)) == whole[5:]
+    sought = stream(loader)
+    sought.take()
+    sought.seek(4)
+    assert values(take(sought, 4)) == whole[4:]
+
+
+def test_loading_draws_nothing_from_the_generators_of_training() -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state(), random.getstate()
+    take(stream(DataLoader(Drawing(), 4)), 3)
+    take(stream(DataLoader(Drawing(), sampler=torch.utils.data.RandomSampler(range(10)))), 3)
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert random.getstate() == state[1]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_workers_take_turns(size: int) -> None:
+    loader = DataLoader(Drawing(), 3, shuffle=True)
+    alone = values(take(stream(loader), 12))
+    shares = [values(take(stream(loader, rank=r, size=size), 12 // size)) for r in range(size)]
+    assert [shares[i % size][i // size] for i in range(12)] == alone
+
+
+def test_a_sampler_is_drawn_anew_for_each_epoch_and_found_again() -> None:
+    weights = torch.arange(1.0, 11.0)
+    made = [
+        DataLoader(Drawing(), 4, sampler=torch.utils.data.WeightedRandomSampler(weights, 10)),
+        DataLoader(
+            Drawing(),
+            batch_sampler=torch.utils.data.BatchSampler(
+                torch.utils.data.RandomSampler(range(10), generator=torch.Generator()), 4, False
+            ),
+        ),
+    ]
+    for loader in made:
+        whole = [list(batch.records) for batch in take(stream(loader), 6)]
+        assert [len(records) for records in whole] == [4, 4, 2] * 2
+        assert whole[:3] != whole[3:]
+        assert [list(b.records) for b in take(stream(loader, start=4), 2)] == whole[4:]
+        assert [list(b.records) for b in take(stream(loader, seed=6), 6)] != whole
+
+
+def test_a_sampler_of_changing_length_is_refused() -> None:
+    class Shrinking:
+        count = 5
+
+        def __iter__(self) -> Any:
+            self.count -= 1
+            return iter([[index] for index in range(self.count)])
+
+    given = stream(DataLoader(Drawing(), None, batch_sampler=Shrinking()))
+    with pytest.raises(DataError, match="yields 3 batches in epoch 1, and 4 in epoch 0"):
+        take(given, 5)
+    with pytest.raises(DataError, match="yields no batch"):
+        stream(DataLoader(Drawing(), None, batch_sampler=[]))
+
+
+def test_tensors_are_cut_as_pytorch_collates_records() -> None:
+    loader = DataLoader(line_data(10), 4, shuffle=True)
+    for batch in take(stream(loader), 3):
+        records = [loader.dataset[int(index)] for index in batch.records]
+        expected = torch.utils.data.default_collate(records)
+        assert all(map(torch.equal, batch.data, expected))
+
+
+def test_records_may_be_fetched_together_and_collated_by_the_user() -> None:
+    class Together(Drawing):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * index for index in indices]
+
+    loader = DataLoader(Together(), 4, drop_last=True, collate_fn=tuple)
+    assert [batch.data for batch in take(stream(loader), 3)] == [
+        (0, 10, 20, 30), (40, 50, 60, 70), (0, 10, 20, 30)
+    ]  # fmt: skip

@@ -1,0 +1,508 @@
+"""Training on one worker, compared with loops in plain PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _lab import SEED, Lab, LineTrial, line_data
+from detcore_torch import DataLoader, LRScheduler, MetricReducer, PyTorchCallback, Reducer
+from torch.nn import functional
+
+from detcore.data import IndexSampler
+from detcore.errors import ContextStateError, DetcoreError, InvalidExperimentError, MetricError
+
+
+def plain_loop(
+    num_batches: int, *, every: int = 1, divisor: int = 1, clip: float = 0.0
+) -> list[Any]:
+    """Train what `LineTrial` trains with PyTorch alone; return weights and losses."""
+    torch.manual_seed(SEED)
+    model = torch.nn.Linear(3, 1).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    x, y = line_data().tensors
+    sampler = IndexSampler(24, 4, shuffle=True, seed=SEED)
+    losses = []
+    for number in range(num_batches):
+        records = torch.from_numpy(sampler.batch(number))
+        loss = functional.mse_loss(model(x[records]), y[records])
+        loss.backward()
+        losses.append(loss.item())
+        if (number + 1) % every == 0:
+            for parameter in model.parameters():
+                parameter.grad /= divisor
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+    return [model.weight.tolist(), model.bias.tolist(), losses]
+
+
+def outcome(lab: Lab) -> list[Any]:
+    state = lab.state()
+    losses = [batch["loss"] for report in lab.clock.reports for batch in report[2]]
+    return [state["0.weight"], state["0.bias"], losses]
+
+
+def test_training_is_that_of_a_plain_loop_bit_for_bit() -> None:
+    lab = Lab().train(4, 10)
+    assert outcome(lab) == plain_loop(10)
+    (steps, metrics, batches, n_records), _ = lab.clock.reports
+    assert (steps, len(batches), n_records) == (4, 4, 16)
+    assert metrics["loss"] == pytest.approx(sum(b["loss"] for b in batches) / 4, rel=1e-15)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_gradients_of_several_batches_make_one_step(average: bool) -> None:
+    lab = Lab(aggregation_frequency=3, average_aggregated_gradients=average).train(10)
+    assert outcome(lab) == plain_loop(10, every=3, divisor=3 if average else 1)
+
+
+class ClippedTrial(LineTrial):
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        x, y = batch
+        loss = functional.mse_loss(self.model(x), y)
+        self.context.backward(loss)
+        self.context.step_optimizer(
+            self.optimizer, lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+        )
+        return loss
+
+
+def test_clipping_comes_after_gradients_were_added_up() -> None:
+    lab = Lab(ClippedTrial, aggregation_frequency=2).train(8)
+    assert outcome(lab) == plain_loop(8, every=2, divisor=2, clip=0.1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "frequency", "expected"),
+    [
+        ("STEP_EVERY_BATCH", 1, 12),
+        ("STEP_EVERY_BATCH", 3, 4),
+        ("STEP_EVERY_OPTIMIZER_STEP", 1, 6),
+        ("STEP_EVERY_OPTIMIZER_STEP", 4, 1),
+        ("STEP_EVERY_EPOCH", 1, 2),
+        ("STEP_EVERY_EPOCH", 2, 1),
+        ("MANUAL_STEP", 1, 0),
+    ],
+)
+def test_schedulers_are_stepped_as_their_mode_says(
+    mode: str, frequency: int, expected: int
+) -> None:
+    class ScheduledTrial(LineTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+            given = context.wrap_lr_scheduler(
+                self.scheduler, LRScheduler.StepMode[mode], frequency=frequency
+            )
+            assert given is self.scheduler
+
+    lab = Lab(ScheduledTrial, aggregation_frequency=2).train(12)  # two epochs of six batches
+    assert lab.trial.scheduler.last_epoch == expected
+    assert lab.state()["lr.0"] == [pytest.approx(0.05 * 0.5**expected)]
+
+
+def test_a_batch_knows_where_it_is() -> None:
+    seen = []
+
+    class Asking(LineTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            context = self.context
+            assert context.current_train_epoch() == epoch_idx
+            assert context.current_train_batch() == batch_idx
+            seen.append((epoch_idx, context.is_epoch_start(), context.is_epoch_end()))
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    Lab(Asking).train(7)
+    inner = [(0, False, False)] * 4
+    assert seen == [(0, True, False), *inner, (0, False, True), (1, True, False)]
+
+
+class Dropped(LineTrial):
+    """Draws random numbers in many places, and has an optimizer of each kind of state."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.other = context.wrap_model(torch.nn.Linear(2, 2).double())
+        self.tie = context.wrap_optimizer(torch.optim.SGD(self.other.parameters(), 0.1, 0.9))
+        schedule = torch.optim.lr_scheduler
+        warm = schedule.LinearLR(self.optimizer, 0.1, total_iters=3)
+        late = schedule.MultiStepLR(self.optimizer, [2, 5])
+        both = schedule.SequentialLR(self.optimizer, [warm, late], [4])
+        context.wrap_lr_scheduler(both, LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP)
+
+    def build_model(self) -> Any:
+        layer = torch.nn.Linear(5, 5)
+        tied = torch.nn.Linear(5, 5)
+        tied.weight = layer.weight
+        return torch.nn.Sequential(
+            torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.4), layer, tied,
+            torch.nn.Linear(5, 1),
+        )  # fmt: skip
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        noise = self.other(torch.randn(3, 2, dtype=torch.float64)).square().mean()
+        self.context.backward(noise)
+        self.context.step_optimizer(self.tie)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 6, 11])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path, cut: int, behind: bool) -> None:
+    whole = Lab(Dropped, aggregation_frequency=3).train(3, 14)
+    first = Lab(Dropped, aggregation_frequency=3).train(cut)
+    if behind:
+        write = first.controller.snapshot(tmp_path)
+        first.train(cut + 2)  # what is written is as it was
+        write()
+    else:
+        first.save(tmp_path)
+    later = Lab(Dropped, aggregation_frequency=3, steps_completed=cut, seed=SEED)
+    torch.rand(cut)  # the process did something else meanwhile
+    later.restore(tmp_path)
+    before = later.controller.validate()
+    later.train(14)
+    assert later.state() == whole.state()
+    assert later.controller.validate() == whole.controller.validate() != before
+
+
+def test_a_checkpoint_names_its_tensors_and_holds_tied_ones_once(tmp_path: Path) -> None:
+    lab = Lab(Dropped).train(2)
+    lab.save(tmp_path)
+    infos = {(info.file, info.name): info for info in lab.controller.tensors()}
+    assert infos["model.safetensors", "3.weight"].shape == (5, 5)
+    assert infos["model.safetensors", "3.weight"].dtype == "float64"
+    assert ("model.safetensors", "4.weight") not in infos
+    assert ("model-1.safetensors", "weight") in infos
+    assert not [path for path in tmp_path.iterdir() if path.suffix not in (".json", ".safetensors")]
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    class Wider(LineTrial):
+        def build_model(self) -> Any:
+            return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+
+    Lab(Wider).train(1).save(tmp_path)
+    lab = Lab()
+    before = lab.state()
+    with pytest.raises(DetcoreError, match="weight is not in the file; bias is not in the file"):
+        lab.restore(tmp_path)
+    assert lab.state() == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "torch.json", "worker.safetensors"])
+def test_a_damaged_checkpoint_is_told_with_the_file(tmp_path: Path, name: str) -> None:
+    Lab().train(1).save(tmp_path)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(DetcoreError, match=name):
+        Lab().restore(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(DetcoreError, match=name):
+        Lab().restore(tmp_path)
+
+
+def test_another_trials_checkpoint_gives_weights_and_moments_but_no_settings(
+    tmp_path: Path,
+) -> None:
+    first = Lab().train(5)
+    first.save(tmp_path)
+
+    class Slower(LineTrial):
+        def build_optimizer(self, parameters: Any) -> Any:
+            return torch.optim.Adam(parameters, lr=0.001)
+
+    lab = Lab(Slower)
+    lab.controller.start_from(tmp_path)
+    assert lab.state() == {**first.state(), "lr.0": [0.001]}
+    lab.train(1)
+    assert lab.clock.reports[0][0] == 1
+
+
+# -- validation -----------------------------------------------------------------------------------
+
+
+def test_the_mean_over_batches_is_that_over_records() -> None:
+    lab = Lab()  # ten records in batches of 3, 3, 3 and 1
+    x, y = line_data(10).tensors
+    result = lab.controller.validate()
+    with torch.no_grad():
+        assert result.metrics["val_loss"] == pytest.approx(
+            functional.mse_loss(lab.trial.model(x), y).item(), rel=1e-14
+        )
+    assert result.n_records == 10
+
+
+def test_reducers_other_than_the_mean() -> None:
+    class Extremes(LineTrial):
+        def evaluate_batch(self, batch: Any) -> Any:
+            return dict.fromkeys(("sum", "max", "min", "avg"), batch[0].shape[0])
+
+        def evaluation_reducer(self) -> Any:
+            return {name: Reducer[name.upper()] for name in ("sum", "max", "min", "avg")}
+
+    metrics = Lab(Extremes).controller.validate().metrics
+    assert metrics == {"sum": 10, "max": 3, "min": 1, "avg": 2.8}
+
+
+def test_the_whole_dataset_can_be_evaluated_at_once() -> None:
+    class Whole(LineTrial):
+        evaluate_batch = LineTrial.__mro__[1].evaluate_batch  # as if it were not there
+
+        def evaluate_full_dataset(self, data_loader: Any) -> Any:
+            assert not torch.is_grad_enabled()
+            assert not self.model.training
+            return {"batches": sum(1 for _ in data_loader)}
+
+    lab = Lab(Whole)
+    result = lab.controller.validate()
+    assert (result.metrics, result.n_records) == ({"batches": 4.0}, 10)
+    assert lab.trial.model.training
+    assert torch.is_grad_enabled()
+
+
+class CountRecords(MetricReducer):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def update(self, records: int) -> None:
+        self.count += records
+
+    def per_slot_reduce(self) -> int:
+        return self.count
+
+    def cross_slot_reduce(self, per_slot_metrics: list[int]) -> dict[str, int]:
+        return {"counted": sum(per_slot_metrics)}
+
+
+def test_reducers_of_the_trials_own() -> None:
+    class Reduced(LineTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.counter = context.wrap_reducer(CountRecords())
+            self.sizes = context.wrap_reducer(lambda sizes: sizes[-1], "last", for_training=False)
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.counter.update(len(batch[0]))
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+        def evaluate_batch(self, batch: Any) -> Any:
+            self.counter.update(len(batch[0]))
+            self.sizes.update(len(batch[0]))
+            return {}
+
+    lab = Lab(Reduced).train(2, 5)
+    assert [report[1]["counted"] for report in lab.clock.reports] == [8, 12]
+    assert lab.controller.validate().metrics == {"counted": 10, "last": 1}
+
+
+# -- callbacks ------------------------------------------------------------------------------------
+
+
+class Telling(PyTorchCallback):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.state = {"epochs": 0, "best": torch.zeros(2), "history": [(1, 0.5)], 3: {"x"}}
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda *arguments: self.told.append(name[3:])
+        return super().__getattribute__(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = state_dict
+
+
+class ToldTrial(LineTrial):
+    def build_callbacks(self) -> Any:
+        self.callback = Telling()
+        return {"telling": self.callback}
+
+
+def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> None:
+    lab = Lab(ToldTrial)
+    lab.controller.validate()
+    lab.train(4, 6)
+    lab.trial.callback.state["epochs"] = 1
+    lab.trial.callback.state["best"] += 2
+    lab.save(tmp_path)
+    lab.close()
+    validation = ["validation_start", "validation_epoch_start", "validation_epoch_end",
+                  "validation_end"]  # fmt: skip
+    assert lab.trial.callback.told == [
+        "trial_startup", *validation, "training_start", "training_epoch_start",
+        "training_workload_end", "training_epoch_end", "training_workload_end",
+        "checkpoint_write_end", "trial_shutdown",
+    ]  # fmt: skip
+    later = Lab(ToldTrial, steps_completed=6).restore(tmp_path).train(7)
+    state = later.trial.callback.state
+    assert state["best"].tolist() == [2, 2]
+    assert {**state, "best": 0} == {"epochs": 1, "best": 0, "history": [(1, 0.5)], 3: {"x"}}
+    assert later.trial.callback.told == [
+        "trial_startup", "training_start", "training_epoch_start", "training_workload_end"
+    ]  # fmt: skip
+
+
+def test_what_a_checkpoint_cannot_hold_is_named() -> None:
+    lab = Lab(ToldTrial).train(1)
+    lab.trial.callback.state = {"deep": [0, {"er": object()}]}
+    with pytest.raises(
+        InvalidExperimentError, match=r"callbacks\.telling\.deep\.1\.er is .*object"
+    ):
+        lab.controller.snapshot(Path())
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+
+def trial_that(method: str, value: Any) -> type[LineTrial]:
+    return type("Wrong", (LineTrial,), {method: lambda self, *arguments: value})
+
+
+@pytest.mark.parametrize(
+    ("trial", "said"),
+    [
+        (trial_that("__init__", None), "wrapped no model"),
+        (
+            trial_that("build_training_data_loader", torch.utils.data.DataLoader(line_data())),
+            "cannot say where it stands.*\n.*detcore_torch.DataLoader",
+        ),
+        (trial_that("build_validation_data_loader", [1]), "Return a detcore_torch.DataLoader"),
+        (trial_that("evaluate_full_dataset", {}), "both of evaluate_batch"),
+        (trial_that("evaluation_reducer", max), "evaluation_reducer returned"),
+        (trial_that("build_callbacks", [Telling()]), "callbacks by name"),
+        (trial_that("build_callbacks", {"a": object()}), "subclass of detcore_torch.PyTorchCallb"),
+        (
+            trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {"on_epoch": id})()}),
+            "has on_epoch, which nobody calls",
+        ),
+    ],
+)
+def test_a_wrong_trial_is_told_before_it_trains(trial: type[LineTrial], said: str) -> None:
+    with pytest.raises(DetcoreError, match=f"(?s){said}"):
+        Lab(trial)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [(None, "train_batch returned None"), ({"a": "x"}, "'a' is 'x'"),
+     ({"a": torch.ones(2)}, r"'a' is a tensor of shape \(2,\)")],
+)  # fmt: skip
+def test_metrics_that_are_no_numbers_are_named(returned: Any, said: str) -> None:
+    with pytest.raises(MetricError, match=said):
+        Lab(trial_that("train_batch", returned)).train(1)
+
+
+def test_wrapping_mistakes_say_what_to_do() -> None:
+    lab = Lab(aggregation_frequency=2)
+    context, trial = lab.context, lab.trial
+    stranger = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(stranger.parameters(), 0.1)
+    with pytest.raises(DetcoreError, match=r"not a torch.*Module"):
+        context.wrap_model(3)
+    with pytest.raises(ContextStateError, match="in the trial's __init__"):
+        context.wrap_model(stranger)
+    with pytest.raises(ContextStateError, match="twice with one Linear"):
+        context.wrap_model(trial.model)
+    with pytest.raises(InvalidExperimentError, match="which was not wrapped"):
+        context.step_optimizer(optimizer)
+    with pytest.raises(DetcoreError, match="not a tensor"):
+        context.backward(0.5)
+    with pytest.raises(InvalidExperimentError, match=r"context\.step_optimizer"):
+        trial.optimizer.step()
+    with pytest.raises(ContextStateError, match="ask in train_batch"):
+        context.current_train_batch()
+    context._is_ready = False
+    with pytest.raises(InvalidExperimentError, match="group 0 of SGD has parameters of a model"):
+        context.wrap_optimizer(optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(trial.optimizer, 1)
+    with pytest.raises(InvalidExperimentError, match="STEP_EVERY_EPOCH"):
+        context.wrap_lr_scheduler(schedule, "every epoch")
+    with pytest.raises(InvalidExperimentError, match=r"neither a detcore_torch\.MetricReducer"):
+        context.wrap_reducer(3)
+
+
+def test_data_moves_to_the_device_in_the_structure_it_has() -> None:
+    context = Lab().context
+    data = {"a": [torch.ones(1), (torch.zeros(2), "text")], "b": 3}
+    moved = context.to_device(data)
+    assert moved["a"][0].device == context.device
+    assert (moved["b"], moved["a"][1][1]) == (3, "text")
+
+
+def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(DetcoreError, match="no numbers, so a resumed run could not go on"):
+        DataLoader(Endless())
+    with pytest.raises(DetcoreError, match="no __len__ and __getitem__"):
+        DataLoader(7)
+    with pytest.raises(DetcoreError, match="shuffle=True contradicts it"):
+        DataLoader([1], sampler=[0], shuffle=True)
+    with pytest.raises(DetcoreError, match="cannot be given with it"):
+        DataLoader([1], batch_sampler=[[0]], drop_last=True)
+    with pytest.raises(DetcoreError, match="at least 1"):
+        DataLoader([1], 0)
+
+
+def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
+    class Viewed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(6, 2).t())  # not contiguous
+            memory = torch.arange(8.0, dtype=torch.float64)
+            self.register_buffer("first", memory[:4])
+            self.register_buffer("second", memory[4:])
+            self.register_buffer("square", memory.view(2, 4))
+            self.register_buffer("empty", torch.zeros(0))
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight[:, :3].t()[:, :1]
+
+    lab = Lab(trial_that("build_model", Viewed())).train(2)
+    lab.save(tmp_path)
+    saved = lab.state()
+    lab.train(4)
+    assert lab.state() != saved
+    lab.restore(tmp_path)
+    assert lab.state() == saved
+
+
+def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path) -> None:
+    class Scaled(LineTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.scaler = context.wrap_scaler(
+                torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+            )
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            x, y = batch
+            loss = functional.mse_loss(self.model(x), y)
+            self.context.backward(self.scaler.scale(loss))
+            self.context.step_optimizer(
+                self.optimizer,
+                lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1),
+                scaler=self.scaler,
+            )
+            self.scaler.update()
+            return loss
+
+    lab = Lab(Scaled).train(4)
+    assert outcome(lab) == plain_loop(4, clip=0.1)
+    lab.save(tmp_path)
+    later = Lab(Scaled, steps_completed=4).restore(tmp_path)
+    assert later.trial.scaler.get_scale() == 2048.0
+    assert later.train(8).state() == lab.train(8).state()

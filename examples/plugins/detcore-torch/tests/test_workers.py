@@ -1,0 +1,197 @@
+"""Several workers: processes that train one model over Gloo."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _lab import Lab, LineTrial
+from test_training import ClippedTrial, CountRecords, Dropped
+
+from detcore.errors import InvalidExperimentError
+from detcore.testing import RankError, run_ranks
+
+
+class ReducedTrial(ClippedTrial):
+    """Clips, and has metrics of its own; 48 records in batches of 12 over all workers."""
+
+    num_records = 48
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.counter = context.wrap_reducer(CountRecords())
+        self.order = context.wrap_reducer(lambda sizes: float(sizes[-1]), "last_size")
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        self.counter.update(len(batch[0]))
+        self.order.update(len(batch[0]))
+        return {"loss": super().train_batch(batch, epoch_idx, batch_idx)}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        self.counter.update(len(batch[0]))
+        self.order.update(len(batch[0]))
+        return super().evaluate_batch(batch)
+
+
+def train_reduced(distributed: Any) -> tuple[dict[str, Any], Any, Any]:
+    lab = Lab(ReducedTrial, distributed=distributed, batch_size=12, aggregation_frequency=2)
+    lab.train(6, 9)
+    result = lab.controller.validate()
+    reports = [(steps, metrics, n) for steps, metrics, _, n in lab.clock.reports]
+    found = lab.state(), reports, (dict(result.metrics), result.n_records)
+    lab.close()
+    return found
+
+
+def flat(state: Mapping[str, Any]) -> np.ndarray:
+    return np.concatenate([np.ravel(value) for value in state.values()])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_workers_come_to_the_weights_and_metrics_of_one(size: int) -> None:
+    (alone,) = run_ranks(train_reduced, 1, "processes")
+    found = run_ranks(functools.partial(train_reduced), size, "processes")
+    state, reports, validation = alone
+    assert [report[1]["counted"] for report in reports] == [72, 36]
+    for other, told, validated in found:
+        assert other == found[0][0]  # all workers have the same bits
+        np.testing.assert_allclose(flat(other), flat(state), rtol=1e-12, atol=1e-14)
+        assert validated == found[0][2]
+        assert validated[1] == validation[1] == 10
+        assert validated[0]["counted"] == 10
+        assert validated[0]["last_size"] == 1  # the batch that comes last in the data
+        assert validated[0]["val_loss"] == pytest.approx(validation[0]["val_loss"], rel=1e-12)
+        assert [report[1]["counted"] for report in told] == [72, 36]
+        assert [report[2] for report in told] == [72 // size, 36 // size]
+    losses = [np.mean([told[0][1]["loss"] for _, told, _ in found])]
+    assert losses == pytest.approx([reports[0][1]["loss"]], rel=1e-12)
+
+
+def train_dropped(
+    directory: Path | None, cut: int, distributed: Any
+) -> tuple[dict[str, Any], float, str]:
+    """Train to batch 11, all at once or as two controllers; return what shows every difference."""
+    make = functools.partial(Lab, Dropped, distributed=distributed, aggregation_frequency=3)
+    lab = make()
+    if directory is not None:
+        lab.train(cut)
+        lab.save(directory)
+        lab.close()
+        lab = make(steps_completed=cut)
+        torch.rand(7)
+        lab.restore(directory)
+    lab.train(11)
+    found = lab.state(), lab.controller.validate().metrics["val_loss"], str(torch.rand(2))
+    lab.close()
+    return found
+
+
+@pytest.mark.parametrize("cut", [4, 6])
+def test_workers_that_are_resumed_end_with_the_same_bits(tmp_path: Path, cut: int) -> None:
+    whole = run_ranks(functools.partial(train_dropped, None, cut), 2, "processes")
+    again = run_ranks(functools.partial(train_dropped, tmp_path, cut), 2, "processes")
+    assert again == whole
+    assert whole[0][2] != whole[1][2]  # each worker draws random numbers of its own
+
+
+class AddingTrial(LineTrial):
+    """The same on any number of workers."""
+
+    num_records = 48
+
+
+def train_part(directory: Path, start: int, end: int, distributed: Any) -> dict[str, Any]:
+    lab = Lab(AddingTrial, distributed=distributed, batch_size=12, steps_completed=start,
+              aggregation_frequency=4)  # fmt: skip
+    if start:
+        lab.restore(directory)
+    lab.train(end)
+    if not start:
+        lab.save(directory)
+    state = lab.state()
+    lab.close()
+    return state
+
+
+def test_another_number_of_workers_goes_on_in_the_middle_of_adding_up(tmp_path: Path) -> None:
+    run_ranks(functools.partial(train_part, tmp_path, 0, 6), 3, "processes")
+    parts = run_ranks(functools.partial(train_part, tmp_path, 6, 13), 2, "processes")
+    (whole,) = run_ranks(functools.partial(train_part, tmp_path / "b", 0, 13), 1, "processes")
+    assert parts[0] == parts[1]
+    np.testing.assert_allclose(flat(parts[0]), flat(whole), rtol=1e-12, atol=1e-14)
+
+
+class CountingTrial(LineTrial):
+    """Its buffer is another one on each worker; evaluating it says whose was used."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.inner = context.models[0]
+
+    def build_model(self) -> Any:
+        model = torch.nn.Linear(3, 1)
+        model.register_buffer("rank", torch.zeros(()))
+        return model
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        before = float(self.inner.rank)
+        self.inner.rank.fill_(1.0 + self.context.distributed.rank)
+        return {"before": before, **super().train_batch(batch, epoch_idx, batch_idx)}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        torch.rand(1)
+        return {"rank": self.inner.rank}
+
+
+def train_counting(distributed: Any) -> list[Any]:
+    lab = Lab(CountingTrial, distributed=distributed, batch_size=12, aggregation_frequency=2)
+    lab.train(3)
+    gradient = lab.trial.inner.weight.grad.tolist()
+    generators = torch.get_rng_state().tolist()
+    rank = lab.controller.validate().metrics["rank"]
+    kept = torch.get_rng_state().tolist() == generators
+    found = [[batch["before"] for batch in lab.clock.reports[0][2]], rank, kept, gradient]
+    lab.close()
+    return found
+
+
+def test_all_workers_use_the_chiefs_buffers_and_exchange_gradients_once_per_update() -> None:
+    first, second = run_ranks(train_counting, 2, "processes")
+    assert first[:3] == second[:3] == [[0.0, 1.0, 1.0], 1.0, True]
+    assert first[3] != second[3]  # of the third batch, which made no update yet
+
+
+def leave(distributed: Any) -> None:
+    class Leaving(LineTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == 3 and distributed.rank == 1:
+                raise ArithmeticError("rank 1 has enough")
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    lab = Lab(Leaving, distributed=distributed)
+    try:
+        lab.train(6)
+    finally:
+        lab.close()
+
+
+def test_a_worker_that_fails_ends_the_others() -> None:
+    with pytest.raises(RankError, match="rank 1 has enough") as caught:
+        run_ranks(leave, 2, "processes")
+    assert caught.value.rank == 1
+
+
+def test_workers_on_several_machines_are_refused() -> None:
+    class Far:
+        rank, size, cross_size = 0, 4, 2
+
+        def get_size(self) -> int:
+            return self.size
+
+    with pytest.raises(InvalidExperimentError, match="workers on 2 machines"):
+        Lab(distributed=Far())

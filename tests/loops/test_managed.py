@@ -1,0 +1,127 @@
+"""The same scripts under `detcore run`: as trials, as a search; and with an object store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loop_runs import LoopRuns, arrays_of
+from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
+from toy_command import worker_pids
+
+from detcore.types import ExperimentState
+
+Runs = Callable[[str], LoopRuns]
+
+
+def trial_of(runs: LoopRuns, loop: str, batches: int, *more: str) -> list[str]:
+    """Return the command that trains a loop as the trial of an experiment."""
+    return [
+        "detcore", "run", "const.yaml", "--set", f"entrypoint=python3 {loop}.py",
+        "--set", f"searcher.max_length.batches={batches}",
+        "--set", f"checkpoint_storage={runs.storage}", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("loop", ["jax_loop", "keras_fit"])
+def test_the_same_script_is_a_trial(loop: str, runs: Runs) -> None:
+    here = runs("here")
+    changed = "hyperparameters.learning_rate=0.2"
+    printed = here.run(*trial_of(here, loop, 60, "--set", changed, "--json"))
+    summary = json.loads(printed.splitlines()[-1])
+    assert summary["state"] == "COMPLETED"
+    assert here.newest()[0] == 60
+    assert [steps for steps, _ in here.metrics(1, "training")] == [10, 20, 30, 40, 50, 60]
+    ((steps, values),) = here.metrics(1, "validation")
+    assert steps == 60
+    assert summary["trials"][0]["best_validation"] == values["accuracy"]
+    with here.database() as database:
+        assert database.get_trial(1).hparams["learning_rate"] == 0.2
+
+
+@pytest.mark.timeout(900)
+def test_a_trial_in_two_processes_is_killed_paused_and_resumed_bit_for_bit(runs: Runs) -> None:
+    whole, broken = runs("whole"), runs("broken")
+    whole.run(*trial_of(whole, "torch_loop", 300, "--slots", "2"))
+
+    runner = broken.start(*trial_of(broken, "torch_loop", 300, "--slots", "2"))
+    pids = worker_pids(runner)
+    broken.wait_for_checkpoint(runner)
+    os.kill(pids[1], signal.SIGKILL)
+    worker_pids(runner)  # those that go on
+    broken.wait_for_checkpoint(runner, more_than=len(broken.manifests()))
+    runner.send_signal(signal.SIGINT)
+    broken.end(runner, 75)
+    assert 0 < broken.newest()[0] < 300
+    broken.run("detcore", "run", "--resume", "1")
+
+    (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
+    assert steps == same_steps == 300
+    assert expected.keys() == found.keys()
+    for name in expected:
+        assert np.array_equal(expected[name], found[name]), name
+    assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+    assert whole.metrics(1, "training") == broken.metrics(1, "training")
+
+
+@pytest.mark.timeout(600)
+def test_the_same_script_is_searched_over(runs: Runs) -> None:
+    here = runs("here")
+    here.run(
+        "detcore", "run", "adaptive.yaml", "--set", "entrypoint=python3 sklearn_loop.py",
+        "--set", f"checkpoint_storage={here.storage}",
+    )  # fmt: skip
+    with here.database() as database:
+        trials = database.list_trials(1)
+    assert len({trial.hparams["learning_rate"] for trial in trials}) == 4
+    assert all(trial.state is ExperimentState.COMPLETED for trial in trials)
+    trained = [here.metrics(trial.id, "validation")[-1] for trial in trials]
+    assert {steps for steps, _ in trained} == {60, 240}
+    assert max(values["accuracy"] for _, values in trained) > 0.8
+
+
+@pytest.mark.timeout(600)
+def test_a_loop_killed_while_it_saves_to_s3_goes_on_from_there(runs: Runs, tmp_path: Path) -> None:
+    whole, broken = runs("whole"), runs("broken")
+    whole.run(*whole.script("sklearn_loop", 300))
+    with seaweedfs() as url:
+        broken.variables = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+        }
+        command = ["python3", "sklearn_loop.py", "--steps", 300]
+        command += ["--checkpoint-storage", f"s3://{BUCKET}/digits"]
+        killed = broken.start(*command)
+        broken.wait_for(killed, lambda: bool(saved(broken)))
+        killed.kill()
+        broken.end(killed, -signal.SIGKILL)
+        first = len(saved(broken))
+        broken.run(*command)
+        uuids = saved(broken)
+        assert 0 < first < len(uuids)
+        fetched = tmp_path / "fetched"
+        broken.run("detcore", "checkpoint", "download", uuids[-1], "-o", fetched)
+    assert not list(tmp_path.glob("*/home/checkpoints/*")), "nothing is saved elsewhere"
+
+    steps, expected = whole.newest()
+    found = arrays_of(fetched)
+    assert json.loads((fetched / "metadata.json").read_text())["steps_completed"] == steps == 300
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def saved(runs: LoopRuns) -> list[str]:
+    """Return the committed checkpoints, those with the most steps last."""
+    if not (runs.home / "detcore.db").exists():
+        return []
+    with runs.database() as database:
+        found = database.list_checkpoints(states=["COMPLETED"])
+    return [record.uuid for record in sorted(found, key=lambda record: record.steps_completed)]
