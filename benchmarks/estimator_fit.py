@@ -438,37 +438,11 @@ class _TrialMethods:
 
 
 def _context(folder: Path) -> Any:
-    from detcore.core import DistributedContext
-    from detcore.trial import TrialSetup
-    from detcore.types import TrialInfo
+    from trial_setup import make_setup
+
     from detcore_estimator import EstimatorTrialContext
 
-    hparams = {"global_batch_size": BATCH}
-    info = TrialInfo(
-        experiment_id=1,
-        trial_id=1,
-        run_id=1,
-        trial_seed=1,
-        hparams=hparams,
-        config={},
-        model_dir=str(folder),
-        trial_dir=str(folder),
-        database_url="",
-    )
-    ranks = DistributedContext(
-        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
-    )
-    return EstimatorTrialContext(
-        TrialSetup(
-            config={},
-            hparams=hparams,
-            seed=1,
-            distributed=ranks,
-            info=info,
-            tensorboard_path=folder / "tensorboard",
-            cache_dir=folder,
-        )
-    )
+    return EstimatorTrialContext(make_setup(folder, BATCH))
 
 
 # -- Determined's trial, without a master ----------------------------------------------------------

@@ -238,33 +238,11 @@ def _train_with_detcore(distributed: Any, options: Any, folder: Path, clock: Any
 
 
 def _context(distributed: Any, folder: Path) -> Any:
-    from detcore.trial import TrialSetup
-    from detcore.types import TrialInfo
+    from trial_setup import make_setup
+
     from detcore_estimator import EstimatorTrialContext
 
-    hparams = {"global_batch_size": BATCH * distributed.size}
-    info = TrialInfo(
-        experiment_id=1,
-        trial_id=1,
-        run_id=1,
-        trial_seed=1,
-        hparams=hparams,
-        config={},
-        model_dir=str(folder),
-        trial_dir=str(folder),
-        database_url="",
-    )
-    return EstimatorTrialContext(
-        TrialSetup(
-            config={},
-            hparams=hparams,
-            seed=1,
-            distributed=distributed,
-            info=info,
-            tensorboard_path=folder / "tensorboard",
-            cache_dir=folder,
-        )
-    )
+    return EstimatorTrialContext(make_setup(folder, BATCH * distributed.size, distributed))
 
 
 if __name__ == "__main__":

@@ -317,37 +317,11 @@ def _trial_class(case: str, variant: str) -> Any:
 
 
 def _context(folder: Path) -> Any:
-    from detcore.distributed import DistributedContext
-    from detcore.trial import TrialSetup
-    from detcore.types import TrialInfo
+    from trial_setup import make_setup
+
     from detcore_keras import TFKerasTrialContext
 
-    hparams = {"global_batch_size": 32}
-    info = TrialInfo(
-        experiment_id=1,
-        trial_id=1,
-        run_id=1,
-        trial_seed=1,
-        hparams=hparams,
-        config={},
-        model_dir=str(folder),
-        trial_dir=str(folder),
-        database_url="",
-    )
-    ranks = DistributedContext(
-        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
-    )
-    return TFKerasTrialContext(
-        TrialSetup(
-            config={},
-            hparams=hparams,
-            seed=1,
-            distributed=ranks,
-            info=info,
-            tensorboard_path=folder,
-            cache_dir=folder,
-        )
-    )
+    return TFKerasTrialContext(make_setup(folder, 32))
 
 
 if __name__ == "__main__":
