@@ -1,0 +1,130 @@
+"""No block of a page is hidden from the tests."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import re
+from pathlib import Path
+
+import pytest
+from doc_blocks import ENVIRONMENTS, SKIP_REASONS, Block, Page, name_of, pages, read_page
+from source_tree import ROOT
+
+PAGES = pages()
+# Blocks that no test runs. Before you add one: can it be made to run?
+NOT_RUN: dict[tuple[str, str], int] = {
+    ("README.md", "nox"): 1,
+    ("docs/determined-client.md", "server"): 2,
+    ("docs/estimator-workers.md", "machines"): 1,
+    ("docs/estimator-workers.md", "network"): 1,
+    ("docs/howto-plugin.md", "network"): 1,
+    ("docs/launching.md", "machines"): 1,
+    ("docs/loops.md", "network"): 1,
+    ("docs/quickstart.md", "network"): 1,
+    ("docs/operating.md", "forever"): 1,
+    ("docs/operating.md", "machines"): 2,
+    ("docs/operating.md", "server"): 2,
+    ("docs/ray.md", "machines"): 1,
+    ("docs/records.md", "server"): 2,
+    ("docs/server.md", "forever"): 2,
+    ("docs/server.md", "server"): 1,
+    ("docs/testing.md", "network"): 1,
+    ("docs/trackers.md", "server"): 1,
+    ("docs/writing-a-plugin.md", "network"): 4,
+    ("docs/writing-a-plugin.md", "slow"): 1,
+    ("examples/digits_estimator/README.md", "network"): 1,
+    ("examples/digits_keras/README.md", "network"): 1,
+    ("examples/digits_keras/README.md", "slow"): 1,
+    ("examples/plugins/detcore-mlflow/README.md", "network"): 1,
+    ("examples/plugins/detcore-sklearn/README.md", "network"): 1,
+    ("examples/plugins/detcore-sklearn/README.md", "slow"): 1,
+    ("examples/plugins/detcore-torch/README.md", "network"): 1,
+    ("examples/plugins/detcore-torch/README.md", "slow"): 1,
+    ("examples/ray/README.md", "machines"): 1,
+    ("examples/ray/README.md", "network"): 1,
+}
+_COMMAND = re.compile(
+    r"^(\$ |detcore |pip |python3? |nox |from \w+ import |import \w+|def |class )"
+)
+
+
+@pytest.fixture(params=PAGES, ids=name_of)
+def page(request: pytest.FixtureRequest) -> Page:
+    """One page after the other."""
+    return read_page(request.param)
+
+
+@pytest.mark.parametrize("session", sorted(set(ENVIRONMENTS.values()) - {"bare"}))
+def test_the_session_runs_the_pages_of_its_environment(session: str) -> None:
+    text = _sessions()[session]
+    assert re.search(r'session\.run\(\s*"pytest"[^)]*"tests/docs/test_pages\.py"', text), (
+        f"{session} runs no pages"
+    )
+
+
+def _sessions() -> dict[str, str]:
+    """Return the text of each session of nox, its decorator included, by name."""
+    source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            decorators = "".join(ast.unparse(decorator) for decorator in node.decorator_list)
+            named = re.search(r"name='([\w-]+)'", decorators)
+            name = named[1] if named else node.name
+            found[name] = ast.get_source_segment(source, node) or ""
+    return found
+
+
+def test_what_a_page_writes_is_used_by_what_it_runs(page: Page) -> None:
+    for number, block in enumerate(page.blocks):
+        if block.file is not None:
+            others = page.blocks[:number] + page.blocks[number + 1 :]
+            used = [other for other in others if _is_run(other) and _names(other, block)]
+            assert used, f"{page.name}:{block.line}: nothing uses {block.file}"
+
+
+def _is_run(block: Block) -> bool:
+    """Whether a block runs, here or in the test that it names."""
+    return block.words.get("skip", "slow") == "slow"
+
+
+def _names(other: Block, written: Block) -> bool:
+    stem = re.escape(Path(written.file or "").stem)
+    text = other.code + other.words.get("of", "")
+    return re.search(rf"\b{stem}\b|\bpytest\b|\bdetcore migrate\b", text) is not None
+
+
+def test_text_is_no_code(page: Page) -> None:
+    for block in page.blocks:
+        if block.language == "text" and not block.hidden and block.file is None:
+            code = [line for line in block.code.splitlines() if _COMMAND.match(line)]
+            assert code == [], f"{page.name}:{block.line}: say which language it is"
+
+
+def test_the_blocks_that_do_not_run_are_counted() -> None:
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for page in map(read_page, PAGES):
+        for block in page.blocks:
+            if "skip" in block.words:
+                assert not block.hidden
+                found[page.name, block.words["skip"]] += 1
+    assert dict(found) == NOT_RUN
+    assert {reason for _, reason in found} <= set(SKIP_REASONS)
+
+
+def test_links_lead_to_files_and_headings(page: Page) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.path.read_text("utf-8"), flags=re.M | re.S)
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        path = (page.path.parent / target) if target else page.path
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in _anchors(path), f"{page.name} links to {target}#{anchor}"
+
+
+def _anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,73 @@
+"""Every block of every page runs: here those whose environment this one is.
+
+The bare session runs the pages that need no framework; the others run the pages that name them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from doc_blocks import environment_of, name_of, pages
+from source_tree import ROOT
+
+SUPPORT = ROOT / "tests" / "support"
+
+
+def _has(distribution: str) -> bool:
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
+
+
+def _environments() -> set[str]:
+    """Return the names of `doc_blocks.ENVIRONMENTS` that this interpreter is."""
+    found = {name for name in ("keras", "torch") if _has(_BROUGHT_BY[name])}
+    if _has("detcore-estimator"):
+        found.add("estimator" if _has("tensorflow-estimator") else "estimator-latest")
+    return found or {"bare"}
+
+
+_BROUGHT_BY = {"keras": "detcore-keras", "torch": "torch"}
+
+
+def _pages_here() -> list[Path]:
+    here = _environments()
+    return [path for path in pages() if environment_of(path) in here]
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("DETCORE_")}
+    scripts = str(Path(sys.executable).parent)
+    return kept | {
+        "COLUMNS": "100",
+        "DETCORE_HOME": str(folder / "home"),
+        "MPLBACKEND": "agg",
+        "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+        "PYTHONPATH": "",
+        "TERM": "dumb",
+    }
+
+
+@pytest.mark.parametrize("path", _pages_here(), ids=name_of)
+def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
+        finished = subprocess.run(
+            [sys.executable, str(SUPPORT / "doc_driver.py"), str(path)],
+            cwd=folder,
+            env=_variables(tmp_path),
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            timeout=280,
+            check=False,
+        )
+        printed.seek(0)
+        assert finished.returncode == 0, printed.read()[-6000:]

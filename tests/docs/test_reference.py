@@ -1,0 +1,165 @@
+"""The pages that are made from the code have all of it, and the page of errors has every error."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from docs_site import (
+    all_commands,
+    api_page,
+    commands_page,
+    configuration_page,
+    for_the_site,
+    hooks_page,
+    public_modules,
+)
+from source_tree import ROOT
+
+from detcore import errors
+from detcore.config import json_schema
+from detcore.hooks import specs
+
+DOCS = ROOT / "docs"
+COMMANDS = list(all_commands())
+MODULES = public_modules(ROOT)
+ERRORS = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.DetcoreError)
+}
+
+
+def section(text: str, heading: str) -> str:
+    """Return what stands below a heading, up to the next one of its rank or a higher one."""
+    rank = heading.split()[0]
+    start = text.index(f"\n{heading}\n")
+    rest = text[start + len(heading) + 2 :]
+    return re.split(rf"^#{{1,{len(rank)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def fields_of(schema: Any) -> Iterator[str]:
+    """Yield the names of all fields in a JSON Schema, wherever they are."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            yield from schema["properties"]
+        for value in schema.values():
+            yield from fields_of(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from fields_of(value)
+
+
+def test_every_field_of_the_experiment_file_is_in_a_table() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", configuration_page(), re.MULTILINE))
+    units = {"batches", "records", "epochs"}  # a length is explained once
+    assert rows == set(fields_of(json_schema())) - units
+    assert len(rows) > 80
+
+
+def test_every_section_of_the_experiment_file_has_a_heading_of_its_own() -> None:
+    headings = re.findall(r"^## (.*)$", configuration_page(), re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    models = [name for name, model in json_schema()["$defs"].items() if model.get("properties")]
+    assert len(headings) == 1 + len(models) + len(_hyperparameter_types())
+
+
+def _hyperparameter_types() -> list[str]:
+    choices = json_schema()["properties"]["hyperparameters"]["additionalProperties"]["anyOf"]
+    return [choice["title"] for choice in choices if "properties" in choice]
+
+
+@pytest.mark.parametrize("field", ["searcher", "scheduling_unit", "checkpoint_policy"])
+def test_a_field_is_shown_with_its_meaning(field: str) -> None:
+    about = json_schema()["properties"][field]["description"]
+    row = re.search(rf"^\| `{field}` \|.*$", configuration_page(), re.MULTILINE)
+    assert row is not None
+    assert about in row[0]
+
+
+@pytest.mark.parametrize("hook", specs.__all__)
+def test_every_hook_is_there_with_its_arguments(hook: str) -> None:
+    text = section(hooks_page(), f"### `{hook}`")
+    assert f"def {hook}(" in text
+    assert "**When:**" in text
+    for argument in inspect.signature(getattr(specs, hook)).parameters:
+        assert f"- `{argument}`: " in text
+
+
+def test_the_hooks_page_has_nothing_else() -> None:
+    assert set(re.findall(r"^### `(\w+)`", hooks_page(), re.MULTILINE)) == set(specs.__all__)
+
+
+@pytest.mark.parametrize(
+    ("context", "command"), COMMANDS, ids=[context.command_path for context, _ in COMMANDS]
+)
+def test_every_command_is_there_with_its_options(
+    context: click.Context, command: click.Command
+) -> None:
+    text = section(commands_page(), f"## {context.command_path}")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert parameter.opts[-1] in text
+
+
+def test_there_are_commands_to_look_at() -> None:
+    paths = [context.command_path for context, _ in COMMANDS]
+    assert {"detcore run", "detcore plugins doctor", "detcore model create"} <= set(paths)
+    assert len(paths) == len(set(paths)) > 40
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_on_the_page_of_its_module(module: str) -> None:
+    text = api_page(module, MODULES[module], MODULES)
+    for name in MODULES[module]:
+        if not name.startswith("__"):
+            assert f"::: {module}.{name}\n" in text or f"## {name}\n" in text
+
+
+def test_the_public_modules_are_those_with_public_names() -> None:
+    assert {"detcore", "detcore.core", "detcore.testing", "detcore_keras"} <= set(MODULES)
+    assert not any("._" in module for module in MODULES)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_explained(name: str) -> None:
+    text = (DOCS / "errors.md").read_text(encoding="utf-8")
+    if ERRORS[name].__name__ != name:  # a name of the earlier system
+        assert f"| `{name}` | [{ERRORS[name].__name__}]" in text
+        return
+    about = section(text, f"### {name}")
+    assert "- **Why:** " in about
+    assert "- **What to do:** " in about
+    for base in ERRORS[name].__bases__:
+        if base not in (errors.DetcoreError, Exception):
+            assert re.search(rf"\b{base.__name__}\b", about), f"{name} is also a {base.__name__}"
+
+
+def test_no_error_is_explained_that_is_not_there() -> None:
+    text = (DOCS / "errors.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) <= set(ERRORS)
+
+
+def test_the_site_has_no_comments_for_the_tests_and_no_dead_link() -> None:
+    page = (
+        "<!-- blocks: env=keras -->\n<!-- hidden: python\nassert True\n-->\n"
+        "[errors](errors.md), [the digits](../examples/digits_keras/model_def.py)\n"
+    )
+    shown = for_the_site(page, page="index.md", docs=DOCS)
+    assert shown == "[errors](errors.md), the digits (`examples/digits_keras/model_def.py`)\n"
+
+
+def test_a_link_to_a_file_that_is_not_there_is_found() -> None:
+    with pytest.raises(FileNotFoundError, match="examples/gone"):
+        for_the_site("[gone](../examples/gone.py)", page="index.md", docs=DOCS)
+
+
+def test_the_drawing_is_drawn_into_the_page() -> None:
+    text = (DOCS / "concepts.md").read_text(encoding="utf-8")
+    shown = for_the_site(text, page="concepts.md", docs=DOCS)
+    assert shown.count("<svg") == 1
+    assert "img/concepts.svg" not in shown

@@ -1,0 +1,22 @@
+"""The pages of the documentation site that are made from the code.
+
+Each function returns Markdown. None of it needs MkDocs, so that the tests see what the site shows.
+"""
+
+from __future__ import annotations
+
+from docs_site._api import api_page, public_modules
+from docs_site._commands import all_commands, commands_page
+from docs_site._configuration import configuration_page
+from docs_site._hooks import hooks_page
+from docs_site._markdown import for_the_site
+
+__all__ = [
+    "all_commands",
+    "api_page",
+    "commands_page",
+    "configuration_page",
+    "for_the_site",
+    "hooks_page",
+    "public_modules",
+]

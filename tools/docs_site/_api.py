@@ -1,0 +1,54 @@
+"""A page for each public module: all of its ``__all__``, by mkdocstrings."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+__all__ = ["api_page", "public_modules"]
+
+
+def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
+    """Return the public modules with their public names, read without importing them.
+
+    A module is public if no part of its name begins with an underscore and it has public names.
+    """
+    found = {}
+    for source in (root / "src", *sorted(root.glob("plugins/*/src"))):
+        for path in sorted(source.rglob("*.py")):
+            parts = path.relative_to(source).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            if not any(part.startswith("_") for part in parts) and "migrations" not in parts:
+                names = _declared(path)
+                if names:
+                    found[".".join(parts)] = names
+    return found
+
+
+def _declared(path: Path) -> tuple[str, ...]:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return tuple(ast.literal_eval(node.value))  # type: ignore[attr-defined]  # an Assign
+    return ()
+
+
+def api_page(module: str, names: tuple[str, ...], modules: dict[str, tuple[str, ...]]) -> str:
+    """Return the page of a module.
+
+    Args:
+        module: Its name.
+        names: Its public names.
+        modules: All public modules: a name that is one gets a link instead of its content.
+    """
+    whole = f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
+    parts = [f"# {module}\n", whole]
+    for name in names:
+        whole = f"{module}.{name}"
+        if name.startswith("__"):
+            continue
+        if whole in modules:
+            parts.append(f"## {name}\n\nThe module [{whole}]({whole}.md).\n")
+        else:
+            parts.append(f"::: {whole}\n    options:\n      heading_level: 2\n")
+    return "\n".join(parts)

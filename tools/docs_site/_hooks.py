@@ -1,0 +1,75 @@
+"""Every hook, from the specs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+from detcore.hooks import API_VERSION, specs
+
+__all__ = ["hooks_page"]
+
+_ABOUT = """\
+# Hooks
+
+Made from `detcore.hooks.specs`; version {version} of the plugin API.
+[Plugins](../plugins.md) tells how plugins are found, which versions they declare and how faults are
+reported.
+"""
+_GROUPS = {"register": "Register hooks", "observer": "Observer hooks"}
+_SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
+_TITLES = {"Args": "Arguments", "Returns": "Returns", "Raises": "May raise"}
+
+
+def hooks_page() -> str:
+    """Return the page."""
+    parts = [_ABOUT.format(version=".".join(map(str, API_VERSION))), _introduction()]
+    for kind, title in _GROUPS.items():
+        parts.append(f"## {title}\n")
+        parts += [_section(name) for name in _in_order() if f"Kind: {kind}." in _doc(name)]
+    return "\n".join(parts)
+
+
+def _introduction() -> str:
+    text = inspect.cleandoc(specs.__doc__ or "").partition("\n\n")[2]
+    return text.replace("``", "`") + "\n"
+
+
+def _in_order() -> list[str]:
+    """Return the hooks as the file has them: a trial starts before it ends."""
+    return sorted(specs.__all__, key=lambda name: getattr(specs, name).__code__.co_firstlineno)
+
+
+def _doc(name: str) -> str:
+    return (inspect.getdoc(getattr(specs, name)) or "").replace("``", "`")
+
+
+def _section(name: str) -> str:
+    about, *sections = _SECTION.split(_doc(name))
+    about = re.sub(r"^Kind: \w+\.\n?", "", about, flags=re.MULTILINE)
+    about = re.sub(r"^When: ", "**When:** ", about, flags=re.MULTILINE)
+    parts = [f"### `{name}`\n", f"```python\n{_signature(name)}\n```\n", about.strip() + "\n"]
+    for title, text in zip(sections[::2], sections[1::2], strict=True):
+        parts += [f"**{_TITLES[title]}**\n", *_entries(inspect.cleandoc(text), title), ""]
+    return "\n".join(parts)
+
+
+def _entries(text: str, title: str) -> Iterator[str]:
+    """Yield the arguments (or errors) of a section as a list; other sections as they are."""
+    if title == "Returns":
+        yield text
+        return
+    for entry in re.split(r"\n(?=\S)", text):
+        name, _, about = entry.partition(":")
+        yield f"- `{name}`: {' '.join(about.split())}"
+
+
+def _signature(name: str) -> str:
+    signature = inspect.signature(getattr(specs, name))
+    arguments = [str(parameter).replace("'", "") for parameter in signature.parameters.values()]
+    line = f"def {name}({', '.join(arguments)}) -> {signature.return_annotation}"
+    if len(line) <= 88:
+        return line
+    body = "".join(f"    {argument},\n" for argument in arguments)
+    return f"def {name}(\n{body}) -> {signature.return_annotation}"
