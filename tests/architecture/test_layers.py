@@ -17,14 +17,17 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment"),
+    ("errors", "types", "environment", "deprecation"),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
-    ("checkpoint", "search", "builtin"),
+    ("remote",),
+    ("checkpoint", "delivery", "search", "builtin"),
     ("core",),
     ("trial",),
     ("launch",),
     ("runner",),
-    ("experimental",),
+    ("experimental", "migrate"),
+    ("pages",),
+    ("server",),
     ("cli", "testing"),
     ("__main__",),
 )

@@ -166,7 +166,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
             self.connection.close()
             self.close_connection = True
 
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
+        do_GET = do_PUT = do_POST = do_PATCH = do_HEAD = do_DELETE = forward
 
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True

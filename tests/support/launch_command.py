@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from processes import Starter
+
 __all__ = ["LAUNCH", "Launch"]
 
 LAUNCH = [sys.executable, "-m", "detcore", "launch"]
 
 
-class Launch:
+class Launch(Starter):
     """Starts `detcore launch`, and ends what a test leaves."""
 
     def __init__(self, tmp_path: Path) -> None:
+        super().__init__()
         self.tmp_path = tmp_path
-        self.started: list[subprocess.Popen[str]] = []
         self.variables: dict[str, str] = {}
 
     def script(self, source: str) -> Path:

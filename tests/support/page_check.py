@@ -14,9 +14,9 @@ _TAGS = {
     "th", "td", "pre", "details", "summary", "svg", "g", "path", "use", "line", "text", "circle",
 }  # fmt: skip
 _ATTRIBUTES = {
-    "lang", "charset", "name", "content", "http-equiv", "class", "style", "role", "tabindex",
+    "lang", "charset", "name", "content", "http-equiv", "class", "role", "tabindex",
     "aria-label", "viewbox", "id", "d", "href", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r",
-    "text-anchor", "font-weight",
+    "text-anchor", "font-weight", "scope", "width",
 }  # fmt: skip
 _VOID = {"meta"}
 

@@ -31,7 +31,6 @@ _START_S = 60.0
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "60",
@@ -54,6 +53,11 @@ class PostgreSQLServer:
     def url(self, database: str) -> str:
         """Return the URL of a database."""
         return f"postgresql+psycopg://{_USER}@/{database}?host={self.folder}"
+
+    @property
+    def programs(self) -> Path:
+        """Folder of its programs, such as pg_dump."""
+        return self._programs
 
     def initialize(self) -> None:
         """Make the files of the server."""

@@ -1,12 +1,34 @@
-"""Looking at processes from outside."""
+"""Starting processes, and looking at them from outside."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["all_command_lines", "catches", "is_running", "wait_until_gone"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Starter", "all_command_lines", "catches", "is_running", "wait_until_gone"]
+
+
+class Starter:
+    """Starts processes; what a test leaves running is killed at the end."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in self.started:
+            with process:  # closes its pipes, too
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()  # until its workers are gone
 
 
 def is_running(pid: int) -> bool:

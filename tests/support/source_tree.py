@@ -12,7 +12,7 @@ __all__ = ["PLUGIN_SOURCES", "ROOT", "SOURCE", "Import", "Module", "modules_unde
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-PLUGIN_SOURCES = tuple(sorted(ROOT.glob("plugins/*/src")))
+PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/plugins/*/src")]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,6 +53,11 @@ class Bucket:
         """Checkpoints that are recorded as on their way."""
         return [record.uuid for record in self.records() if record.state == "ACTIVE"]
 
+    def is_saving_for(self, save_s: float) -> bool:
+        """Whether a save has begun since it was ordered to take this long."""
+        begun = self.orders.with_suffix(".begun")
+        return begun.exists() and str(save_s) in begun.read_text().split()
+
     def records(self) -> list[Any]:
         with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
             return database.list_checkpoints()

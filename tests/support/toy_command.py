@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import re
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from detcore.testing import DetcoreCommand, Finished
+
+__all__ = ["MODEL_DIR", "TESTS", "TOY_PLUGIN", "Detcore", "Finished", "OnPostgresql", "worker_pids"]
 
 TESTS = Path(__file__).parents[1]
 TOY_PLUGIN = TESTS / "toy_plugin"
 MODEL_DIR = TESTS / "run" / "model"
 
 
-@dataclasses.dataclass
-class Finished:
-    """A command that ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The JSON object that ends the output of ``--json``."""
-        parsed: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
-        return parsed
-
-
-class Detcore:
-    """The `detcore` command with a home of its own."""
+class Detcore(DetcoreCommand):
+    """The `detcore` command with a home of its own, and the toy framework."""
 
     def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path, python_path=[TOY_PLUGIN])
         self.tmp_path = tmp_path
-        self.home = tmp_path / "home"
-        self.started: list[subprocess.Popen[str]] = []
-
-    def variables(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "DETCORE_HOME": str(self.home),
-            "PYTHONPATH": str(TOY_PLUGIN),
-            "COLUMNS": "100",
-        }
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "detcore", *map(str, arguments)],
-            env=self.variables(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.tmp_path,
-        )
-        self.started.append(process)
-        return process
-
-    def __call__(self, *arguments: object, timeout_s: float = 120) -> Finished:
-        process = self.start(*arguments)
-        stdout, stderr = process.communicate(timeout=timeout_s)
-        return Finished(process.returncode, stdout, stderr)
 
     def config(self, **changes: Any) -> Path:
         """Write an experiment file; keys with dots change nested settings.
@@ -97,9 +53,7 @@ class Detcore:
             for parent in parents:
                 node = node.setdefault(parent, {})
             node[last] = value
-        path = self.tmp_path / f"config-{len(list(self.tmp_path.glob('config-*')))}.yaml"
-        path.write_text(yaml.safe_dump(plain))
-        return path
+        return self.write_config(plain)
 
     def toy_state(self, uuid: str) -> dict[str, Any]:
         """Read the toy framework's state out of a checkpoint in the default storage."""
@@ -107,21 +61,17 @@ class Detcore:
         state: dict[str, Any] = json.loads(path.read_text())
         return state
 
-    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-        """Wait until a condition is true, or the command started last ends in failure."""
-        deadline = time.monotonic() + timeout_s
-        process = self.started[-1]
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            if process.poll() not in (None, 0, -9):
-                raise AssertionError(f"the command failed: {process.communicate()}")
-            time.sleep(0.02)
-        raise TimeoutError("the condition did not come true")
-
     def committed(self) -> list[Path]:
         return sorted((self.home / "checkpoints").glob("*/manifest.json"))
+
+
+class OnPostgresql(Detcore):
+    """The command, with its records in a database of its own."""
+
+    url = ""
+
+    def variables(self) -> dict[str, str]:
+        return {**super().variables(), "DETCORE_DB": self.url}
 
 
 def worker_pids(process: subprocess.Popen[str]) -> list[int]:

@@ -1,0 +1,94 @@
+"""Handing in experiments with the earlier system's client."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from determined_client import Client
+from job_server import MODEL_DIR, JobServer, toy_config
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
+    """A server that runs what is handed in."""
+    with JobServer(tmp_path_factory.mktemp("jobs")) as running:
+        yield running
+
+
+def test_an_experiment_is_handed_in_and_followed(
+    jobs: JobServer, environment: Path, tmp_path: Path
+) -> None:
+    client = Client(environment, tmp_path, jobs.server)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(toy_config(searcher__max_length={"batches": 20})))
+    code = tmp_path / "code"
+    code.mkdir()
+    for path in MODEL_DIR.glob("*.py"):
+        (code / path.name).write_text(path.read_text())
+    (code / ".detignore").write_text("secret.txt\n")
+    (code / "secret.txt").write_text("hush")
+    (code / "folder").mkdir()
+    (code / "folder" / "data.txt").write_text("data")
+    said = client.det("experiment", "create", config, code, "--follow-first-trial")
+    assert "Created experiment 1" in said
+    assert client.det("e", "wait", 1) == ""
+    (trial,) = json.loads(client.det("e", "describe", 1, "--json"))
+    assert trial["experiment"]["state"] == "STATE_COMPLETED"
+    assert trial["experiment"]["numTrials"] == 1
+    assert json.loads(client.det("t", "describe", 1, "--json"))["trial"]["state"] == (
+        "STATE_COMPLETED"
+    )
+    client.det("e", "download-model-def", 1, "--output-dir", tmp_path)
+    with tarfile.open(tmp_path / "experiment_1_model_def.tgz") as archive:
+        names = archive.getnames()
+    assert {"model_def.py", "folder/data.txt"} <= set(names)
+    assert "secret.txt" not in names
+
+
+def _post(jobs: JobServer, **body: Any) -> str:
+    """Hand in what is refused; return what is said."""
+    given = {"config": yaml.safe_dump(toy_config()), "modelDefinition": [], **body}
+    token = jobs.server.token()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        jobs.server.ask("POST", "/api/v1/experiments", given, token)
+    with caught.value as answer:
+        assert answer.status in (400, 409), answer.status
+        return str(json.loads(answer.read())["error"]["error"])
+
+
+def _file(path: str, content: str = "text", kind: int = ord("0")) -> dict[str, Any]:
+    encoded = base64.b64encode(content.encode()).decode()
+    return {"path": path, "type": kind, "content": encoded, "mode": 0o644, "mtime": "0",
+            "uid": 0, "gid": 0}  # fmt: skip
+
+
+def test_what_is_wrong_is_refused(jobs: JobServer) -> None:
+    before = jobs.server.ask("GET", "/api/v1/experiments", token=jobs.server.token())
+    assert "seacher" in _post(jobs, config="seacher: {name: single}\nentrypoint: a:B\n")
+    assert "../out.py" in _post(jobs, modelDefinition=[_file("../out.py")])
+    assert "neither a file nor a folder" in _post(
+        jobs, modelDefinition=[_file("link", kind=ord("2"))]
+    )
+    broken = {**_file("a.py"), "content": "not base 64!"}
+    assert "is not in base 64" in _post(jobs, modelDefinition=[broken])
+    assert "has no templates" in _post(jobs, template="big")
+    assert "paused before they begin" in _post(jobs, activate=False)
+    assert "this is no experiment: config" in _post(jobs, config=None)
+    after = jobs.server.ask("GET", "/api/v1/experiments", token=jobs.server.token())
+    assert before == after
+    assert not list(jobs.server.home.glob("handed-in-*"))
+
+
+def test_an_experiment_is_only_judged(jobs: JobServer) -> None:
+    given = {"config": yaml.safe_dump(toy_config()), "validateOnly": True}
+    said = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())
+    assert said["experiment"]["id"] == 0
+    assert said["config"]["searcher"]["metric"] == "val_loss"

@@ -1,0 +1,266 @@
+"""The folder that is handed in: what is packed of it, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from detcore.errors import ConfigError
+from detcore.remote import MOST_CONTEXT_BYTES, pack
+
+FILES = (
+    "model_def.py",
+    "data/train.bin",
+    "data/readme.txt",
+    "sub/data/x.bin",
+    "sub/build/out.txt",
+    "build",
+    "logs/a.log",
+    "logs/keep.log",
+    "deep/er/a.log",
+    "doc/a.txt",
+    "doc/b/a.txt",
+    "#hash",
+    "!bang",
+    "name with blank ",
+    "weights1.h5",
+    "weightsX.h5",
+    "a/b/c/d.tmp",
+    ".git/config",
+    "sub/__pycache__/m.pyc",
+    "sub/.ipynb_checkpoints/n.ipynb",
+)
+# What `git ls-files --others --exclude-from` leaves out of these, from git 2.39.
+PATTERNS = {
+    "data/": {"data/train.bin", "data/readme.txt", "sub/data/x.bin"},
+    "/data/": {"data/train.bin", "data/readme.txt"},
+    "data/*\n!data/readme.txt": {"data/train.bin"},
+    "data/\n!data/readme.txt": {"data/train.bin", "data/readme.txt", "sub/data/x.bin"},
+    "build/": {"sub/build/out.txt"},
+    "build": {"build", "sub/build/out.txt"},
+    "*.log\n!keep.log": {"logs/a.log", "deep/er/a.log"},
+    "logs/*.log": {"logs/a.log", "logs/keep.log"},
+    "doc/*.txt": {"doc/a.txt"},
+    "doc/**/a.txt": {"doc/a.txt", "doc/b/a.txt"},
+    "**/d.tmp": {"a/b/c/d.tmp"},
+    "a/**": {"a/b/c/d.tmp"},
+    "# a comment\n\n\\#hash\n\\!bang": {"#hash", "!bang"},
+    "name with blank\\ ": {"name with blank "},
+    "name with blank ": set(),
+    "weights[0-9].h5": {"weights1.h5"},
+    "weights[!0-9].h5": {"weightsX.h5"},
+    "weights?.h5": {"weights1.h5", "weightsX.h5"},
+    "*\n!*/\n!*.py": set(FILES) - {"model_def.py"},
+    "/*\n!/model_def.py": set(FILES) - {"model_def.py"},
+}
+ALWAYS = {".git/config", "sub/__pycache__/m.pyc", "sub/.ipynb_checkpoints/n.ipynb"}
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def packed(folder: Path) -> dict[str, bytes | None]:
+    """Return what is in the archive of a folder; folders have no content."""
+    context = pack(folder)
+    with context.file, tarfile.open(fileobj=context.file, mode="r:gz") as archive:
+        found: dict[str, bytes | None] = {}
+        for member in archive:
+            file = archive.extractfile(member)
+            found[member.name] = None if file is None else file.read()
+        return found
+
+
+def files(folder: Path) -> set[str]:
+    return {name for name, content in packed(folder).items() if content is not None}
+
+
+@pytest.mark.parametrize("patterns", PATTERNS)
+def test_patterns_leave_out_what_git_leaves_out(patterns: str, tmp_path: Path) -> None:
+    fill(tmp_path, *FILES, ".detignore")
+    (tmp_path / ".detignore").write_text(patterns)
+    kept = {*FILES, ".detignore"} - PATTERNS[patterns] - ALWAYS
+    assert files(tmp_path) - {".detignore"} == kept - {".detignore"}
+
+
+def test_what_is_never_of_use_can_be_taken_in(tmp_path: Path) -> None:
+    fill(tmp_path, *FILES)
+    assert files(tmp_path) == set(FILES) - ALWAYS
+    (tmp_path / ".detignore").write_text("!__pycache__\n")
+    assert "sub/__pycache__/m.pyc" in files(tmp_path)
+
+
+def test_the_same_files_are_the_same_archive(tmp_path: Path) -> None:
+    digests = set()
+    for number, names in enumerate((FILES, FILES[::-1])):
+        folder = fill(tmp_path / str(number), *names)
+        (folder / "model_def.py").chmod(0o600 if number else 0o644)
+        os.utime(folder / "model_def.py", (number, number))
+        context = pack(folder)
+        context.file.close()
+        digests.add(context.digest)
+    assert len(digests) == 1
+    (folder / "model_def.py").chmod(0o700)
+    context = pack(folder)
+    context.file.close()
+    assert context.digest not in digests
+
+
+def sparse(path: Path, size_bytes: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+
+
+def test_what_is_too_big_is_named(tmp_path: Path) -> None:
+    """97 MB, in the folders that are to blame, with small files around them."""
+    fill(tmp_path, *(f"src/m{number}.py" for number in range(30)))
+    sparse(tmp_path / "runs" / "old" / "weights.h5", 50_000_000)
+    for number in range(4):
+        sparse(tmp_path / "data" / f"part{number}.bin", 10_000_000)
+    sparse(tmp_path / "movie.mp4", 7_000_000)
+    with pytest.raises(ConfigError) as raised:
+        pack(tmp_path)
+    text = str(raised.value)
+    assert "its files have 97.0 MB, and at most 96.0 MB are taken" in text
+    listed = [line.split(maxsplit=2) for line in text.splitlines() if line.startswith("  ")]
+    assert len(listed) == 10
+    assert [" ".join(words) for words in listed[:7]] == [
+        "50.0 MB runs/old/weights.h5",
+        "40.0 MB data/",
+        "10.0 MB data/part0.bin",
+        "10.0 MB data/part1.bin",
+        "10.0 MB data/part2.bin",
+        "10.0 MB data/part3.bin",
+        "7.0 MB movie.mp4",
+    ]
+    assert str(tmp_path / ".detignore") in text
+    (tmp_path / ".detignore").write_text("data/\n")
+    assert "movie.mp4" in files(tmp_path)
+
+
+def test_the_limit_itself_is_taken(tmp_path: Path) -> None:
+    sparse(tmp_path / "weights.h5", MOST_CONTEXT_BYTES)
+    pack(tmp_path).file.close()
+    (tmp_path / "one").write_text("1")
+    with pytest.raises(ConfigError, match="too big"):
+        pack(tmp_path)
+
+
+def test_links_are_followed_inside_the_folder(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "code", "real/m.py", "a.py")
+    (folder / "b.py").symlink_to("a.py")
+    (folder / "linked").symlink_to("real")
+    assert packed(folder) == {
+        "a.py": b"a.py",
+        "b.py": b"a.py",
+        "linked": None,
+        "linked/m.py": b"real/m.py",
+        "real": None,
+        "real/m.py": b"real/m.py",
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("../secret", "is a link to .*secret, which is not in the folder"),
+        ("/etc/hostname", "is a link to /etc/hostname, which is not in the folder"),
+        ("nowhere", "is a link to 'nowhere', which is not there"),
+        ("odd", "'odd', which is not there"),
+        (".", "which it is in itself"),
+        ("..", "which is not in the folder"),
+    ],
+)
+def test_other_links_are_refused(target: str, words: str, tmp_path: Path) -> None:
+    fill(tmp_path, "secret")
+    folder = fill(tmp_path / "code", "a.py")
+    (folder / "odd").symlink_to(target)
+    with pytest.raises(ConfigError, match=f"(?s){words}.*leave it out with a line in .*: /odd"):
+        pack(folder)
+    (folder / ".detignore").write_text("/odd\n")
+    assert files(folder) == {"a.py", ".detignore"}
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe cannot be handed in: it is neither"):
+        pack(tmp_path)
+    (tmp_path / "pipe").unlink()
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("door")
+        with pytest.raises(ConfigError, match="door cannot be handed in: it is neither"):
+            pack(tmp_path)
+
+
+def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
+    fill(tmp_path / "one", "Model.py", "model.py")
+    with pytest.raises(ConfigError, match=r"'Model\.py' and 'model\.py' .* differ in capitals"):
+        pack(tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / os.fsdecode(b"a\xff")).touch()
+    with pytest.raises(ConfigError, match="the name is not UTF-8"):
+        pack(tmp_path / "two")
+
+
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detcore.remote._context.MOST_CONTEXT_ENTRIES", 20)
+    fill(tmp_path, *(f"{number}.txt" for number in range(21)))
+    with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
+        pack(tmp_path)
+
+
+def test_patterns_that_are_none_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py")
+    (tmp_path / ".detignore").write_text("a\n!\n")
+    with pytest.raises(ConfigError, match=r"\.detignore has a line that is no pattern"):
+        pack(tmp_path)
+
+
+UNREADABLE = """
+import gzip, os, pathlib, pathspec, sys, tarfile, tempfile
+from detcore.errors import ConfigError
+from detcore.remote import pack
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    pack(pathlib.Path(sys.argv[1]))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "code", "a.py", "secret/b.py", "c.py", "d.py")
+    (folder / "a.py").chmod(0)
+    (folder / "secret").chmod(0)
+    folder.chmod(0o755)
+    above = [path for path in folder.parents if path.stat().st_uid == os.getuid()]
+    modes = [(path, path.stat().st_mode) for path in above]
+    try:
+        for path, mode in modes:
+            path.chmod(mode | 0o111)  # a test run by root gives that up, and must get there
+        said = subprocess.run(
+            [sys.executable, "-c", UNREADABLE, str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    finally:
+        for path, mode in modes:
+            path.chmod(mode)
+        (folder / "secret").chmod(0o700)
+    assert f"files of {folder} cannot be read:\n  a.py: Permission denied\n" in said
+    assert "  secret/: Permission denied\n" in said
+    assert ".detignore" in said

@@ -1,0 +1,213 @@
+"""`create(local=False)`: a real server, from a script and from a real Jupyter kernel."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_server import JobServer
+from jupyter_client.manager import KernelManager
+
+HYPERPARAMETERS = {"global_batch_size": 8, "learning_rate": 0.05}
+SCRIPT = f"""
+import json, os, sys
+import numpy as np
+from detcore.environment import read_variables
+from detcore_toy import ToyTrial
+from detcore.experimental import create
+
+class Net(ToyTrial):
+    def build_data(self):
+        names = [name for name in os.environ if name.startswith("DET")]
+        told = {{"argv": sys.argv, "cwd": os.getcwd(), "names": names, "files": os.listdir()}}
+        print("told", json.dumps(told), flush=True)
+        if "--broken" in sys.argv:
+            raise ZeroDivisionError("the user's own mistake")
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+here = os.path.dirname(os.path.abspath(__file__))
+config = {{
+    "hyperparameters": {HYPERPARAMETERS},
+    "searcher": {{"max_length": {{"batches": 6}}}},
+    "max_restarts": 0,
+}}
+done = create(Net, config, local=False, context_dir=os.path.join(here, ".."))
+if done is None:
+    print("the end of the trial's script", flush=True)
+else:
+    print("back with", done.id, done.state.value, done.top_checkpoint().trial_id)
+    print(json.dumps(done.get_config()["entrypoint"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
+    folder = tmp_path_factory.mktemp("jobs")
+    # What names the records is given as a variable, as a password in it would be.
+    database = f"sqlite:///{folder / 'jobs' / 'server' / 'elsewhere.db'}"
+    with JobServer(
+        folder / "jobs", DETCORE_DB=database, DETCORE_TOKEN="detcore_x", DET_PASS="secret"
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def project(jobs: JobServer) -> Path:
+    folder = jobs.client.folder / "project"
+    (folder / "scripts").mkdir(parents=True, exist_ok=True)
+    (folder / "scripts" / "train.py").write_text(SCRIPT)
+    (folder / ".detignore").write_text("*.bin\n")
+    (folder / "data.bin").write_text("not for the server")
+    return folder
+
+
+def run(jobs: JobServer, *words: str, **variables: str) -> Any:
+    jobs.client._variables.update(variables)
+    return jobs.client.python(*words)
+
+
+def test_a_script_is_run_as_the_trial(jobs: JobServer, project: Path) -> None:
+    script = str(project / "scripts" / "train.py")
+    finished = run(jobs, script, "--flag", "two words", DET_MASTER=jobs.url)
+    assert finished.code == 0, finished.output
+    lines = finished.stdout.splitlines()
+    assert any("was handed in to http://" in line for line in lines)
+    assert any("batch 6: validation: val_loss" in line for line in lines)
+    assert "the end of the trial's script" in lines
+    entrypoint = ["python3", "scripts/train.py", "--flag", "two words"]
+    number = next(line.split()[2] for line in lines if line.startswith("back with"))
+    assert lines[-2:] == [f"back with {number} COMPLETED 1", json.dumps(entrypoint)]
+
+    (told,) = [json.loads(line[5:]) for line in lines if line.startswith("told ")]
+    assert told["argv"] == entrypoint[1:]
+    assert told["cwd"] == str(jobs.server.home / "experiments" / number / "code")
+    assert sorted(told["files"]) == [".detignore", "scripts"]
+    # The worker's own token is one; the server's secrets are not there.
+    assert not {"DETCORE_DB", "DET_PASS", "DETCORE_PASSWORD"} & set(told["names"])
+    assert "DETCORE_HOME" in told["names"]
+
+
+def test_what_fails_there_fails_here(jobs: JobServer, project: Path) -> None:
+    script = str(project / "scripts" / "train.py")
+    finished = run(jobs, script, "--broken", DET_MASTER=jobs.url)
+    assert finished.code == 1
+    assert "ZeroDivisionError: the user's own mistake" in finished.stdout
+    assert "RunError: experiment" in finished.stderr
+    assert f"--master {jobs.url}" in finished.stderr
+
+
+WRONG = """
+import sys
+from detcore.errors import DetcoreError
+from detcore.experimental import create
+from detcore_toy import ToyTrial
+class Net(ToyTrial):
+    pass
+for given in (
+    {},
+    {"context_dir": "/no/where"},
+    {"context_dir": "."},
+    {"context_dir": "elsewhere", "master_url": "http://127.0.0.1:9"},
+    {"context_dir": ".", "master_url": "http://127.0.0.1:9", "command": ["gone.py"]},
+    {"context_dir": ".", "master_url": "http://127.0.0.1:9", "command": []},
+    {"context_dir": ".", "master_url": "ftp://127.0.0.1"},
+):
+    try:
+        create(Net, **given)
+    except DetcoreError as error:
+        print(type(error).__name__, str(error).replace("\\n", " "))
+"""
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    from toy_command import Detcore
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wrong.py").write_text(WRONG)
+    with Detcore(tmp_path) as detcore:
+        finished = detcore.python("wrong.py")
+    assert finished.code == 0, finished.output
+    said = finished.stdout.splitlines()
+    expected = (
+        "InvalidExperimentError create(local=False) needs context_dir",
+        "ConfigError context_dir is '/no/where': there is no folder",
+        "ConfigError create(local=False) hands the experiment to a server, and which one is not",
+        f"InvalidExperimentError the script {tmp_path / 'wrong.py'} is not below the folder",
+        "ConfigError command is ['gone.py'] (list): there is no script 'gone.py' in",
+        "ConfigError command is []; it is a script",
+        "ConfigError 'ftp://127.0.0.1' is not the address of a server",
+    )
+    assert len(said) == len(expected), said
+    for line, begin in zip(said, expected, strict=True):
+        assert line.startswith(begin)
+
+
+Run = Callable[[str], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def kernel(jobs: JobServer) -> Iterator[Run]:
+    manager = KernelManager(kernel_name="python3")
+    folder = jobs.client.folder / "notebook"
+    folder.mkdir()
+    variables = {
+        **jobs.client.variables(),
+        "IPYTHONDIR": str(jobs.client.folder / "ipython"),
+        "DETCORE_MASTER": jobs.url,
+    }
+    manager.start_kernel(env=variables, cwd=str(folder))
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=120)
+
+    def run(cell: str) -> tuple[dict[str, Any], str]:
+        printed: list[str] = []
+
+        def take(message: Any) -> None:
+            printed.append(message["content"].get("text", ""))
+
+        reply = client.execute_interactive(cell, timeout=120, output_hook=take, allow_stdin=False)
+        return reply["content"], "".join(printed)
+
+    yield run
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+CELLS = [
+    """
+    import numpy as np
+    from detcore_toy import ToyTrial
+    from detcore.experimental import create
+    SIZE = 96
+    """,
+    """
+    class Net(ToyTrial):
+        def build_data(self):
+            print("in the trial", __name__, flush=True)
+            x = np.random.default_rng(3).normal(size=(SIZE, 3))
+            return x, x @ np.array([1.0, -2.0, 0.5])
+    """,
+    f"""
+    searcher = {{"max_length": {{"batches": 4}}}}
+    config = {{"hyperparameters": {HYPERPARAMETERS}, "searcher": searcher}}
+    done = create(Net, config, local=False, context_dir=".", command=["search.ipynb"], test=True)
+    print("done", done.state.value, done.get_trials()[0].state.value)
+    print(done.get_config()["searcher"]["max_length"])
+    """,
+]
+
+
+def test_a_class_of_a_cell_goes_with_its_cells(jobs: JobServer, kernel: Run) -> None:
+    for cell in CELLS:
+        reply, output = kernel(textwrap.dedent(cell))
+        assert reply["status"] == "ok", (reply, output)
+    (module,) = (jobs.client.folder / "notebook").glob("detcore_cells_*.py")
+    assert f"in the trial {module.stem}" in output
+    assert "done COMPLETED COMPLETED\n{'batches': 1}" in output

@@ -1,0 +1,144 @@
+"""A whole handed-in run on a server as an operator sets it up: TLS, PostgreSQL, several at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from certificates import Certificate
+from fake_distributions import write_distribution
+from job_server import MODEL_DIR, JobServer, toy_config, wait_for
+from postgresql_server import PostgreSQLServer, run_server
+
+PLUGIN = """
+from detcore import hookimpl
+from detcore.hooks import LauncherType
+
+@hookimpl
+def detcore_register_launcher():
+    return [LauncherType(name="noting", launcher="detcore_starts.launchers:Noting")]
+"""
+LAUNCHER = """
+import os
+from pathlib import Path
+from detcore.launch import LocalLauncher
+
+class Noting(LocalLauncher):
+    def start(self, info, **options):
+        with Path(os.environ["NOTED_STARTS"]).open("a") as file:
+            file.write(f"trial {info.trial_id} on {options['slots']}\\n")
+        return super().start(info, **options)
+"""
+# Each worker of each experiment says that it is there, and goes on once all are.
+MEETING = """
+import time
+from pathlib import Path
+from model_def import Line
+
+class Meeting(Line):
+    def on_batch(self, step):
+        if step != 15:
+            return
+        place = Path(self.context.get_hparam("place"))
+        (place / f"{self.context.get_hparam('who')}-{self.context.distributed.rank}").touch()
+        while not (place / "go").exists():
+            time.sleep(0.02)
+"""
+
+
+@dataclasses.dataclass
+class Setup:
+    """A server, and what is around it."""
+
+    jobs: JobServer
+    postgresql: PostgreSQLServer
+    folder: Path
+
+    def begin(self, who: str, slots: int) -> None:
+        """Hand in an experiment, as a person does."""
+        config = toy_config(
+            entrypoint="meeting:Meeting",
+            resources={"slots_per_trial": slots},
+            hyperparameters__place=str(self.folder),
+            hyperparameters__who=who,
+        )
+        path = self.folder / f"{who}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        code = self.folder / "code"
+        done = self.jobs.client("run", path, code, "--master", self.jobs.url, "--detach")
+        assert done.code == 0, done.output
+
+    def weights(self, experiment_id: int) -> list[float]:
+        """Return what an experiment has learned, and check that all of it was reported, once."""
+        with self.jobs.database() as database:
+            (trial,) = database.list_trials(experiment_id)
+            reports = database.metrics(trial.id, "validation")
+            assert [report.steps_completed for report in reports] == [10, 20, 30, 40]
+            reports = database.metrics(trial.id, "training")
+            steps = [report.steps_completed for report in reports]
+            assert steps == sorted(set(steps))
+            latest = database.latest_checkpoint(trial.id)
+        assert latest is not None
+        assert latest.steps_completed == 40
+        kept = self.jobs.server.home / "checkpoints" / latest.uuid / "toy.json"
+        found = json.loads(kept.read_text())["weights"]
+        return [float(value) for value in found]
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    certificate = Certificate(tmp_path)
+    modules = {"detcore_starts.plugin": PLUGIN, "detcore_starts.launchers": LAUNCHER}
+    plugins = {"starts": "detcore_starts.plugin"}
+    write_distribution(tmp_path / "site", "detcore-starts", modules=modules, plugins=plugins)
+    shutil.copytree(MODEL_DIR, tmp_path / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "code" / "meeting.py").write_text(MEETING)
+    with (
+        run_server() as postgresql,
+        JobServer(
+            tmp_path / "jobs",
+            *(*certificate.options, "--max-experiments", "2", "--launcher", "noting"),
+            python_path=[tmp_path / "site"],
+            certificate=certificate.certificate,
+            DETCORE_DB=postgresql.url(postgresql.create_database()),
+            NOTED_STARTS=str(tmp_path / "starts"),
+        ) as jobs,
+    ):
+        yield Setup(jobs, postgresql, tmp_path)
+
+
+def test_two_at_once_over_tls_into_postgresql(setup: Setup) -> None:
+    """One has two workers; meanwhile the records are away, and with them the server."""
+    setup.begin("alone", slots=1)
+    setup.begin("pair", slots=2)
+    setup.begin("later", slots=1)
+    there = [setup.folder / name for name in ("alone-0", "pair-0", "pair-1")]
+    wait_for(lambda: all(path.exists() for path in there))
+    os.kill(setup.jobs.runner_of(1), 0)
+    assert setup.jobs.runner_of(1) != setup.jobs.runner_of(2)
+    assert not (setup.folder / "later-0").exists()  # there is room for two
+
+    setup.postgresql.stop(crash=True)
+    setup.jobs.server.kill()
+    (setup.folder / "go").touch()
+    setup.postgresql.start()
+    setup.jobs.server.start()
+    client = setup.jobs.client
+    for number in (1, 2, 3):
+        done = client("run", "--resume", number, "--master", setup.jobs.url)
+        assert done.code == 0, done.output
+        assert f"experiment {number}: completed" in done.stdout
+    assert (setup.folder / "later-0").exists()
+    # Each was started once: neither the server nor the database being away ends a trial.
+    starts = (setup.folder / "starts").read_text().splitlines()
+    assert [start.rpartition(" ")[2] for start in starts] == ["1", "2", "1"]
+    alone, pair, later = (setup.weights(number) for number in (1, 2, 3))
+    assert alone == later
+    assert pair == pytest.approx(alone, rel=1e-3)  # its noise is another
+    assert not (client.home / "checkpoints").exists()

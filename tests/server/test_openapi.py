@@ -1,0 +1,123 @@
+"""The OpenAPI document, and what schemathesis makes of it: every route, with good and bad input.
+
+Its command is run as operators would run it, on the real application with a few records. At length:
+``DETCORE_SCHEMA_EXAMPLES=200 pytest tests/server/test_openapi.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_store import ClientStore
+from fastapi import FastAPI
+from http_face import make_token, served, served_app
+
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.remote import Session
+
+EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+# It would end the session of the run.
+LOGOUT = "logout"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL of a server, and a token of it."""
+    home = tmp_path_factory.mktemp("home")
+    environment = read_environment({"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core"})
+    with Database.open(environment.database_url) as database:
+        # Users with small numbers are changed and switched off on the way.
+        for number in range(100):
+            database.create_user(f"user{number}", password_hash=None)
+        store = ClientStore(home, database)
+        uuid = store.checkpoint(store.trial(store.experiment()), 10, {"loss": 1.0})
+        database.create_model("digits", description="d", labels=["a"])
+        database.register_version("digits", uuid)
+    token = make_token(environment.database_url)
+    with served(environment) as url:
+        yield url, token
+
+
+@pytest.fixture(scope="module")
+def document(running: tuple[str, str]) -> dict[str, Any]:
+    url, token = running
+    found: dict[str, Any] = Session(url, token).ask("GET", "/openapi.json")
+    return found
+
+
+def schemathesis(url: str, token: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIG), "run",
+        f"{url}/openapi.json", "--header", f"Authorization: Bearer {token}", "--no-color",
+        "--max-examples", EXAMPLES, "--seed", "8", "--generation-database", "none",
+        "--phases", "examples,coverage,fuzzing", *options,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
+def numbers(output: str) -> tuple[int, ...]:
+    """Return how many operations there are, were chosen, and were tested."""
+    selected = re.search(r"Selected: (\d+)/(\d+)\n\s+Tested: (\d+)", output)
+    assert selected is not None, output[-5000:]
+    return int(selected[2]), int(selected[1]), int(selected[3])
+
+
+@pytest.mark.timeout(900)
+def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str, Any]) -> None:
+    url, token = running
+    done = schemathesis(url, token, "--exclude-path-regex", LOGOUT)
+    assert done.returncode == 0, done.stdout[-20_000:]
+    there = sum(len(found) for found in document["paths"].values())
+    of_logout = sum(len(found) for path, found in document["paths"].items() if LOGOUT in path)
+    assert numbers(done.stdout) == (there, there - of_logout, there - of_logout)
+    # That the token was good to the end.
+    assert Session(url, token).ask("GET", "/api/detcore/v1/me")["name"] == "grace"
+    # Now what ends it; whether it does is another test's business.
+    done = schemathesis(url, token, "--include-path-regex", LOGOUT)
+    assert done.returncode == 0, done.stdout[-20_000:]
+    assert numbers(done.stdout) == (there, of_logout, of_logout)
+
+
+def test_it_would_find_something() -> None:
+    """The same command, on an application that does not do as it says."""
+    app = FastAPI()
+
+    @app.get("/number/{number}")
+    def divide(number: int) -> int:
+        return 1 // number
+
+    with served_app(app) as url:
+        done = schemathesis(url, "x")
+    assert done.returncode == 1, done.stdout
+    assert "Server error" in done.stdout
+
+
+def test_the_document_is_a_good_one(document: dict[str, Any]) -> None:
+    operations = [
+        (path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if path.startswith("/api/detcore/")
+    ]
+    assert len(operations) > 30
+    assert len({operation["operationId"] for _, _, operation in operations}) == len(operations)
+    for path, method, operation in operations:
+        where = f"{method} {path}"
+        assert operation.get("description") or operation.get("summary"), where
+        assert operation.get("tags"), where
+        answers = operation["responses"]
+        assert any(status.startswith("4") for status in answers), where
+        good = [answer for status, answer in answers.items() if status.startswith("2")]
+        assert good, where
+        for answer in good:
+            for kind in answer.get("content", {}).values():
+                assert kind["schema"], where

@@ -1,0 +1,236 @@
+"""Records of a spool that change checkpoints and trials: late, twice, out of order, hostile."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detcore.database import (
+    ChangeKind,
+    CheckpointRecord,
+    Database,
+    Spool,
+    ingest_spools,
+    spool_path,
+)
+from detcore.types import TrialState
+
+UUID = "3f2a0c1e-0000-4000-8000-000000000001"
+
+
+class Records:
+    """A database and the spools of two trials."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.database = Database.open(f"sqlite:///{home / 'detcore.db'}")
+        self.experiment_id = self.database.create_experiment(
+            config={}, config_text=None, model_dir="/code", name="one"
+        )
+        self.trial_ids = [self._trial(), self._trial()]
+
+    def _trial(self) -> int:
+        trial_id = self.database.create_trial(experiment_id=self.experiment_id, hparams={}, seed=0)
+        self.database.start_run(trial_id)
+        return trial_id
+
+    def add(self, *changes: tuple[str, Any], trial: int = 0, run_id: int = 1) -> None:
+        """Append records to a spool, and take it in."""
+        trial_id = self.trial_ids[trial]
+        folder = self.home / f"experiments/{self.experiment_id}/trials/{trial_id}"
+        spool = Spool(spool_path(folder, run_id), trial_id=trial_id, run_id=run_id)
+        for kind, payload in changes:
+            spool.append(kind, payload)
+        spool.close()
+        assert ingest_spools(self.database, self.home) == len(changes)
+
+    def events(self, trial: int = 0) -> list[tuple[str, Any]]:
+        """Return what was kept as events."""
+        found = self.database.events(self.trial_ids[trial])
+        return [(event.kind, event.payload) for event in found]
+
+    def checkpoint(self) -> CheckpointRecord:
+        """Return the one checkpoint."""
+        [found] = self.database.list_checkpoints()
+        return found
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    found = Records(tmp_path)
+    yield found
+    found.database.close()
+
+
+def started(**changed: Any) -> tuple[str, Any]:
+    return ChangeKind.CHECKPOINT_STARTED.value, {
+        "uuid": UUID, "storage_url": "file:///s", "steps_completed": 10, "at": 1000.0, **changed
+    }  # fmt: skip
+
+
+def committed(**changed: Any) -> tuple[str, Any]:
+    return ChangeKind.CHECKPOINT_COMMITTED.value, {
+        "uuid": UUID, "metadata": {"steps_completed": 10}, "resources": {"a": 3, "b/": 0},
+        "steps_completed": 10, "at": 1001.0, **changed,
+    }  # fmt: skip
+
+
+def deleting(**changed: Any) -> tuple[str, Any]:
+    return ChangeKind.CHECKPOINT_DELETING.value, {"uuid": UUID, "at": 1002.0, **changed}
+
+
+def deleted(**changed: Any) -> tuple[str, Any]:
+    return ChangeKind.CHECKPOINT_DELETED.value, {
+        "uuid": UUID, "resources": {}, "at": 1003.0, **changed
+    }  # fmt: skip
+
+
+def failed(**changed: Any) -> tuple[str, Any]:
+    return ChangeKind.TRIAL_STATE.value, {
+        "state": "ERROR", "error": "INVALID_HP", "at": 1004.0, **changed
+    }  # fmt: skip
+
+
+def test_a_checkpoint_is_recorded_as_by_the_worker_itself(records: Records) -> None:
+    records.add(started())
+    found = records.checkpoint()
+    assert (found.state, found.trial_id) == ("ACTIVE", records.trial_ids[0])
+    assert (found.experiment_id, found.storage_url) == (records.experiment_id, "file:///s")
+    assert found.started_at.timestamp() == 1000.0
+    records.add(committed(metadata={"x": math.nan, "y": "NaN"}))
+    found = records.checkpoint()
+    assert (found.state, found.steps_completed, found.size_bytes) == ("COMPLETED", 10, 3)
+    assert math.isnan(found.metadata["x"])
+    assert found.committed_at is not None
+    assert found.committed_at.timestamp() == 1001.0
+    records.add(deleted(resources={"a": 3}))
+    assert records.checkpoint().state == "PARTIALLY_DELETED"
+    records.add(deleting(), deleted())
+    assert records.checkpoint().state == "DELETED"
+    assert records.events() == []
+
+
+def test_what_was_decided_meanwhile_stays(records: Records) -> None:
+    """A spool may come days after others have settled what it tells of."""
+    records.add(started(), committed())
+    records.database.checkpoint_damaged(UUID)
+    records.add(started(), committed())
+    assert records.checkpoint().state == "DAMAGED"
+    records.database.checkpoint_committed(UUID, metadata={}, resources={}, steps_completed=10)
+    records.database.add_checkpoint_metadata(UUID, {"mine": 1})
+    records.add(committed(metadata={"steps_completed": 99}, steps_completed=99))
+    assert records.checkpoint().metadata["mine"] == 1
+    assert records.checkpoint().steps_completed == 10
+    records.database.checkpoint_deleting(UUID)
+    records.add(committed(), (ChangeKind.CHECKPOINT_DAMAGED.value, {"uuid": UUID}))
+    assert records.checkpoint().state == "DELETING"
+    records.database.checkpoint_deleted(UUID)
+    records.add(started(), committed(), deleting(), deleted(resources={"a": 3}))
+    assert records.checkpoint().state == "DELETED"
+    assert records.events() == []
+
+
+def test_a_checkpoint_of_a_model_stays(records: Records) -> None:
+    records.add(started(), committed())
+    records.database.create_model("digits")
+    records.database.register_version("digits", UUID)
+    refused = [deleting(), deleted(), deleted(resources={"a": 3})]
+    records.add(*refused)
+    assert records.checkpoint().state == "COMPLETED"
+    assert records.events() == refused
+
+
+def test_a_trial_changes_no_other_trials_checkpoints(records: Records) -> None:
+    records.add(started(), committed())
+    hostile = [
+        started(),
+        committed(metadata={}),
+        deleting(),
+        deleted(),
+        (ChangeKind.CHECKPOINT_DAMAGED.value, {"uuid": UUID}),
+    ]
+    records.add(*hostile, trial=1)
+    found = records.checkpoint()
+    assert (found.state, found.trial_id) == ("COMPLETED", records.trial_ids[0])
+    assert records.events(1) == hostile
+
+
+def test_a_failure_is_recorded_while_the_run_is_the_newest_and_runs(records: Records) -> None:
+    trial_id = records.trial_ids[0]
+    records.add(failed())
+    trial = records.database.get_trial(trial_id)
+    assert (trial.state, trial.error) == (TrialState.ERROR, "INVALID_HP")
+    records.database.set_trial_state(trial_id, TrialState.COMPLETED)
+    records.add(failed())
+    assert records.database.get_trial(trial_id).state is TrialState.COMPLETED
+    assert records.database.start_run(trial_id) == 2
+    records.add(failed())  # of run 1
+    assert records.database.get_trial(trial_id).state is TrialState.RUNNING
+    records.add(failed(state="COMPLETED"), failed(error=None))
+    assert records.database.get_trial(trial_id).state is TrialState.RUNNING
+    assert len(records.events()) == 2
+
+
+def test_unknown_kinds_hold_up_nothing(records: Records) -> None:
+    report = ("training", {"steps_completed": 1, "metrics": {"loss": 0.5}})
+    records.add(("of_a_later_release", {"x": 1}), started(uuid="../x"), started(), report)
+    assert [kind for kind, _ in records.events()] == ["of_a_later_release", "checkpoint_started"]
+    assert records.checkpoint().state == "ACTIVE"
+    assert len(records.database.metrics(records.trial_ids[0], "training")) == 1
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text() | st.integers()
+    | st.just(10**400) | st.just(UUID) | st.sampled_from(["ERROR", "../x", "", "\0", "x" * 999]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+_FIELDS = (
+    "uuid",
+    "storage_url",
+    "steps_completed",
+    "metadata",
+    "resources",
+    "at",
+    "state",
+    "error",
+)
+_PAYLOAD = _JSON | st.dictionaries(st.sampled_from(_FIELDS), _JSON)
+
+
+_RECORD = st.tuples(
+    st.sampled_from(ChangeKind),
+    st.sampled_from([started, committed, deleted, failed]),
+    st.sampled_from(_FIELDS),
+    _JSON,
+    _PAYLOAD,
+)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(made=st.lists(_RECORD, min_size=10, max_size=30))
+def test_no_payload_holds_up_a_spool(tmp_path: Path, made: list[Any]) -> None:
+    home = tmp_path / f"{time.monotonic_ns()}"
+    home.mkdir()
+    records = Records(home)
+    hostile = []
+    for kind, template, field, value, payload in made:
+        _, known = template()
+        hostile += [(kind.value, payload), (kind.value, {**known, field: value})]
+    report = ("training", {"steps_completed": 1, "metrics": {"loss": 0.5}})
+    records.add(started(), *hostile, report)
+    assert len(records.database.metrics(records.trial_ids[0], "training")) == 1
+    for checkpoint in records.database.list_checkpoints():  # all can be read
+        assert checkpoint.trial_id == records.trial_ids[0]
+    kinds = {event.kind for event in records.database.events(records.trial_ids[0])}
+    assert kinds <= {kind.value for kind in ChangeKind}
+    records.database.close()

@@ -1,0 +1,136 @@
+"""Real TLS, with certificates made here, and the errors of those that cannot be used."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from certificates import Certificate
+from click.testing import CliRunner
+from plain_http import PlainHttp, connect_to
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore.cli import main
+from detcore.environment import read_environment
+from detcore.errors import DetcoreError
+from detcore.remote import Session, find_credentials
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return Certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
+) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("home"), *certificate.options) as running:
+        yield running
+
+
+def test_who_trusts_the_certificate_logs_in_and_is_answered(
+    server: RunningServer, certificate: Certificate, tmp_path: Path
+) -> None:
+    assert server.url.startswith("https://127.0.0.1:")
+    environment = read_environment(
+        {
+            "DETCORE_HOME": str(tmp_path),
+            "DET_MASTER_CERT_FILE": str(certificate.certificate),
+            "DET_USER": USER,
+            "DET_PASS": PASSWORD,
+        }
+    )
+    token, trusted = find_credentials(server.url, None, environment)
+    assert trusted == certificate.certificate
+    session = Session(server.url, token, certificate=trusted)
+    assert session.ask("GET", "/api/detcore/v1/me")["name"] == USER
+    session.close()
+
+
+@pytest.mark.parametrize("trusted", ["nobody", "another"])
+def test_who_does_not_trust_the_certificate_sends_nothing(
+    server: RunningServer, trusted: str, tmp_path: Path
+) -> None:
+    other = None if trusted == "nobody" else Certificate(tmp_path).certificate
+    session = Session(server.url, "detcore_secret", certificate=other)
+    before = len(server.log.read_text().splitlines())
+    with pytest.raises(DetcoreError, match=r"(?s)is not trusted.*DETCORE_MASTER_CERT"):
+        session.ask("GET", "/api/detcore/v1/me")
+    session.close()
+    assert len(server.log.read_text().splitlines()) == before
+
+
+def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
+    other = Certificate(tmp_path, host="other.example")
+    (tmp_path / "home").mkdir()
+    with RunningServer(tmp_path / "home", *other.options) as server:
+        session = Session(server.url, "detcore_secret", certificate=other.certificate)
+        with pytest.raises(DetcoreError, match=r"(?i)127\.0\.0\.1|IP address mismatch"):
+            session.ask("GET", "/api/detcore/v1/me")
+        session.close()
+
+
+def test_plain_http_is_not_answered(server: RunningServer) -> None:
+    with connect_to(server.url) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        try:
+            answer = connection.recv(100)
+        except ConnectionResetError:
+            answer = b""
+        assert not answer.startswith(b"HTTP")
+
+
+def test_old_protocols_are_not_spoken(server: RunningServer, certificate: Certificate) -> None:
+    for version, is_spoken in ((ssl.TLSVersion.TLSv1_3, True), (ssl.TLSVersion.TLSv1_2, True)):
+        context = ssl.create_default_context(cafile=str(certificate.certificate))
+        context.minimum_version = context.maximum_version = version
+        http = PlainHttp(server.url, context=context)
+        assert (http.ask("GET", "/api/detcore/v1/me").status == 401) == is_spoken
+        http.close()
+    context = ssl.create_default_context(cafile=str(certificate.certificate))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with connect_to(server.url) as connection, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(connection, server_hostname="127.0.0.1")
+
+
+def test_the_cookie_of_a_browser_is_for_tls_alone(
+    server: RunningServer, certificate: Certificate
+) -> None:
+    context = ssl.create_default_context(cafile=str(certificate.certificate))
+    http = PlainHttp(server.url, context=context)
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": server.url}
+    body = f"name={USER}&password={PASSWORD}".encode()
+    cookie = http.ask("POST", "/ui/login", body, headers=form).headers["set-cookie"]
+    http.close()
+    assert cookie.startswith("__Host-detcore-")
+    assert "; secure" in cookie.lower()
+
+
+def test_what_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "hidden")]
+    for folder in folders:
+        folder.mkdir()
+    one, two = (Certificate(folder) for folder in folders[:2])
+    hidden = Certificate(folders[2], password=b"secret")
+    missing = tmp_path / "missing.pem"
+    text = tmp_path / "text.pem"
+    text.write_text("not a certificate")
+    for certificate, key, told in (
+        (one.certificate, two.key, "is not the one of the certificate"),
+        (hidden.certificate, hidden.key, "openssl pkey -in KEY"),
+        (missing, one.key, f"the file {missing} of --certificate cannot be read: No such file"),
+        (one.certificate, tmp_path, "of --key cannot be read: Is a directory"),
+        (text, one.key, "Both must be PEM files"),
+        (one.key, one.certificate, "Both must be PEM files"),
+    ):
+        options = ["--certificate", str(certificate), "--key", str(key)]
+        result = CliRunner().invoke(main, ["serve", "--port", "0", *options])
+        assert told in result.output
+        assert (result.exit_code, "detcore serves" in result.output) == (2, False)
+    result = CliRunner().invoke(main, ["serve", "--certificate", str(one.certificate)])
+    assert "belong together" in result.output

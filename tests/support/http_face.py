@@ -1,0 +1,68 @@
+"""The real application on a real socket, in a thread of the test: a server that costs little.
+
+Tests of what a process of its own does (signals, kills, options) have `running_server.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from detcore.database import Database
+from detcore.environment import Environment
+from detcore.hooks import PluginManager
+from detcore.server import ServerSettings, make_app
+
+__all__ = ["make_token", "served", "served_app"]
+
+_USER = "grace"
+
+
+def make_token(database_url: str, *, user: str = _USER, is_admin: bool = True) -> str:
+    """Return a token of a user that is made for it, and has no password."""
+    token = f"token-of-{user}"
+    with Database.open(database_url) as database:
+        made = database.create_user(user, password_hash=None, is_admin=is_admin)
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        database.add_token(digest, user_id=made.id, expires_at=time.time() + 3600)
+    return token
+
+
+@contextlib.contextmanager
+def served(environment: Environment) -> Iterator[str]:
+    """Serve the records of an environment for the time of the block; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = ServerSettings(
+            environment=environment,
+            plugins=PluginManager(environment),
+            port=listener.getsockname()[1],
+        )
+        with _run(make_app(settings), listener) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def served_app(app: FastAPI) -> Iterator[str]:
+    """Serve any application for the time of the block; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, _run(app, listener) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _run(app: FastAPI, listener: socket.socket) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive(), "the server does not end"

@@ -1,0 +1,148 @@
+"""A server that runs what is handed in, and the command of somebody who hands in from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from running_server import PASSWORD, USER, RunningServer
+from toy_command import MODEL_DIR, TOY_PLUGIN
+
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.remote import HandIn, PackedContext, Session, open_session, pack
+from detcore.server import hash_password
+from detcore.testing import DetcoreCommand
+
+__all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
+
+_T = TypeVar("_T")
+
+
+def toy_config(**changes: Any) -> dict[str, Any]:
+    """Return an experiment of the toy framework; keys with two underscores are nested."""
+    plain: dict[str, Any] = {
+        "name": "toy",
+        "entrypoint": "model_def:Line",
+        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
+        "scheduling_unit": 5,
+        "min_validation_period": {"batches": 10},
+        "min_checkpoint_period": {"batches": 10},
+        "max_restarts": 0,
+        "reproducibility": {"experiment_seed": 7},
+    }
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        node = plain
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return plain
+
+
+class JobServer:
+    """A server with its own home, and a client with another; all its processes are found again.
+
+    Args:
+        folder: For both homes.
+        options: Of ``detcore serve``.
+        python_path: Folders with more modules, for both.
+        certificate: What the client checks the server's certificate against.
+        variables: Of the server.
+
+    Attributes:
+        client: The ``detcore`` command of the user ``ada``, who is logged in.
+        server: The server.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        python_path: Sequence[Path] = (),
+        certificate: Path | None = None,
+        **variables: str,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        home = folder / "server"
+        home.mkdir()
+        told = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
+        if certificate is not None:
+            told["DET_MASTER_CERT_FILE"] = str(certificate)
+        self.client = DetcoreCommand(folder, python_path=[TOY_PLUGIN, *python_path], variables=told)
+        kept = ("PYTHONPATH", "DETCORE_TESTING_MARK")
+        mine = {name: self.client.variables()[name] for name in kept}
+        self._sessions: dict[str, Session] = {}
+        self.server = RunningServer(home, *options, **mine, **variables)
+
+    def __enter__(self) -> JobServer:
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self.server.stop()
+        self.client.close()  # its runners, too
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def database(self) -> Database:
+        return Database.open(self.server.database_url)
+
+    def session(self, user: str = USER) -> Session:
+        """Log in; anybody but ``ada`` is added first, as somebody who is no administrator."""
+        if user in self._sessions:
+            return self._sessions[user]
+        with self.database() as database:
+            if user not in {known.name for known in database.list_users()}:
+                database.create_user(user, password_hash=hash_password(PASSWORD))
+        environ = {"DETCORE_USER": user, "DETCORE_PASSWORD": PASSWORD}
+        environ["DETCORE_HOME"] = str(self.client.home)
+        self._sessions[user] = open_session(self.url, user, environment=read_environment(environ))
+        return self._sessions[user]
+
+    def given(self, **changes: Any) -> tuple[HandIn, PackedContext]:
+        """Return an experiment to hand in."""
+
+        text = yaml.safe_dump(toy_config(**changes))
+        given = HandIn(text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False)
+        return given, pack(MODEL_DIR)
+
+    def runner_of(self, experiment_id: int) -> int:
+        """Return the process that runs an experiment, which is not the server."""
+        with self.database() as database:
+            process = database.get_experiment(experiment_id).process
+        assert process is not None
+        assert "handed_in" in Path(f"/proc/{process.pid}/cmdline").read_text()
+        return process.pid
+
+    def reboot(self, experiment_id: int) -> None:
+        """Kill the server and the runner at once, as a machine does that loses its power."""
+        runner = self.runner_of(experiment_id)
+        self.server.kill()
+        os.kill(runner, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], _T], process: subprocess.Popen[str] | None = None) -> _T:
+    """Wait until a condition is true; return its value.
+
+    Raises:
+        AssertionError: If the process ends first, or a minute is over.
+    """
+    deadline = time.monotonic() + 60
+    while not (value := condition()):
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"it ended too soon: {process.communicate()}")
+        assert time.monotonic() < deadline, "it did not come true within a minute"
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,127 @@
+"""The scripts of examples/core_api in processes of their own, with a home and a storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from processes import Starter
+
+from detcore.database import Database, ingest_spools
+
+__all__ = ["CORE_API", "LOOPS", "LoopRuns", "arrays_of"]
+
+CORE_API = Path(__file__).parents[2] / "examples" / "core_api"
+LOOPS = ("torch_loop", "jax_loop", "keras_fit", "sklearn_loop")
+_START_S = 240.0
+
+
+class LoopRuns(Starter):
+    """One home and one storage for runs of the loops; what is left running is killed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.home = folder / "home"
+        self.storage = folder / "storage"
+        self.storage.mkdir(parents=True)
+        self.variables: dict[str, str] = {}
+
+    def start(self, *command: object) -> subprocess.Popen[str]:
+        """Start a command in the examples' folder; ``python3`` is this environment's."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=CORE_API,
+            env={
+                **os.environ,
+                "DETCORE_HOME": str(self.home),
+                "PATH": path,
+                **self.variables,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def script(self, loop: str, steps: int, *, ranks: int = 1) -> list[object]:
+        """Return the command that trains a loop by itself, in one or several processes."""
+        storage = self.storage.as_uri()
+        command = ["python3", f"{loop}.py", "--steps", steps, "--checkpoint-storage", storage]
+        return [*(["detcore", "launch", "-n", ranks, "--"] if ranks > 1 else []), *command]
+
+    def run(self, *command: object) -> str:
+        """Run a command that must succeed; return what it printed."""
+        return self.end(self.start(*command), 0)
+
+    def end(self, process: subprocess.Popen[str], code: int | None) -> str:
+        """Wait for the end of a process with an exit code (None: any but 0), return its output."""
+        stdout, stderr = process.communicate(timeout=_START_S)
+        is_expected = process.returncode != 0 if code is None else process.returncode == code
+        assert is_expected, f"ended with {process.returncode}:\n{stdout}\n{stderr}"
+        return stdout
+
+    def wait_for_checkpoint(self, process: subprocess.Popen[str], more_than: int = 0) -> None:
+        """Wait until a process has saved, so that there are more checkpoints than before."""
+        self.wait_for(process, lambda: len(self.manifests()) > more_than)
+
+    def wait_for(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not condition():
+            if process.poll() is not None:
+                raise AssertionError(f"ended too early: {process.communicate()}")
+            if time.monotonic() > deadline:
+                process.send_signal(signal.SIGKILL)
+                raise TimeoutError(f"nothing happened: {process.communicate()}")
+            time.sleep(0.005)
+
+    def manifests(self) -> list[Path]:
+        return list(self.storage.glob("*/manifest.json"))
+
+    def newest(self) -> tuple[int, dict[str, npt.NDArray[Any]]]:
+        """Return the steps and every array of the checkpoint with the most steps."""
+        steps, path = max((_steps_of(path), path) for path in self.manifests())
+        return steps, arrays_of(path.parent)
+
+    def database(self) -> Database:
+        database = Database.open(f"sqlite:///{self.home / 'detcore.db'}")
+        ingest_spools(database, self.home)
+        return database
+
+    def metrics(self, trial_id: int, kind: str) -> list[tuple[int, dict[str, float]]]:
+        """Return the metrics of a trial, by step."""
+        with self.database() as database:
+            found = database.metrics(trial_id, kind)
+            return [(record.steps_completed, dict(record.metrics)) for record in found]
+
+
+def _steps_of(manifest: Path) -> int:
+    steps: int = json.loads(manifest.read_text())["steps_completed"]
+    return steps
+
+
+def arrays_of(checkpoint: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return every array of a checkpoint's files, by file and name."""
+    return dict(_arrays(checkpoint))
+
+
+def _arrays(folder: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as saved:
+            for name in saved.files:
+                yield f"{path.name}/{name}", saved[name]
+    for path in sorted(folder.glob("*.safetensors")):
+        from safetensors.numpy import load_file
+
+        for name, array in load_file(path).items():
+            yield f"{path.name}/{name}", array

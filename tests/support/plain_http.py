@@ -1,0 +1,94 @@
+"""Asking a server with the standard library alone, byte by byte where that matters."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import socket
+import ssl
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Answer", "PlainHttp", "connect_to", "read_to_the_end"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as a JSON value."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """What an error says."""
+        return str(self.json["error"]["message"])
+
+
+class PlainHttp:
+    """Asks one server, over one connection, which it makes again where it broke."""
+
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        parts = urllib.parse.urlsplit(url)
+        assert parts.hostname is not None
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=60, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask; a body that is not bytes is sent as JSON."""
+        sent = dict(headers or {})
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
+        if body is not None and not isinstance(body, bytes):
+            sent.setdefault("Content-Type", "application/json")
+            body = json.dumps(body).encode()
+        try:
+            self._connection.request(method, path, body, sent)
+            answer = self._connection.getresponse()
+            return Answer(answer.status, dict(answer.headers.items()), answer.read())
+        except (http.client.HTTPException, OSError):
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._connection.close()
+
+
+def connect_to(url: str) -> socket.socket:
+    """Return a connection with the server at a URL, for what no client would send."""
+    parts = urllib.parse.urlsplit(url)
+    assert parts.port is not None
+    return socket.create_connection((parts.hostname, parts.port), timeout=60)
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    """Return what comes until the other side closes."""
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)

@@ -1,0 +1,215 @@
+"""Wheels of our distributions, and environments in which nothing but wheels is installed.
+
+Third-party packages are not installed again: an environment gets links to those of the running one.
+So it takes a second, needs no network, and tests what the lock file names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["CleanEnvironment", "PluginTests", "build_wheel", "detcore_wheel"]
+
+ROOT = Path(__file__).parents[2]
+# Variables that would lead an environment, or the tests in it, back to where they come from.
+_LEADS_BACK = ("DETCORE_", "PYTHON", "PYTEST_", "UV_", "VIRTUAL_ENV")
+_CHECK = """
+import importlib.metadata, importlib.util, json, sys
+places = {}
+for found in importlib.metadata.distributions():
+    name = found.metadata["Name"]
+    if name.startswith("detcore"):
+        origin = importlib.util.find_spec(name.replace("-", "_")).origin
+        places[name] = [origin, str(found.read_text("direct_url.json") or "")]
+print(json.dumps({"path": sys.path, "places": places}))
+"""
+
+
+def build_wheel(folder: Path, into: Path) -> Path:
+    """Build the wheel of a distribution by its own build settings, and return it.
+
+    The build back end is the one that is installed here, so nothing is downloaded.
+
+    Args:
+        folder: Has a ``pyproject.toml``.
+        into: Where the wheel goes; made if it is not there.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into) as own:
+        _uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable,
+            "--out-dir", own, str(folder))  # fmt: skip
+        (wheel,) = Path(own).glob("*.whl")
+        return Path(shutil.move(wheel, into / wheel.name))
+
+
+@functools.cache
+def detcore_wheel() -> Path:
+    """Return detcore's own wheel, built once per process from the source beside these tests."""
+    folder = Path(tempfile.mkdtemp(prefix="detcore-wheel-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return build_wheel(ROOT, folder)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PluginTests:
+    """What running a plugin's tests in a clean environment came to.
+
+    Attributes:
+        code: pytest's exit code.
+        passed: Names of the tests that passed, such as ``"TestLine.test_exact_resume"``.
+        skipped: Reasons by the names of those that were skipped.
+        failed: Names of those that failed, or could not be set up.
+        output: What pytest printed.
+    """
+
+    code: int
+    passed: Sequence[str]
+    skipped: Mapping[str, str]
+    failed: Sequence[str]
+    output: str
+
+
+class CleanEnvironment:
+    """A virtual environment with wheels, and with the third-party packages of the running one.
+
+    Args:
+        folder: Where it is made; must not exist.
+        wheels: What is installed. Requirements between them, and on other packages, are checked
+            as an installer does.
+    """
+
+    def __init__(self, folder: Path, wheels: Sequence[Path]) -> None:
+        self.folder = folder
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(folder)],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        self.bin = folder / "bin"
+        self.python = self.bin / "python"
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        self.site_packages = folder / "lib" / version / "site-packages"
+        _link_third_party(Path(sysconfig.get_path("purelib")), self.site_packages)
+        self.install(*map(str, wheels), "--no-index")
+        self._check()
+
+    def install(self, *arguments: str) -> str:
+        """Install by ``uv pip install``, and return what it printed."""
+        return _uv("pip", "install", "--python", str(self.python), *arguments)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Return the variables of processes that belong to this environment."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(_LEADS_BACK)
+        }
+        path = f"{self.bin}{os.pathsep}{kept.get('PATH', os.defpath)}"
+        return {**kept, "PATH": path, "DETCORE_HOME": str(self.folder / "home"), **more}
+
+    def run(
+        self, *arguments: object, cwd: Path | None = None, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of this environment's ``bin``, such as ``"detcore"``, to its end.
+
+        Raises:
+            subprocess.TimeoutExpired: After so long; what it started is ended.
+        """
+        name, *rest = map(str, arguments)
+        command = [str(self.bin / name), *rest]
+        # A group of its own, so that what it started ends with it.
+        process = subprocess.Popen(
+            command, cwd=cwd or self.folder, env=self.variables(), start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+    def run_tests(self, distribution: Path, *arguments: str, timeout_s: float = 600) -> PluginTests:
+        """Run the tests of a distribution, from a copy that its source is not beside.
+
+        Args:
+            distribution: Its folder, with ``tests`` and ``pyproject.toml``.
+            *arguments: More for pytest, such as ``"-n2"``.
+            timeout_s: After so long pytest is ended, and this raises `subprocess.TimeoutExpired`.
+        """
+        with tempfile.TemporaryDirectory(prefix="detcore-plugin-tests-") as temporary:
+            copy = Path(temporary)
+            shutil.copy(distribution / "pyproject.toml", copy)
+            hidden = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(distribution / "tests", copy / "tests", ignore=hidden)
+            report = copy / "report.xml"
+            done = self.run(
+                "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+                f"--basetemp={copy / 'temporary'}", "tests", *arguments,
+                cwd=copy, timeout_s=timeout_s,
+            )  # fmt: skip
+            if not report.exists():
+                raise AssertionError(f"pytest did not get to its end:\n{done.stdout}{done.stderr}")
+            return _read_report(report, done)
+
+    def _check(self) -> None:
+        """Make sure that nothing of detcore comes from anywhere but the wheels."""
+        done = self.run("python", "-P", "-W", "error", "-c", _CHECK)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert "detcore" in found["places"], found
+        assert not list(self.site_packages.glob("*.pth"))
+        outside = [place for place in found["path"] if Path(place).is_relative_to(ROOT)]
+        assert not outside, f"{outside} can be imported from"
+        for name, (origin, url) in found["places"].items():
+            is_installed = Path(origin).resolve().is_relative_to(self.site_packages.resolve())
+            assert is_installed, f"{name} is imported from {origin}"
+            assert "editable" not in url, f"{name} is an editable installation: {url}"
+
+
+def _link_third_party(source: Path, target: Path) -> None:
+    """Link the packages of an environment into another: all but ours, and what extends paths."""
+    for entry in source.iterdir():
+        ours = entry.name.lower().lstrip("_").startswith(("detcore", "editable"))
+        if ours or entry.suffix == ".pth" or entry.name == "__pycache__":
+            continue
+        if entry.suffix == ".dist-info":
+            shutil.copytree(entry, target / entry.name)  # uv looks for folders, not for links
+        else:
+            (target / entry.name).symlink_to(entry)
+
+
+def _read_report(path: Path, done: subprocess.CompletedProcess[str]) -> PluginTests:
+    passed, skipped, failed = [], {}, []
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
+        skip = case.find("skipped")
+        if skip is not None:
+            skipped[name] = skip.get("message", "")
+        elif case.find("failure") is not None or case.find("error") is not None:
+            failed.append(name)
+        else:
+            passed.append(name)
+    return PluginTests(done.returncode, passed, skipped, failed, done.stdout + done.stderr)
+
+
+def _uv(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "--offline", "--no-config", "--quiet", *arguments],
+        env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"uv {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
+    return done.stdout

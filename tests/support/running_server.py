@@ -1,0 +1,120 @@
+"""A real server in a process of its own, on a free port of the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from detcore.database import Database
+from detcore.server import hash_password
+
+__all__ = ["PASSWORD", "USER", "RunningServer"]
+
+USER = "ada"
+PASSWORD = "Correct-horse-7"
+
+
+class RunningServer:
+    """``detcore serve`` on the records of a folder; can be killed and started again.
+
+    Args:
+        home: The folder of records.
+        options: Of the command.
+        setup: Python code that its process runs first, such as one that shortens a timeout.
+        variables: Set for its process.
+
+    Attributes:
+        url: Where it answers; the same one each time it is started.
+        log: What it wrote to stderr, over all its lives.
+    """
+
+    def __init__(self, home: Path, *options: str, setup: str = "", **variables: str) -> None:
+        self.home = home
+        self.log = home / "server.log"
+        self._setup = setup
+        self._options = options
+        self._variables = variables
+        self._port = "0"
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        with Database.open(self.database_url) as database:
+            if not database.list_users():
+                kept = hash_password(PASSWORD)
+                database.create_user(USER, password_hash=kept, is_admin=True)
+
+    @property
+    def database_url(self) -> str:
+        """The record store."""
+        return self._variables.get("DETCORE_DB", f"sqlite:///{self.home / 'detcore.db'}")
+
+    def start(self) -> RunningServer:
+        """Start it, and wait until it listens."""
+        program = ["-m", "detcore"]
+        if self._setup:
+            program = ["-c", f"{self._setup}\nfrom detcore.cli import main\nmain()"]
+        command = [sys.executable, *program, "serve", "--port", self._port, *self._options]
+        environment = {**os.environ, "DETCORE_HOME": str(self.home), **self._variables}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert " at http" in line, self.log.read_text()
+        self.url = line.split()[-1]
+        self._port = self.url.rpartition(":")[2]
+        return self
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.stop(signal.SIGKILL)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it with a signal, wait, and return its exit code; 0 if it does not run."""
+        if self._process is None:
+            return 0
+        self.signal(number)
+        code = self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, and do not wait."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def token(self) -> str:
+        """Log in."""
+        said = self.ask("POST", "/api/detcore/v1/login", {"username": USER, "password": PASSWORD})
+        return str(said["token"])
+
+    def ask(self, method: str, path: str, body: object = None, token: str = "") -> Any:
+        """Ask with the standard library alone; raise HTTPError unless the answer is a good one."""
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def __enter__(self) -> RunningServer:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop()
+        if kind is not None:
+            print(self.log.read_text()[-4000:], file=sys.stderr)

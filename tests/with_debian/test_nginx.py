@@ -1,0 +1,240 @@
+"""Behind nginx, with the configuration of docs/operating.md: TLS, uploads, what comes slowly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from client_store import ClientStore
+from running_server import PASSWORD, USER, RunningServer
+from source_tree import ROOT
+
+from detcore.database import Database, TrialLog
+from detcore.errors import DetcoreError
+from detcore.experimental import Determined
+from detcore.remote import ServerAway, ServerRefused, Session
+from detcore.types import ExperimentState, TrialState
+
+# Around the page's configuration: what lets it run as a user's process in a folder of its own.
+MAIN = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+{user}
+events {{ }}
+http {{
+    access_log {folder}/access.log;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+{server}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def page_configuration() -> str:
+    """Return the block of the page."""
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    found = re.search(r"```text\n(server \{.*?\n\})\n```", page, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, port: int, upstream: str) -> Iterator[None]:
+    """Run nginx with the page's configuration; only its places are replaced."""
+    program = shutil.which("nginx") or "/usr/sbin/nginx"
+    assert Path(program).exists(), "nginx is missing: apt-get install nginx-light"
+    server = page_configuration()
+    for there, here in (
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+        ("http://127.0.0.1:8080", upstream),
+        ("/etc/ssl/detcore/chain.pem", f"{folder}/cert.pem"),
+        ("/etc/ssl/detcore/key.pem", f"{folder}/key.pem"),
+    ):
+        assert there in server
+        server = server.replace(there, here)
+    user = "user root;" if os.geteuid() == 0 else ""
+    config = folder / "nginx.conf"
+    config.write_text(MAIN.format(folder=folder, user=user, server=server))
+    process = subprocess.Popen([program, "-p", str(folder), "-c", str(config)])
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            assert process.poll() is None, (folder / "error.log").read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate of 127.0.0.1 that signed itself."""
+    folder = tmp_path_factory.mktemp("nginx")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=test",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+class Site:
+    """A server behind nginx.
+
+    Attributes:
+        url: Of nginx.
+    """
+
+    def __init__(self, url: str, server: RunningServer, store: ClientStore, folder: Path) -> None:
+        self.url = url
+        self.server = server
+        self.store = store
+        self.folder = folder
+
+    def client(self) -> Determined:
+        return Determined(self.url, USER, PASSWORD, certificate=self.folder / "cert.pem")
+
+
+@pytest.fixture(scope="module")
+def site(certified: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("home")
+    port = free_port()
+    url = f"https://127.0.0.1:{port}"
+    own = str(free_port())
+    options = ("--port", own, "--public-url", url, "--proxy", "127.0.0.1")
+    with (
+        RunningServer(home, *options) as server,
+        Database.open(server.database_url) as database,
+        nginx(certified, port, f"http://127.0.0.1:{own}"),
+    ):
+        yield Site(url, server, ClientStore(home, database), certified)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes from records of this machine."""
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_session_over_tls(site: Site) -> None:
+    uuid = site.store.one_checkpoint()
+    with site.client() as client:
+        model = client.create_model("a/b c?d=%2F")
+        assert model.register_version(uuid).model_version == 1
+        assert client.get_model("a/b c?d=%2F").num_versions == 1
+        folder = client.get_checkpoint(uuid).download()
+        assert Path(folder, "weights.txt").read_text() == "1 2 3"
+        with pytest.raises(DetcoreError, match="no experiment 77"):
+            client.get_experiment(77)
+
+
+def test_its_certificate_is_checked(site: Site) -> None:
+    with (
+        Determined(site.url, USER, PASSWORD) as client,
+        pytest.raises(ServerRefused, match="not trusted"),
+    ):
+        client.get_models()
+
+
+def test_a_large_file_of_a_checkpoint_comes_through(site: Site) -> None:
+    text = "0123456789abcdef" * (4 << 20)  # 64 MB
+    trial = site.store.trial(site.store.experiment())
+    uuid = site.store.checkpoint(trial, 5, files={"large.txt": text})
+    with site.client() as client:
+        folder = client.get_checkpoint(uuid).download()
+    assert Path(folder, "large.txt").stat().st_size == len(text)
+    buffered = sum(path.stat().st_size for path in (site.folder / "proxy").rglob("*"))
+    assert buffered < 1 << 20  # nginx keeps none of it
+
+
+def test_large_bodies_reach_the_server_s_own_limit(site: Site) -> None:
+    """nginx would refuse more than 1 MB by itself."""
+    with site.client() as client:
+        model = client.create_model("large")
+        model.add_metadata({"text": "x" * (4 << 20)})
+        assert len(client.get_model("large").metadata["text"]) == 4 << 20
+        with pytest.raises(DetcoreError, match=r"bytes|large|MB"):
+            model.add_metadata({"text": "x" * (9 << 20)})
+
+
+def test_a_log_is_followed_while_it_is_written(site: Site) -> None:
+    database = site.store.database
+    experiment = site.store.experiment(state=ExperimentState.RUNNING)
+    trial = site.store.trial(experiment)
+    log = TrialLog(Path(str(database.get_trial(trial).trial_dir)), 1)
+    log.append("stdout", "first")
+    seen: list[str] = []
+    first = threading.Event()
+
+    def follow() -> None:
+        with site.client() as client:
+            for line in client.get_trial(trial).logs(follow=True):
+                seen.append(line)
+                first.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert first.wait(30)
+    assert seen == ["first"]  # it has come, though more will
+    log.append("stdout", "second")
+    log.close()
+    database.set_trial_state(trial, TrialState.COMPLETED)
+    thread.join(30)
+    assert seen == ["first", "second"]
+
+
+def test_the_server_away_behind_nginx_is_away(site: Site) -> None:
+    with site.client() as client:
+        client.create_model("stays")
+        site.server.kill()
+        session = Session(site.url, "x", certificate=site.folder / "cert.pem")
+        with pytest.raises(ServerAway, match="502"):
+            session.ask("POST", "/api/detcore/v1/models", json_body={"name": "m"})
+        session.close()
+        site.server.start()
+        assert client.get_model("stays").name == "stays"
+
+
+def test_an_address_that_a_caller_claims_counts_for_nothing(site: Site) -> None:
+    """Wrong passwords are counted by name and address: who claims others has to wait, too."""
+    context = ssl.create_default_context(cafile=str(site.folder / "cert.pem"))
+    body = json.dumps({"username": "nobody", "password": "wrong"}).encode()
+    statuses = []
+    for number in range(8):
+        headers = {"Content-Type": "application/json", "X-Forwarded-For": f"10.0.0.{number}"}
+        request = urllib.request.Request(f"{site.url}/api/detcore/v1/login", body, headers)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, context=context)
+        caught.value.close()
+        statuses.append(caught.value.code)
+    assert statuses[0] == 403
+    assert statuses[-1] == 429
