@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from client_store import ClientStore
 from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
+from detcore.database import Database
+from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore.experimental import Determined
-from detcore.types import ExperimentState
+from detcore.experimental._control import control
+from detcore.types import Control, ExperimentState
 
 
 @pytest.fixture
@@ -86,6 +90,37 @@ def test_pause_and_go_on(
     assert log.read_text().count("going on from batch") == 2
     with pytest.raises(RunError, match="is complete"):
         experiment.activate()
+
+
+class EndsWhenLookedAt:
+    """Records of an experiment whose runner ends for a pause while somebody asks after it.
+
+    That takes less than a millisecond and cannot be hit from outside.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def experiment_is_alive(self, experiment_id: int) -> bool:
+        if self._database.requested_control(experiment_id) is Control.PAUSE:
+            self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
+            self._database.request_control(experiment_id, None)
+        return True  # it has not left yet
+
+
+def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
+    store: ClientStore, tmp_path: Path
+) -> None:
+    number = store.database.create_experiment(
+        config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
+    )
+    store.database.request_control(number, Control.PAUSE)
+    records = cast("Database", EndsWhenLookedAt(store.database))
+    with pytest.raises(RunError, match="could not be started again"):  # so that it was tried
+        control(records, read_environment(), number, "activate")
 
 
 @both

@@ -312,7 +312,14 @@ def test_a_question_in_an_outage_is_not_waited_for(server: RunningServer, trial:
             server.signal(signal.SIGCONT)
         reporter.spool.append("training", {"steps_completed": 1, "metrics": {"loss": 1.0}})
         wait_for(lambda: trial.steps() == [1], 60)
-        wait_for(lambda: records.latest_checkpoint(trial.trial_id) is None)
+
+        def answers() -> bool:
+            try:
+                return records.latest_checkpoint(trial.trial_id) is None
+            except ServerAway:  # it has the report, and the sender not yet its answer
+                return False
+
+        wait_for(answers)
 
 
 DELETES = """

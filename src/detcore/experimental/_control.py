@@ -100,11 +100,12 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
     """Whether a runner looks after an experiment; one that is ending for a pause is waited for."""
     deadline = time.monotonic() + _PAUSE_WAIT_S
     while True:
-        state = database.get_experiment(experiment_id).state
+        # Its state and what it is asked for, of one moment: a runner that ends changes both.
+        record = database.get_experiment(experiment_id)
         alive = database.experiment_is_alive(experiment_id)
-        if state is not ExperimentState.RUNNING or alive is False:
+        if record.state is not ExperimentState.RUNNING or alive is False:
             return False
-        if database.requested_control(experiment_id) is not Control.PAUSE:
+        if record.control is not Control.PAUSE:
             return True
         if time.monotonic() >= deadline:
             raise RunError(
