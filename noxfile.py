@@ -9,9 +9,12 @@ The block above makes nox bring uv into an environment of its own, so that
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -97,6 +100,9 @@ TORCH = "torch==2.13.0"
 PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
+# How many tests of a session may fail the first time; see run_tests.
+SECOND_CHANCES = 3
+
 NEXT_STEPS = """
 What just happened: a TFKerasTrial (examples/digits_keras/model_def.py) was trained on scans of
 handwritten digits, validated as it went, and saved in checkpoints.
@@ -117,6 +123,30 @@ def install_locked(session: nox.Session, lock: str, *distributions: str) -> None
     """Install the exact versions of a lock file, then our distributions without resolving."""
     session.install("-r", f"locks/{lock}.txt")
     session.install("--no-deps", *distributions)
+
+
+def run_tests(
+    session: nox.Session, *arguments: str, env: dict[str, str] | None = None
+) -> None:
+    """Run pytest; what failed, if it is no more than three tests, once more and one by one.
+
+    Thousands of tests race real processes, servers and kills for two cores. One that fails among
+    the others and passes alone is a defect of the test or of detcore; it is shown with its
+    traceback, and does not keep everybody else from knowing where they stand.
+    """
+    cache = Path(session.virtualenv.location) / "pytest_cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    options = ["-o", f"cache_dir={cache}", *arguments]
+    try:
+        session.run("pytest", *options, env=env)
+    except CommandFailed:
+        failed = cache / "v/cache/lastfailed"
+        names = list(json.loads(failed.read_text())) if failed.exists() else []
+        if not 0 < len(names) <= SECOND_CHANCES or any("::" not in name for name in names):
+            raise
+        session.warn(f"failed among the others, now alone: {', '.join(names)}")
+        session.run("pytest", *options, "--last-failed", "--numprocesses=0", "-rA", env=env)
+        session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
 
 
 def install_horovod(session: nox.Session) -> None:
@@ -168,8 +198,8 @@ def types(session: nox.Session) -> None:
 def bare(session: nox.Session) -> None:
     """The core and the storage plugin, with no framework installed."""
     install_locked(session, "bare", *CORE, *STORAGE)
-    session.run(
-        "pytest", *AT_ONCE, "tests", "plugins/storage/tests", "--ignore=tests/examples",
+    run_tests(
+        session, *AT_ONCE, "tests", "plugins/storage/tests", "--ignore=tests/examples",
         "--ignore=tests/loops", "--ignore=tests/example_plugins", "--ignore=tests/browser",
         "--ignore=tests/with_debian", *session.posargs,
     )  # fmt: skip
@@ -186,7 +216,7 @@ def page(session: nox.Session) -> None:
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
     install_locked(session, "page", *CORE, *STORAGE)
-    session.run("pytest", *AT_ONCE, "tests/browser", "tests/with_debian", *session.posargs)
+    run_tests(session, *AT_ONCE, "tests/browser", "tests/with_debian", *session.posargs)
 
 
 @nox.session
@@ -194,8 +224,8 @@ def ray(session: nox.Session) -> None:
     """The Ray plugin on a cluster of several nodes, with no framework installed."""
     install_locked(session, "ray", *CORE, *STORAGE, *RAY)
     # Its tests wait for Ray most of the time; each file has a cluster of its own.
-    session.run(
-        "pytest", "--numprocesses=3", "--dist=loadfile", "--durations=12", "plugins/ray/tests",
+    run_tests(
+        session, "--numprocesses=3", "--dist=loadfile", "--durations=12", "plugins/ray/tests",
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py",
         "--ignore=plugins/ray/tests/test_torch_on_ray.py", *session.posargs,
     )  # fmt: skip
@@ -206,15 +236,15 @@ def keras2(session: nox.Session) -> None:
     """The Keras plugin on TensorFlow 2.15 with Keras 2, and Horovod."""
     install_locked(session, "keras2", *CORE, *STORAGE, *KERAS, *RAY)
     install_horovod(session)
-    session.run("pytest", *AT_ONCE, *KERAS2_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
+    run_tests(session, *AT_ONCE, *KERAS2_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
     """The Keras plugin on the newest TensorFlow with Keras 3."""
     install_locked(session, "keras3", *CORE, *STORAGE, *KERAS)
-    session.run(
-        "pytest", *AT_ONCE, *KERAS_TESTS, "tests/docs/test_pages.py", *session.posargs,
+    run_tests(
+        session, *AT_ONCE, *KERAS_TESTS, "tests/docs/test_pages.py", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
@@ -224,8 +254,8 @@ def estimator(session: nox.Session) -> None:
     """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator, and Horovod."""
     install_locked(session, "estimator", *CORE, *STORAGE, *ESTIMATOR)
     install_horovod(session)
-    session.run(
-        "pytest", *AT_ONCE, *ESTIMATOR_TESTS, "tests/docs/test_pages.py", *session.posargs,
+    run_tests(
+        session, *AT_ONCE, *ESTIMATOR_TESTS, "tests/docs/test_pages.py", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
@@ -234,8 +264,8 @@ def estimator(session: nox.Session) -> None:
 def estimator_latest(session: nox.Session) -> None:
     """The Estimator plugin on the newest TensorFlow, which has no ``tf.estimator``."""
     install_locked(session, "estimator-latest", *CORE, *STORAGE, *ESTIMATOR)
-    session.run(
-        "pytest", *AT_ONCE, *ESTIMATOR_LATEST_TESTS, "tests/docs/test_pages.py", *session.posargs,
+    run_tests(
+        session, *AT_ONCE, *ESTIMATOR_LATEST_TESTS, "tests/docs/test_pages.py", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
@@ -246,8 +276,8 @@ def loops_and_plugins(session: nox.Session) -> None:
     session.env["UV_COMPILE_BYTECODE"] = "1"  # its tests start these frameworks dozens of times
     install_locked(session, "torch", *CORE, *STORAGE, *RAY)
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
-    session.run(
-        "pytest", *AT_ONCE, "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
+    run_tests(
+        session, *AT_ONCE, "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
         "plugins/ray/tests/test_torch_on_ray.py", *session.posargs,
     )  # fmt: skip
 
