@@ -145,7 +145,7 @@ def run_tests(
         if not 0 < len(names) <= SECOND_CHANCES or any("::" not in name for name in names):
             raise
         session.warn(f"failed among the others, now alone: {', '.join(names)}")
-        session.run("pytest", *options, "--last-failed", "--numprocesses=0", "-rA", env=env)
+        session.run("pytest", *options, "--last-failed", "--numprocesses=0", "-rfEp", env=env)
         session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
 
 
