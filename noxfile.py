@@ -125,9 +125,7 @@ def install_locked(session: nox.Session, lock: str, *distributions: str) -> None
     session.install("--no-deps", *distributions)
 
 
-def run_tests(
-    session: nox.Session, *arguments: str, env: dict[str, str] | None = None
-) -> None:
+def run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
     """Run pytest; what failed, if it is no more than three tests, once more and one by one.
 
     Thousands of tests race real processes, servers and kills for two cores. One that fails among

@@ -14,6 +14,7 @@ from recorded import Records
 from terminal import without_colour
 
 from detcore.database import Database
+from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
 
 
@@ -65,6 +66,7 @@ def test_one_frame_in_a_pipe(records: Records) -> None:
     assert "val_loss 0.25" in row
     assert total.startswith("experiment 1 digits: 1 of 2 trials running, ")
     assert records("top", "--experiment", "2").stdout == "nothing runs\n"
+    assert isinstance(records("top", "--experiment", "99").exception, NotFoundError)
 
 
 def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:

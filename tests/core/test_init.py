@@ -51,6 +51,17 @@ def test_a_script_is_an_experiment_named_after_it(home: Any) -> None:
     assert (home.path / "checkpoints" / checkpoint.uuid / "w").read_text() == "weights"
 
 
+def test_a_script_by_itself_says_that_no_server_records_it(
+    home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_MASTER", "http://127.0.0.1:9")  # nobody is there, nobody is asked
+    code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"))
+    assert code == 0, stderr
+    assert "not by http://127.0.0.1:9 of the environment" in stderr
+    experiment, _, metrics = records(home)
+    assert (experiment.state.value, len(metrics)) == ("COMPLETED", 1)
+
+
 def agree_to_stop(context: core.Context) -> None:
     context.preempt.request()
     assert context.preempt.should_preempt()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import Column, format_time, print_json, print_line, print_table
+from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +66,8 @@ def deliver(
     if master is not None and forgotten is not None:
         raise click.UsageError("give --master or --forget, not both")
     obj: CliContext = ctx.obj
+    if experiment_id is not None:
+        _require_folder(obj.environment.home, experiment_id)
     if master is not None:
         ctx.exit(_send(obj, master, experiment_id, dry_run=dry_run, as_json=as_json))
     from detcore.delivery import find_mailboxes
@@ -86,6 +89,16 @@ def deliver(
         ]
     _show(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
+
+
+def _require_folder(home: Path, experiment_id: int) -> None:
+    """Refuse the number of an experiment that has left nothing on this machine."""
+    if not (home / "experiments" / str(experiment_id)).is_dir():
+        raise NotFoundError(
+            f"no experiment {experiment_id} was run on this machine: "
+            f"{home / 'experiments'} has no folder of that name.\n"
+            "What waits lies there; without --experiment all of it is delivered."
+        )
 
 
 def _send(

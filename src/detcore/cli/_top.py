@@ -54,6 +54,8 @@ def top(
 
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
+        if only is not None:
+            database.get_experiment(only)  # a number that is none is no experiment at rest
         usage = _Usage()
         if form == "table" and not once and make_console().is_terminal:
             _follow(obj, database, usage, only=only, interval=interval)

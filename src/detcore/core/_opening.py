@@ -238,6 +238,14 @@ def _record_script(
 ) -> TrialInfo:
     from detcore.core import _standalone
 
+    if settings.environment.master is not None:
+        import logging
+
+        logging.getLogger("detcore").warning(
+            "this script is recorded where DETCORE_HOME and DETCORE_DB say, and not by %s of the "
+            "environment: a server records what is handed in to it (detcore run --master)",
+            settings.environment.master,
+        )
     _standalone.settle_dead_scripts(database, environment, plugins)
     return _standalone.create_records(
         database,
