@@ -6,13 +6,17 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from detcore import core
+from detcore.core._standalone import settle_dead_scripts
+from detcore.database import Database
+from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP
-from detcore.types import ExperimentState
+from detcore.hooks import PluginManager
+from detcore.types import ExperimentState, TrialState
 
 # Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
 SCRIPT = """
@@ -228,6 +232,102 @@ def test_an_experiment_is_claimed_once(home: Any) -> None:
         assert sorted(claimed) == [False, False, False, True]
         assert database.get_experiment(experiment).state is ExperimentState.RUNNING
         assert not database.claim_experiment(99)
+
+
+SAVING = """
+import sys
+from detcore import core
+with core.init(resume=True) as context:
+    with context.checkpoint.store_path({"steps_completed": 4}) as (path, uuid):
+        (path / "w").write_text("weights")
+        print("saving", flush=True)
+        sys.stdin.read()
+"""
+
+
+class Meanwhile:
+    """Records whose first answer to a question is followed by something else.
+
+    What takes a moment between a question and what is done about it cannot be hit from outside.
+    """
+
+    def __init__(self, database: Database, question: str, happens: Callable[[], None]) -> None:
+        self._database = database
+        self._question = question
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._database, name)
+        if name != self._question:
+            return method
+
+        def ask(*arguments: object) -> object:
+            answer = method(*arguments)
+            self._question = ""
+            self._happens()
+            return answer
+
+        return ask
+
+
+@pytest.mark.parametrize(
+    ("question", "state"),
+    [("observe_experiment", None), ("experiment_is_alive", ExperimentState.ERROR)],
+    ids=["killed", "ended-while-saving"],
+)
+def test_what_another_script_takes_over_meanwhile_is_left_alone(
+    home: Any, question: str, state: ExperimentState | None
+) -> None:
+    first = home.start(SAVING)
+    assert first.stdout.readline() == "saving\n"
+    first.kill()
+    first.wait()
+    others = []
+
+    def another_starts() -> None:
+        others.append(home.start(SAVING))
+        assert others[0].stdout.readline() == "saving\n"
+
+    environment = read_environment({"DETCORE_HOME": str(home.path)})
+    with home.database() as database:
+        if state is not None:
+            database.set_experiment_state(1, state)
+        settle_dead_scripts(
+            cast("Database", Meanwhile(database, question, another_starts)),
+            environment,
+            PluginManager(environment),
+        )
+        (other,) = others
+        record = database.get_experiment(1)
+        assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
+        assert database.list_trials(1)[0].state is TrialState.RUNNING
+        removed, saved = database.list_checkpoints()
+        assert (removed.state, saved.state) == ("DELETED", "ACTIVE")
+        other.communicate("", timeout=60)
+        assert other.returncode == 0
+        assert database.get_checkpoint(saved.uuid).state == "COMPLETED"
+        assert (home.path / "checkpoints" / saved.uuid / "w").read_text() == "weights"
+        assert database.get_experiment(1).state is ExperimentState.COMPLETED
+
+
+def test_what_cannot_be_settled_now_is_tried_again(home: Any, tmp_path: Path) -> None:
+    root = tmp_path / "mounted"
+    first = home.start(SAVING.replace("resume=True", f"checkpoint_storage={str(root)!r}"))
+    assert first.stdout.readline() == "saving\n"
+    first.kill()
+    first.wait()
+    root.rename(tmp_path / "away")
+    environment = read_environment({"DETCORE_HOME": str(home.path)})
+    plugins = PluginManager(environment)
+    with home.database() as database:
+        settle_dead_scripts(database, environment, plugins)
+        record = database.get_experiment(1)
+        assert (record.state, record.process.pid) == (ExperimentState.RUNNING, first.pid)
+        (tmp_path / "away").rename(root)
+        settle_dead_scripts(database, environment, plugins)
+        record = database.get_experiment(1)
+        assert (record.state, record.error[:16]) == (ExperimentState.ERROR, "the script ended")
+        assert [found.state for found in database.list_checkpoints()] == ["DELETED"]
 
 
 def test_resume_is_yes_or_no() -> None:

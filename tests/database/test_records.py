@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import update
 
-from detcore.database import Database
+from detcore.database import Database, ExperimentRecord
 from detcore.database._queries import describe_ids
 from detcore.database._schema import runs
 from detcore.errors import DatabaseError, NotFoundError
@@ -133,6 +133,47 @@ def test_a_run_lives_as_long_as_its_process(store: Store) -> None:
     }
     found = database.runs_alive([1, fresh, other, 99])
     assert found == {1: False, fresh: False, other: True, 99: False}
+
+
+CREATE_AND_WAIT = """
+import sys
+from detcore.database import Database
+from detcore.types import ExperimentState
+with Database.open(sys.argv[1]) as database:
+    number = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    print(number, flush=True)
+    if sys.stdin.readline() == "complete\\n":
+        database.set_experiment_state(number, ExperimentState.COMPLETED)
+"""
+
+
+@pytest.mark.parametrize("last_word", ["complete", "nothing", "taken over"])
+def test_an_experiment_that_ends_while_it_is_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, last_word: str
+) -> None:
+    database = store.database
+    process = subprocess.Popen(
+        [sys.executable, "-c", CREATE_AND_WAIT, store.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    number = int(process.stdout.readline())
+    assert database.observe_experiment(number)[1] is True
+    read = database.get_experiment
+
+    def read_before_it_ends(experiment_id: int) -> ExperimentRecord:
+        record = read(experiment_id)
+        if process.poll() is None:
+            process.communicate(f"{last_word}\n")
+            if last_word == "taken over":
+                database.set_experiment_state(number, ExperimentState.RUNNING)
+        return record
+
+    monkeypatch.setattr(database, "get_experiment", read_before_it_ends)
+    record, is_alive = database.observe_experiment(number)
+    expected = {"complete": ("COMPLETED", False), "nothing": ("RUNNING", False)}
+    assert (record.state, is_alive) == expected.get(last_word, ("RUNNING", True))
+    assert record == read(number)
 
 
 @pytest.mark.parametrize(

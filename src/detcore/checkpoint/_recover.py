@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._commit import record_committed
@@ -20,7 +21,11 @@ _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 
 
 def recover_checkpoints(
-    database: RecoveryRecords, storage: StorageBackend, trial_id: int
+    database: RecoveryRecords,
+    storage: StorageBackend,
+    trial_id: int,
+    *,
+    uuids: Collection[str] | None = None,
 ) -> list[str]:
     """Settle the checkpoints of a trial whose process is gone.
 
@@ -28,12 +33,14 @@ def recover_checkpoints(
     without one its files are removed. Of one that was being deleted, wholly or in part, the rest
     of what was to go is removed. One whose manifest cannot be read becomes DAMAGED, and is left.
 
-    Call it only while no process works on the trial. Doing it again is fine.
+    Call it only while no process works on the trial, or with `uuids` that were recorded before the
+    process was found gone: those are not of one that has started since. Doing it again is fine.
 
     Args:
         database: Where the checkpoints are recorded.
         storage: Where the trial keeps them; those recorded elsewhere are left alone.
         trial_id: Which trial.
+        uuids: Only these checkpoints; None: all of the trial.
 
     Returns:
         UUIDs of the checkpoints that turned out to be whole.
@@ -42,7 +49,11 @@ def recover_checkpoints(
         StorageError: If the storage's folder is not there, so that nothing can be told.
     """
     records = database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
-    records = [record for record in records if record.storage_url == storage.url]
+    records = [
+        record
+        for record in records
+        if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
+    ]
     if not records:
         return []
     _check_present(storage)

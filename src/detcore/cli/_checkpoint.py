@@ -208,14 +208,14 @@ def _settle(store: CheckpointStore, records: list[CheckpointRecord]) -> None:
     """Settle what processes that are gone left of these checkpoints' trials."""
     from detcore.checkpoint import recover_checkpoints
 
-    trials = {
-        (record.trial_id, record.storage_url): record
-        for record in records
-        if record.state in ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
-    }
+    unsettled = [
+        record for record in records if record.state in ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
+    ]
+    uuids = {record.uuid for record in unsettled}
+    trials = {(record.trial_id, record.storage_url): record for record in unsettled}
     for (trial_id, _), record in trials.items():
         if store.database.run_is_alive(trial_id) is False:
-            recover_checkpoints(store.database, store.storage(record), trial_id)
+            recover_checkpoints(store.database, store.storage(record), trial_id, uuids=uuids)
 
 
 def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:

@@ -58,11 +58,8 @@ def wait(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:
-            record = database.get_experiment(experiment_id)
-            is_alive: bool | None = False
-            if record.state.value == "RUNNING":
-                # One on another host is believed to run: from here nobody can tell.
-                is_alive = database.experiment_is_alive(experiment_id)
+            # One on another host is believed to run: from here nobody can tell.
+            record, is_alive = database.observe_experiment(experiment_id)
             timed_out = until is not None and time.monotonic() >= until
             if is_alive is False or timed_out:
                 break

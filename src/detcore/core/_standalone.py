@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
     from detcore.core._script import ScriptExperiment
-    from detcore.database import CheckpointRecord, Database, TrialRecord
+    from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
@@ -136,46 +136,63 @@ def _settled(
 def settle_dead_scripts(
     database: Database, environment: Environment, plugins: PluginManager
 ) -> None:
-    """Settle what scripts of this machine left that were killed: checkpoints, and their state."""
+    """Settle what scripts of this machine left that were killed: checkpoints, and their state.
+
+    Other scripts may start at the same time, and take over at once what is settled: what a live one
+    works on is not touched.
+    """
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
         if not experiment.config.get("is_standalone"):
             continue
         # None: it runs on another machine, whose next script looks after it.
-        if database.experiment_is_alive(experiment.id) is False:
+        experiment, alive = database.observe_experiment(experiment.id)
+        if alive is not False or experiment.state is not ExperimentState.RUNNING:
+            continue
+        if database.adopt_experiment(experiment.id):  # one of those that start now
             error = "the script ended without saying how (killed, or the machine went down)"
-            _try_settle(database, environment, plugins, experiment, error)
+            if not _try_settle(database, environment, plugins, experiment, error=error):
+                assert experiment.process is not None  # it was adopted from one
+                database.disown_experiment(experiment.id, experiment.process)
     # A script that ended while a checkpoint was on its way told how it ended itself.
-    active = {record.experiment_id for record in database.list_checkpoints(states=["ACTIVE"])}
-    for experiment_id in sorted(active):
+    active: dict[int, set[str]] = {}
+    for record in database.list_checkpoints(states=["ACTIVE"]):
+        active.setdefault(record.experiment_id, set()).add(record.uuid)
+    for experiment_id, uuids in sorted(active.items()):
         experiment = database.get_experiment(experiment_id)
         is_over = experiment.state is not ExperimentState.RUNNING
         is_script = experiment.config.get("is_standalone")
         if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
-            _try_settle(database, environment, plugins, experiment, None)
+            _try_settle(database, environment, plugins, experiment, uuids=uuids)
 
 
 def _try_settle(
     database: Database,
     environment: Environment,
     plugins: PluginManager,
-    experiment: Any,
-    error: str | None,
-) -> None:
+    experiment: ExperimentRecord,
+    *,
+    uuids: Collection[str] | None = None,
+    error: str | None = None,
+) -> bool:
+    """Settle a script's checkpoints, or some, and with an error its state; whether that worked."""
     try:
-        _settle(database, environment, plugins, experiment, error)
+        _settle(database, environment, plugins, experiment, uuids, error)
     except (DetcoreError, OSError) as error:
         # A storage that is away today must not keep an unrelated script from starting; the
         # records stay as they are, and the next start looks again.
         logging.getLogger("detcore").warning(
             "what experiment %s left behind could not be settled yet: %s", experiment.id, error
         )
+        return False
+    return True
 
 
 def _settle(
     database: Database,
     environment: Environment,
     plugins: PluginManager,
-    experiment: Any,
+    experiment: ExperimentRecord,
+    uuids: Collection[str] | None,
     error: str | None,
 ) -> None:
     from detcore.checkpoint import recover_checkpoints
@@ -187,7 +204,7 @@ def _settle(
     spec = restored.config.get("checkpoint_storage")
     with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
         for trial in database.list_trials(experiment.id):
-            recover_checkpoints(database, storage, trial.id)
+            recover_checkpoints(database, storage, trial.id, uuids=uuids)
             if error is not None:
                 database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
                 if trial.trial_dir is not None:

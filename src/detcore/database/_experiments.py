@@ -164,8 +164,32 @@ class ExperimentQueries(Queries):
         Raises:
             NotFoundError: If there is none of that id.
         """
-        process = self.get_experiment(experiment_id).process
-        return False if process is None else is_alive(process)
+        return _is_alive(self.get_experiment(experiment_id))
+
+    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool | None]:
+        """Return an experiment, and whether the process that runs it is there.
+
+        One that ends just now is not taken for one that was killed: how it ended is recorded
+        before its process goes, so that is read once more where the process is gone.
+
+        Returns:
+            The experiment, and: False also where it does not run; None if the process is on
+            another host, where that cannot be told.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        record = self.get_experiment(experiment_id)
+        while record.state is ExperimentState.RUNNING:
+            alive = _is_alive(record)
+            before, record = record, record if alive else self.get_experiment(experiment_id)
+            if (record.state, record.process) == (before.state, before.process):
+                return record, alive
+        return record, False
+
+
+def _is_alive(record: ExperimentRecord) -> bool | None:
+    return False if record.process is None else is_alive(record.process)
 
 
 def insert_experiment(

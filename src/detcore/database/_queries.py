@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.database._engine import transaction
 from detcore.database._patience import Patience
-from detcore.database._process import identify_this_process
+from detcore.database._process import ProcessIdentity, identify_this_process
 from detcore.database._schema import last_ids
 from detcore.database._translate import shown_url
 from detcore.database._values import encode_document
@@ -70,7 +70,11 @@ def change(connection: Connection, table: Table, what: str, number: int, **chang
 
 def this_process() -> str:
     """Return the calling process as its column keeps it."""
-    process = identify_this_process()
+    return process_document(identify_this_process())
+
+
+def process_document(process: ProcessIdentity) -> str:
+    """Return a process as its column keeps it."""
     return encode_document({name: getattr(process, name) for name in process.__slots__})
 
 

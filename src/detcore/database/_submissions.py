@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from detcore.database._experiments import insert_experiment
 from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
-from detcore.database._queries import Queries, now, this_process
+from detcore.database._queries import Queries, now, process_document, this_process
 from detcore.database._records import SubmissionRecord, process_of
 from detcore.database._schema import experiments, submissions, users
 from detcore.database._secrets import hide_secrets
@@ -184,6 +184,24 @@ class SubmissionQueries(Queries):
                 .values(process=mine)
             )
             return bool(changed.rowcount)
+
+    def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
+        """Give an adopted experiment back that could not be looked after: another one may try.
+
+        Args:
+            experiment_id: Which.
+            process: The one it was adopted from, which is gone.
+        """
+        with self._write() as connection:
+            connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                    experiments.c.process == this_process(),
+                )
+                .values(process=process_document(process))
+            )
 
     def is_this_process(self, process: ProcessIdentity) -> bool:
         """Whether a record is of the calling process."""

@@ -124,12 +124,14 @@ def describe_experiment(
     best = None
     if metric is not None:
         best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))
-    running = record.state.value == "RUNNING"
+    is_alive: bool | None = False
+    if record.state.value == "RUNNING":
+        record, is_alive = database.observe_experiment(record.id)
     return {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
-        "is_alive": database.experiment_is_alive(record.id) if running else False,
+        "is_alive": is_alive,
         "host": record.process.host if record.process else None,
         "error": record.error,
         "model_dir": record.model_dir,

@@ -210,11 +210,11 @@ def _take(state: ServerState, asker: TokenRecord, submission: Submission) -> Sub
 def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[str, Any]:
     database = state.database
     # Known before the lines are read, so that none which came before the end is missed.
-    record = database.get_experiment(experiment_id)
+    record, is_alive = database.observe_experiment(experiment_id)
     is_running = record.state is ExperimentState.RUNNING
     num_before = None
     if is_running and database.get_submission(experiment_id) is None:
-        is_running = database.experiment_is_alive(experiment_id) is not False
+        is_running = is_alive is not False
     elif is_running:
         num_before = state.jobs.num_before(experiment_id)
     path = journal_path(experiment_folder(state.settings.environment, experiment_id))
