@@ -14,9 +14,10 @@ from detcore import core
 from detcore.core._standalone import settle_dead_scripts
 from detcore.database import Database
 from detcore.environment import read_environment
-from detcore.errors import ConfigError, InvalidHP
+from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.hooks import PluginManager
-from detcore.types import ExperimentState, TrialState
+from detcore.runner import settle_experiment
+from detcore.types import Control, ExperimentState, TrialState
 
 # Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
 SCRIPT = """
@@ -307,6 +308,21 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         assert other.returncode == 0
         assert database.get_checkpoint(saved.uuid).state == "COMPLETED"
         assert (home.path / "checkpoints" / saved.uuid / "w").read_text() == "weights"
+        assert database.get_experiment(1).state is ExperimentState.COMPLETED
+
+
+def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> None:
+    process = home.start(SAVING)
+    assert process.stdout.readline() == "saving\n"
+    with home.database() as database:
+        with pytest.raises(RunError, match=f"running again: process {process.pid} has gone on"):
+            settle_experiment(
+                1,
+                database=database,
+                environment=read_environment({"DETCORE_HOME": str(home.path)}),
+                control=Control.CANCEL,
+            )
+        process.communicate("", timeout=60)
         assert database.get_experiment(1).state is ExperimentState.COMPLETED
 
 

@@ -88,7 +88,8 @@ def settle_experiment(
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If its runner, or one of its workers, is still there.
+        RunError: If its runner, or one of its workers, is still there, or another process has
+            gone on with it.
     """
     database.get_experiment(experiment_id)
     with experiment_lock(experiment_folder(environment, experiment_id), experiment_id):
@@ -96,6 +97,13 @@ def settle_experiment(
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:
             return record.state
+        if record.state is ExperimentState.RUNNING and not database.adopt_experiment(experiment_id):
+            # Scripts by themselves hold no lock.
+            number = record.process.pid if record.process else "?"
+            raise RunError(
+                f"experiment {experiment_id} is running again: process {number} has gone on with "
+                "it.\nLook at it first: detcore experiment list"
+            )
         state = ExperimentState.PAUSED
         if control is not Control.PAUSE:
             state = ExperimentState.CANCELED
