@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from detcore.types import ExperimentState
+from detcore.errors import NotFoundError
+from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store
@@ -157,3 +158,19 @@ def test_one_that_goes_on_again_does_not_end(store: Store, user_id: int) -> None
     known = store.database.get_submission(number)
     assert known is not None
     assert known.phase == "ENDED"
+
+
+def test_an_end_is_recorded_unless_something_else_is_asked_for_by_then(store: Store) -> None:
+    database, number = store.database, store.experiment_id
+    database.request_control(number, Control.PAUSE)
+    for asked in (None, Control.KILL):
+        assert not database.conclude_experiment(number, ExperimentState.PAUSED, asked=asked)
+        assert database.get_experiment(number).state is ExperimentState.RUNNING
+    assert database.conclude_experiment(number, ExperimentState.PAUSED, asked=Control.PAUSE)
+    record = database.get_experiment(number)
+    assert (record.state, record.control) == (ExperimentState.PAUSED, None)
+    assert record.ended_at is not None
+    assert database.conclude_experiment(number, ExperimentState.ERROR, asked=None, error="e")
+    assert database.get_experiment(number).error == "e"
+    with pytest.raises(NotFoundError):
+        database.conclude_experiment(number + 1, ExperimentState.PAUSED, asked=None)

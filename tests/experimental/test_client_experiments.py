@@ -20,6 +20,7 @@ from detcore.errors import (
     RunError,
 )
 from detcore.experimental import Determined, ExperimentReference, OrderBy, TrialSortBy
+from detcore.runner import experiment_lock
 from detcore.types import Control, ExperimentState
 
 RUNNING, PAUSED = ExperimentState.RUNNING, ExperimentState.PAUSED
@@ -178,10 +179,12 @@ def test_wait_returns_how_it_ended(client: Determined, store: ClientStore) -> No
     number = store.experiment(state=ExperimentState.ERROR)
     assert client.get_experiment(number).wait() is ExperimentState.ERROR
     running = store.experiment(state=RUNNING)
-    threading.Timer(
+    timer = threading.Timer(
         0.1, store.database.set_experiment_state, (running, ExperimentState.CANCELED)
-    ).start()
+    )
+    timer.start()
     assert client.get_experiment(running).wait(interval=0.02) == "CANCELED"
+    timer.join()
 
 
 def test_wait_does_not_wait_for_ever(client: Determined, store: ClientStore) -> None:
@@ -213,8 +216,10 @@ def forget_process(store: ClientStore, experiment_id: int) -> None:
 
 def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
-    threading.Timer(0.1, store.trial, (number,)).start()
+    timer = threading.Timer(0.1, store.trial, (number,))
+    timer.start()
     assert client.get_experiment(number).await_first_trial(interval=0.02).experiment_id == number
+    timer.join()
     over = store.experiment()
     with pytest.raises(RunError, match="is COMPLETED and has no trial"):
         client.get_experiment(over).await_first_trial()
@@ -290,6 +295,30 @@ def test_a_running_experiment_is_not_deleted(client: Determined, store: ClientSt
     number = store.experiment(state=RUNNING)
     with pytest.raises(RunError, match="is running, so it is not deleted"):
         client.get_experiment(number).delete()
+
+
+@pytest.mark.parametrize("action", ["delete", "cancel"])
+def test_a_runner_that_has_ended_and_is_not_gone_yet_is_waited_for(
+    client: Determined, store: ClientStore, action: str
+) -> None:
+    number = store.experiment(state=PAUSED)
+    folder = store.home / "experiments" / str(number)
+    begun, leaves = threading.Event(), threading.Event()
+
+    def end() -> None:
+        with experiment_lock(folder, number):
+            begun.set()
+            leaves.wait(60)
+
+    runner = threading.Thread(target=end)
+    runner.start()
+    assert begun.wait(60)
+    timer = threading.Timer(0.5, leaves.set)
+    timer.start()
+    getattr(client.get_experiment(number), action)()
+    assert leaves.is_set()
+    timer.join()
+    runner.join()
 
 
 def test_what_cannot_be_activated(client: Determined, store: ClientStore, tmp_path: Path) -> None:

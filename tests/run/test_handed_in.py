@@ -46,6 +46,24 @@ JournalListener.trial_changed = trial_changed
 sys.exit(handed_in.main())
 """
 
+# Lets it go on again after the last look at what is asked for, before the end is recorded.
+ASKS_TOO_LATE = """
+import sys
+from detcore.database import Database
+from detcore.runner import handed_in
+
+look = Database.requested_control
+
+def look_and_be_overtaken(database, experiment_id):
+    asked = look(database, experiment_id)
+    if sys._getframe(1).f_code.co_name == "_record_end" and asked is not None:
+        database.request_control(experiment_id, None)
+    return asked
+
+Database.requested_control = look_and_be_overtaken
+sys.exit(handed_in.main())
+"""
+
 # Loses its database in the middle of a decision.
 LOSES_RECORDS = """
 import sys
@@ -177,8 +195,9 @@ def test_a_cancel_while_it_pauses_counts_to_the_last(job: Job) -> None:
     assert job.database.requested_control(job.id) is None
 
 
-def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job) -> None:
-    runner = job.start("-c", ASKS_LATE, job.url, "")
+@pytest.mark.parametrize("program", [ASKS_LATE, ASKS_TOO_LATE], ids=["late", "too late"])
+def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, program: str) -> None:
+    runner = job.start("-c", program, job.url, "")
     job.wait_until_it_trains(runner)
     job.database.request_control(job.id, Control.PAUSE)
     assert job.end(runner) == (75, RUNNING)

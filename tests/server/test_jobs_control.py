@@ -28,7 +28,7 @@ from detcore.server._job_routes import _take as hand_in_at
 from detcore.server._jobs import Jobs
 from detcore.server._state import ServerState
 from detcore.server._uploads import Uploads
-from detcore.types import ExperimentState
+from detcore.types import Control, ExperimentState
 
 
 @pytest.fixture
@@ -98,7 +98,11 @@ def test_a_request_while_the_runner_starts_outlives_the_server(
     def has_ended() -> bool:
         return database.get_experiment(experiment.id).ended_at is not None
 
-    wait_for(lambda: is_run_by_a_runner(database, experiment.id) or has_ended())
+    def has_no_runner() -> bool:
+        """Whether the server was killed before it had started one, and told it everything."""
+        return not any("handed_in" in line for line in jobs.client.leftovers(0).values())
+
+    wait_for(lambda: is_run_by_a_runner(database, experiment.id) or has_ended() or has_no_runner())
     jobs.server.start()
     wait_for(has_ended)
     assert database.get_experiment(experiment.id).state is ExperimentState.CANCELED
@@ -122,6 +126,29 @@ def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
     assert database.get_experiment(experiment.id).state is ExperimentState.RUNNING
     experiment.kill()
     assert experiment.wait(interval=0.1).value == "CANCELED"
+
+
+def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runner ends between two looks at the records."""
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    with Database.open(environment.database_url) as database:
+        number, asker = add_submission(database, tmp_path)
+        database.request_control(number, Control.PAUSE)
+        ask = database.request_control
+
+        def end_and_ask(experiment_id: int, control: Control | None) -> None:
+            database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
+            ask(experiment_id, control)
+
+        monkeypatch.setattr(database, "request_control", end_and_ask)
+        Jobs(settings, database, EmbeddedTransport(environment)).control(asker, number, "activate")
+        submission = database.get_submission(number)
+    assert submission is not None
+    assert (submission.state, submission.phase) == (ExperimentState.RUNNING, "QUEUED")
+    assert submission.control is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ class RayNodes:
         change_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"})
         # Short: paths of sockets have to fit into 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        # Wherever the cluster has its files, Ray notes its address here, and takes the folder for
+        # granted.
+        Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={

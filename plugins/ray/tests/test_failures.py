@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from processes import is_running, wait_until_gone
 from ray_nodes import RayNodes
-from ray_runs import SLOW, RayRuns
+from ray_runs import RayRuns
 
 Expect = Callable[[int], dict[str, Any]]
 
@@ -50,7 +50,7 @@ def test_a_node_that_dies_in_the_middle_of_a_trial(
     """The trial starts again on another node, and ends as it would have, bit for bit."""
     expected = expect(slots)
     process = detcore.begin(
-        hyperparameters=SLOW,
+        hyperparameters=detcore.slow(pause_from=20),
         resources={"slots_per_trial": slots},
         max_restarts=1,
         launcher=ON_FAST,
@@ -69,13 +69,13 @@ def test_a_node_that_dies_in_the_middle_of_a_trial(
 
 
 def test_an_actor_that_is_killed_takes_its_worker_with_it(detcore: RayRuns) -> None:
-    process = detcore.begin(hyperparameters=SLOW)
+    process = detcore.begin(hyperparameters=detcore.slow(pause_from=1))
     (pid,) = detcore.pids()
     actor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(actor, signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert wait_until_gone([pid], 10) == []
+    assert wait_until_gone([pid], 60) == []
     assert "rank 0 was lost: its actor on node" in stdout, stdout + stderr
 
 
@@ -84,7 +84,8 @@ def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
 ) -> None:
     """The lock is held until the workers are gone: whoever resumes at once waits for that."""
     expected = expect(2)
-    process = detcore.begin(hyperparameters=SLOW, resources={"slots_per_trial": 2})
+    slow = detcore.slow(pause_from=10)
+    process = detcore.begin(hyperparameters=slow, resources={"slots_per_trial": 2})
     pids = detcore.pids()
     detcore.has_checkpoints(1)
     process.kill()
@@ -97,7 +98,7 @@ def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
 def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) -> None:
     """Ray ends the actors, and a new one goes on."""
     expected = expect(1)
-    process = detcore.begin(hyperparameters=SLOW, max_restarts=1)
+    process = detcore.begin(hyperparameters=detcore.slow(pause_from=10), max_restarts=1)
     (pid,) = detcore.pids()
     detcore.has_checkpoints(1)
     os.kill(driver_of(process.pid), signal.SIGKILL)
@@ -111,7 +112,8 @@ def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) 
 def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Expect) -> None:
     """What speaks to Ray stands still, as beyond a broken network."""
     expected = expect(1)
-    process = detcore.begin(hyperparameters=SLOW, max_restarts=1, launcher={"lease_s": 10})
+    slow = detcore.slow(pause_from=10)
+    process = detcore.begin(hyperparameters=slow, max_restarts=1, launcher={"lease_s": 10})
     (pid,) = detcore.pids()
     detcore.has_checkpoints(1)
     driver = driver_of(process.pid)

@@ -107,13 +107,14 @@ def test_an_interrupt_reaches_all_workers_and_the_trial_is_gone_on_with(
 ) -> None:
     expected = expect(3)
     process = detcore.begin(
-        hyperparameters=SLOW, resources={"slots_per_trial": 3}, scheduling_unit=100,
-        launcher={"strategy": "STRICT_SPREAD"},
+        hyperparameters=detcore.slow(pause_from=10), resources={"slots_per_trial": 3},
+        scheduling_unit=100, launcher={"strategy": "STRICT_SPREAD"},
     )  # fmt: skip
     detcore.has_checkpoints(1)
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=200)
     assert process.returncode == 75, stdout
+    detcore.hurry()
     finished = detcore("run", "--resume", 1, "--json")
     assert finished.code == 0, finished.output
     assert detcore.state() == expected

@@ -14,7 +14,7 @@ from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import DatabaseError
-from detcore.types import Control
+from detcore.types import Control, ExperimentState
 
 __all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
 
@@ -164,6 +164,46 @@ class SearchQueries(Queries):
                 select(experiments.c.control).where(experiments.c.id == experiment_id)
             ).scalar()
             return None if found is None else Control(found)
+
+    def conclude_experiment(
+        self,
+        experiment_id: int,
+        state: ExperimentState,
+        *,
+        asked: Control | None,
+        error: str | None = None,
+    ) -> bool:
+        """Record how an experiment ended, unless something else is asked for by now.
+
+        Nothing is asked for any more then: who asks later finds the experiment ended.
+
+        Args:
+            experiment_id: Which.
+            state: How it ended.
+            asked: What was asked for when that was decided.
+            error: What went wrong, in a line; None removes an earlier error.
+
+        Returns:
+            Whether it was recorded.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        value = None if asked is None else Control(asked).value
+        with self._write() as connection:
+            changed = connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.control.is_not_distinct_from(value),
+                )
+                .values(
+                    state=ExperimentState(state).value, error=error, ended_at=now(), control=None
+                )
+            )
+            if changed.rowcount == 0:
+                require(connection, experiments, "experiment", experiment_id)
+            return bool(changed.rowcount)
 
     def set_experiment_archived(self, experiment_id: int, archived: bool) -> None:
         """Leave an experiment out of lists, or bring it back.

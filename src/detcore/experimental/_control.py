@@ -178,7 +178,7 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"
         )
     folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(folder, experiment_id):
+    with experiment_lock(folder, experiment_id, records=database):
         checkpoints = database.list_checkpoints(experiment_id=experiment_id)
         _refuse_registered(database, experiment_id, [found.uuid for found in checkpoints])
         for found in checkpoints:

@@ -171,11 +171,16 @@ class SpoolSender:
                 asked = self._asked
                 if self._is_closing:
                     return
+            was_away = self._reach.is_away
             try:
                 self._offset, is_all = self._pass()
             except Exception as error:  # noqa: BLE001  (told, and tried again: nothing is lost)
                 self._failed(asked, error)
                 continue
+            # Somebody else may have found it away meanwhile, where there was nothing to send: that
+            # stands until the server was asked since.
+            if was_away:
+                self._reach.found()
             self._succeeded(asked, is_all=is_all)
 
     def _pass(self) -> tuple[int, bool]:
@@ -212,7 +217,6 @@ class SpoolSender:
             )
 
     def _succeeded(self, asked: int, *, is_all: bool) -> None:
-        self._reach.found()
         with self._changed:
             if self._has_told:
                 _LOG.info("%s takes reports again", self._session.url)

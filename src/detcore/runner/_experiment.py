@@ -168,7 +168,7 @@ def resume_experiment(
                 "which is not there any more.\nPut the folder back, then resume again."
             )
         folder = experiment_folder(environment, experiment_id)
-        with experiment_lock(folder, experiment_id) as lock:
+        with experiment_lock(folder, experiment_id, records=database) as lock:
             ingest_spools(database, environment.home)
             # Read again: who held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
@@ -257,19 +257,22 @@ class _Run:
     def _record_end(self, conclusion: Conclusion) -> ExperimentState:
         """Record how it ended, and what was asked for since its last trial did; return that."""
         database, experiment_id = self._database, self._experiment_id
-        state = conclusion.state
-        if state is ExperimentState.PAUSED:
+        goes_on = conclusion.is_from_outside and self._settings.is_looked_after
+        while True:
+            state = conclusion.state
             asked = database.requested_control(experiment_id)
-            if asked in (Control.CANCEL, Control.KILL):
-                state = ExperimentState.CANCELED
-                settle_trials(database, experiment_id, state)
-            elif asked is None and conclusion.is_from_outside and self._settings.is_looked_after:
-                # The machine ended it, its records were away, or who paused it has let it go on
-                # again. A request that comes now stays for the server.
-                return ExperimentState.RUNNING
-        database.set_experiment_state(experiment_id, state, error=conclusion.error)
-        database.request_control(experiment_id, None)
-        return state
+            if state is ExperimentState.PAUSED:
+                if asked in (Control.CANCEL, Control.KILL):
+                    state = ExperimentState.CANCELED
+                    settle_trials(database, experiment_id, state)
+                elif asked is None and goes_on:
+                    # The machine ended it, its records were away, or who paused it has let it go
+                    # on again. A request that comes now stays for the server.
+                    return ExperimentState.RUNNING
+            if database.conclude_experiment(
+                experiment_id, state, asked=asked, error=conclusion.error
+            ):
+                return state
 
     def _run(self) -> Conclusion:
         plain, settings, listener = self._plain, self._settings, self._settings.listener

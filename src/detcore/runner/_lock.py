@@ -8,8 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from detcore.errors import RunError
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.database import Database
 
 __all__ = ["experiment_lock"]
 
@@ -19,11 +24,19 @@ _POLL_S = 0.05
 
 
 @contextlib.contextmanager
-def experiment_lock(folder: Path, experiment_id: int) -> Iterator[int]:
+def experiment_lock(
+    folder: Path, experiment_id: int, *, records: Database | None = None
+) -> Iterator[int]:
     """Hold an experiment's lock; yield its file descriptor, for workers to inherit.
 
     The lock is held as long as any process has the descriptor open, so it outlives a killed
     runner until its workers are gone too.
+
+    Args:
+        folder: Of the experiment.
+        experiment_id: Its number.
+        records: Where it is recorded: who holds the lock, and has recorded how the experiment
+            ended, is about to go, and is waited for.
 
     Raises:
         RunError: If the experiment is still running.
@@ -31,7 +44,7 @@ def experiment_lock(folder: Path, experiment_id: int) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _acquire(descriptor, experiment_id)
+        _acquire(descriptor, experiment_id, records)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield descriptor
@@ -39,7 +52,7 @@ def experiment_lock(folder: Path, experiment_id: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, experiment_id: int) -> None:
+def _acquire(descriptor: int, experiment_id: int, records: Database | None) -> None:
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -47,13 +60,20 @@ def _acquire(descriptor: int, experiment_id: int) -> None:
             return
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-            if time.monotonic() >= deadline or _is_alive(holder):
+            is_at_work = _is_alive(holder) and not _has_ended(records, experiment_id)
+            if time.monotonic() >= deadline or is_at_work:
                 raise RunError(
                     f"experiment {experiment_id} is running already, under process {holder}.\n"
                     "Two runners would train the same trial twice.\n"
                     f"Wait for it, or end it first: kill {holder}"
                 ) from None
             time.sleep(_POLL_S)
+
+
+def _has_ended(records: Database | None, experiment_id: int) -> bool:
+    if records is None:
+        return False
+    return records.get_experiment(experiment_id).state is not ExperimentState.RUNNING
 
 
 def _is_alive(pid: str) -> bool:

@@ -92,7 +92,8 @@ def settle_experiment(
             gone on with it.
     """
     database.get_experiment(experiment_id)
-    with experiment_lock(experiment_folder(environment, experiment_id), experiment_id):
+    folder = experiment_folder(environment, experiment_id)
+    with experiment_lock(folder, experiment_id, records=database):
         ingest_spools(database, environment.home)
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:

@@ -206,6 +206,8 @@ class Jobs:
         elif submission.control is Control.PAUSE:
             # A runner that is ending because of it leaves the experiment RUNNING then.
             self._database.request_control(number, None)
+            if self._database.queue_again(number):  # it had just ended
+                self.wake()
 
     def num_before(self, experiment_id: int) -> int | None:
         """Return how many experiments are to end, or begin, before one begins; None: it has."""
