@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from page_records import add_search, save_checkpoint
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.database import Database
@@ -71,6 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=30_000)  # of a busy machine; the default is 5 s
     path = shutil.which("chromium")
     assert path is not None, "no chromium: apt-get install chromium"
     with sync_playwright() as playwright:

@@ -107,7 +107,7 @@ def test_one_at_a_time_in_their_order(desk: Any) -> None:
         (path / "weights").write_bytes(b"2")
 
     one = desk.context.save_async(first, META)
-    timer = threading.Timer(0.2, first.opened.set)
+    timer = threading.Timer(1.0, first.opened.set)
     timer.start()
     two = desk.context.save_async(second, {"steps_completed": 2})
     desk.context.wait()

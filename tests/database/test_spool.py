@@ -286,7 +286,7 @@ def test_records_and_the_position_behind_them_are_one_transaction(
 def test_a_drainer_needs_no_flush(store: Store, spool: Spool) -> None:
     drainer = SpoolDrainer(store.database, store.spool())
     spool.append("training", metrics(1))
-    for _ in range(500):
+    for _ in range(6000):
         if store.database.metrics(store.trial_id, "training"):
             break
         threading.Event().wait(0.01)
@@ -310,7 +310,7 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) 
     assert holder.poll() is None  # the lock was held all the time
     assert store.database.metrics(store.trial_id, "training") == []
     holder.communicate(b"")
-    drainer.flush(20)
+    drainer.flush(60)
     assert len(store.database.metrics(store.trial_id, "training")) == 1000
     drainer.close(10)
 
@@ -320,10 +320,10 @@ def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> 
     spool.append("training", metrics(1))
     drainer = SpoolDrainer(store.database, spool.path)
     with pytest.raises(DatabaseError, match="no such trial") as caught:
-        drainer.flush(0.5)
+        drainer.flush(3)
     assert "They are safe in that file" in str(caught.value)
     with pytest.raises(DatabaseError, match="no such trial"):
-        drainer.close(0.5)
+        drainer.close(3)
     spool.close()
 
 
@@ -344,7 +344,7 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         for step in range(500):
             spool.append("training", metrics(step))
         with pytest.raises(StorageFullError, match="no room for records"):
-            drainer.flush(1)
+            drainer.flush(5)
         ballast.unlink()
         drainer.close(10)
         assert len(database.metrics(trial, "training")) == 500

@@ -30,6 +30,7 @@ ALL_OF_THEM = ["started", *["training"] * 5, "checkpoint", "validation", "finish
 RESUMING = """
 import sys, time
 from detcore import core
+stop_at = int(sys.argv[1])
 with core.init(resume=True) as context:
     step = context.info.steps_completed
     while step < 300:
@@ -39,7 +40,7 @@ with core.init(resume=True) as context:
             with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
                 (path / "weights").write_text("w")
         print(step, flush=True)
-        time.sleep(0.002)
+        time.sleep(0.002 if step < stop_at else 0.3)  # so that it does not end before it is killed
 """
 
 
@@ -167,7 +168,7 @@ def test_workers_killed_again_and_again_leave_nothing_out_and_nothing_double(
     watched.install("watch")
     script = watched.write(RESUMING)
     for stop_at in (35, 70, 130, 131):
-        process = watched.start(script)
+        process = watched.start(script, stop_at)
         if stop_at == 70:
             watched.down()
         for line in process.stdout:
@@ -177,7 +178,7 @@ def test_workers_killed_again_and_again_leave_nothing_out_and_nothing_double(
         process.communicate()
         if stop_at == 130:
             (watched.folder / "watch.down").unlink()
-    watched.run(script)
+    watched.run(script, 1000)
     watched.deliver()
     check_nothing_is_missing_or_double(watched)
     assert max(event["run"] for event in watched.told()) == 5
@@ -191,7 +192,7 @@ def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watche
         "import threading\nfrom detcore import hookimpl\n"
         "@hookimpl\ndef detcore_training_metrics(): threading.Event().wait()\n",
     )
-    watched.more["DETCORE_DELIVERY_WAIT_S"] = "0.5"
+    watched.more["DETCORE_DELIVERY_WAIT_S"] = "5"
     _, stderr = watched.script(FIVE_REPORTS)
     assert hooks_of(watched.told()) == ALL_OF_THEM
     assert "not everything was delivered to stuck" in stderr

@@ -221,7 +221,7 @@ def one_goes(rank: int, size: int, options: dict[str, Any]) -> Any:
     if rank == options["victim"]:
         if options["how"] == "killed with a child":
             if os.fork() == 0:
-                time.sleep(2.5)
+                time.sleep(12)
                 os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
         if options["how"] == "killed":
@@ -237,7 +237,7 @@ def one_goes(rank: int, size: int, options: dict[str, Any]) -> Any:
         elif options["how"] == "stops":
             os.kill(os.getpid(), signal.SIGSTOP)
     if rank == options.get("busy"):
-        time.sleep(3)
+        time.sleep(12)
         return "was busy"
     start = time.monotonic()
     try:
@@ -268,7 +268,7 @@ def astray(rank: int, size: int, options: dict[str, Any]) -> Any:
             if rank != options["victim"]:
                 context.allgather(rank)  # the usual line
             elif options["how"] == "hang":
-                time.sleep(options["context"]["timeout_s"] + 1.5)  # the hanging line
+                time.sleep(options["context"]["timeout_s"] + 8)  # the hanging line
             else:
                 getattr(context, options["how"])()  # the diverging line
         except DistributedError as error:
@@ -279,13 +279,13 @@ def astray(rank: int, size: int, options: dict[str, Any]) -> Any:
 def close_while_waiting(rank: int, size: int, options: dict[str, Any]) -> Any:
     context = open_context(rank, size, options)
     if rank == options["waits"]:
-        threading.Timer(0.5, context.close).start()
+        threading.Timer(1.5, context.close).start()
         start = time.monotonic()
         try:
             context.barrier()
         except DistributedError as error:
             return {**describe(error), "seconds": time.monotonic() - start}
-    time.sleep(1.5)
+    time.sleep(10)
     context.close()
     return None
 

@@ -56,7 +56,7 @@ def test_with_or_without_the_result_is_the_same(
 def test_killed_while_one_is_on_its_way(
     bucket: Bucket, expected: dict[str, Any], victim: str
 ) -> None:
-    process = bucket.detcore.start("run", bucket.config(), MODEL_DIR)
+    process = bucket.detcore.start("run", bucket.slow_config(), MODEL_DIR)
     pid = bucket.first_pid()
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
@@ -121,7 +121,7 @@ def test_an_error_in_the_users_code_waits_for_the_one_on_its_way(bucket: Bucket)
 
 def test_a_signal_while_one_is_on_its_way(bucket: Bucket, expected: dict[str, Any]) -> None:
     bucket.order(save_s=1.0)
-    process = bucket.detcore.start("run", bucket.config(), MODEL_DIR)
+    process = bucket.detcore.start("run", bucket.slow_config(), MODEL_DIR)
     bucket.first_pid()
     bucket.detcore.wait_for(bucket.begun)
     process.send_signal(signal.SIGTERM)
@@ -137,7 +137,7 @@ def test_two_workers(bucket: Bucket) -> None:
     finished = bucket.detcore("run", straight, MODEL_DIR, "--json")
     assert finished.code == 0, finished.stdout
     expected = bucket.state(finished.summary["trials"][0]["latest_checkpoint"])
-    process = bucket.detcore.start("run", bucket.config(resources=slots), MODEL_DIR)
+    process = bucket.detcore.start("run", bucket.slow_config(resources=slots), MODEL_DIR)
     pids = worker_pids(process)
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)

@@ -63,6 +63,17 @@ def is_at(folder: Path, step: int) -> Callable[[], bool]:
     return lambda: (folder / "at").exists() and (folder / "at").read_text() == str(step)
 
 
+def read_until(run: subprocess.Popen[str], said: str) -> str:
+    """Wait until a run says something; return the line."""
+    assert run.stderr is not None
+    lines = []
+    for line in run.stderr:
+        lines.append(line)
+        if said in line:
+            return line
+    raise AssertionError(f"it ended before it said {said!r}: {lines}")
+
+
 def test_a_restart_of_the_database_ends_no_run(
     detcore: OnPostgresql, postgresql: PostgreSQLServer
 ) -> None:
@@ -73,6 +84,7 @@ def test_a_restart_of_the_database_ends_no_run(
         (folder / "shut-5").unlink()
         # It reports, validates, and comes to save its checkpoint; the runner goes on looking.
         wait_for(is_at(folder, 9))
+        told = read_until(run, "waiting up to 600 s")
         time.sleep(1.5)
         assert run.poll() is None
         assert is_at(folder, 9)()
@@ -83,7 +95,7 @@ def test_a_restart_of_the_database_ends_no_run(
     stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == 0, stderr
     assert json.loads(stdout)["state"] == "COMPLETED"
-    assert re.search(r"waiting up to 600 s: the database server of \S+ cannot be used", stderr)
+    assert re.search(r"waiting up to 600 s: the database server of \S+ cannot be used", told)
     assert re.search(r"the records can be reached again, after \d+ s", stderr)
     with Database.open(detcore.url) as database:
         (trial,) = database.list_trials(1)
@@ -102,7 +114,7 @@ def test_ctrl_c_twice_ends_it_meanwhile(
     postgresql.stop(crash=True)
     try:
         run.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        read_until(run, "SIGINT: the trial checkpoints")  # two before that would be one
         run.send_signal(signal.SIGINT)
         _, stderr = run.communicate(timeout=60)
         assert run.returncode not in (0, None), stderr

@@ -141,7 +141,8 @@ def test_killed_when_the_time_is_over(
 ) -> None:
     expected = bucket.straight_run()
     monkeypatch.setenv("DETCORE_GRACE_S", "3")
-    process = bucket.detcore.start("run", bucket.config(checkpoint_async=is_async), MODEL_DIR)
+    config = bucket.slow_config(checkpoint_async=is_async)
+    process = bucket.detcore.start("run", config, MODEL_DIR)
     pid = bucket.first_pid()
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)

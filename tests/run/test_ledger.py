@@ -45,7 +45,7 @@ def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> Non
     config = detcore.config(
         data_ledger=True,
         entrypoint="model_def:StartsDataOver",
-        hyperparameters=SLOW,
+        hyperparameters=detcore.slow(pause_from=10),
         searcher__max_length={"epochs": 4},
     )
     command: tuple[object, ...] = ("run", config, MODEL_DIR, "--json")
@@ -60,6 +60,7 @@ def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> Non
         assert process.returncode == 75, stdout + stderr
         steps = json.loads(stdout.splitlines()[-1])["trials"][0]["steps_completed"]
         command = ("run", "--resume", 1, "--json")
+    detcore.hurry()
     assert detcore("run", "--resume", 1).code == 0
     verified = detcore("data", "verify", 1)
     assert verified.code == 1

@@ -29,7 +29,10 @@ def test_a_signal_reaches_the_script(detcore: Detcore, entrypoint: object) -> No
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     process = detcore.start("run", detcore.config(entrypoint=entrypoint), folder)
-    detcore.wait_for(lambda: any(detcore.home.rglob("spool-*.jsonl")))
+    # Before its first report it may not have taken hold of signals yet.
+    detcore.wait_for(
+        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("spool-*.jsonl"))
+    )
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 75, stdout + stderr

@@ -43,11 +43,10 @@ def folder_with(detcore: Detcore, name: str, source: str) -> Path:
     return folder
 
 
-def slow(detcore: Detcore, **changes: object) -> Path:
+def slow(detcore: Detcore, num_batches: int = 200) -> Path:
     return detcore.config(
         hyperparameters={"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.03},
-        searcher__max_length={"batches": 200},
-        **changes,
+        searcher__max_length={"batches": num_batches},
     )
 
 
@@ -111,7 +110,7 @@ def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     began = time.monotonic()
     os.kill(pids[1], signal.SIGKILL)
     finished = finish(process, detcore)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert finished.code == 1
     assert "experiment 1: error: rank 1 was killed by SIGKILL" in finished.stdout
     assert wait_until_gone(pids, 0.0) == []
@@ -157,12 +156,13 @@ def test_an_interrupt_reaches_all_and_the_trial_goes_on_with_other_slots(detcore
 
 
 def test_a_killed_runner_leaves_no_worker_behind(detcore: Detcore) -> None:
-    process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
+    endless = slow(detcore, num_batches=100_000)
+    process = detcore.start("run", endless, MODEL_DIR, "--slots", 2)
     pids = worker_pids(process)
     detcore.wait_for(detcore.committed)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert wait_until_gone(pids, 5.0) == []
+    assert wait_until_gone(pids, 30.0) == []
 
 
 def test_more_workers_than_cores_are_remarked_on(detcore: Detcore) -> None:

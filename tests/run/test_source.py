@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -85,10 +86,9 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
 ) -> None:
     source = run(detcore, **SHORT)
     expected = run(detcore, searcher__source_trial_id=source["trial_id"])
-    pause = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
     config = detcore.config(
         searcher__source_trial_id=source["trial_id"],
-        hyperparameters=pause,
+        hyperparameters=detcore.slow(pause_from=1),
         min_checkpoint_period={"batches": 30},
         checkpoint_policy="none",
     )
@@ -105,8 +105,10 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
         if kill == 0:
             os.kill(pid, signal.SIGKILL)  # at once: while it starts
         else:
+            detcore.hurry()
             detcore.wait_for(lambda: len(detcore.committed()) > before, 60)
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may be through just now
+                os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=60)
     # With a checkpoint of its own the trial needs its source no more.
     shutil.rmtree(detcore.home / "checkpoints" / source["latest_checkpoint"])

@@ -15,7 +15,6 @@ from toy_command import MODEL_DIR, Detcore, worker_pids
 from detcore.database import Database
 
 BATCH = {"global_batch_size": 8, "learning_rate": 0.05}
-SLOW = {**BATCH, "pause_s": 0.02}
 
 
 def run(detcore: Detcore, slots: int, **changes: Any) -> str:
@@ -52,7 +51,8 @@ def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
     expected = whole_state(detcore, run(detcore, 2, hyperparameters=BATCH))
     assert sorted(expected) == ["toy.json", "workers/1/toy.json"]
 
-    config = detcore.config(hyperparameters=SLOW, resources={"slots_per_trial": 2})
+    slow = detcore.slow(pause_from=20)
+    config = detcore.config(hyperparameters=slow, resources={"slots_per_trial": 2})
     process = detcore.start("run", config, MODEL_DIR)
     pids = worker_pids(process)
     detcore.wait_for(lambda: len(detcore.committed()) > 5)
@@ -60,6 +60,7 @@ def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 1, stdout
     assert not any(is_running(pid) for pid in pids)
+    detcore.hurry()
 
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stderr
@@ -69,8 +70,9 @@ def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
 
 def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore) -> None:
     expected = whole_state(detcore, run(detcore, 2, hyperparameters=BATCH))
+    slow = detcore.slow(pause_from=10)
     config = detcore.config(
-        hyperparameters=SLOW, resources={"slots_per_trial": 2}, scheduling_unit=100
+        hyperparameters=slow, resources={"slots_per_trial": 2}, scheduling_unit=100
     )
     process = detcore.start("run", config, MODEL_DIR)
     worker_pids(process)
@@ -87,6 +89,7 @@ def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore)
     os.kill(pids[1], signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 75
+    detcore.hurry()
 
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stderr
@@ -95,12 +98,15 @@ def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore)
 
 
 def test_a_trial_goes_on_with_another_number_of_workers(detcore: Detcore) -> None:
-    config = detcore.config(hyperparameters=SLOW, resources={"slots_per_trial": 2})
+    slow = detcore.slow(pause_from=20)
+    config = detcore.config(hyperparameters=slow, resources={"slots_per_trial": 2})
     process = detcore.start("run", config, MODEL_DIR)
     worker_pids(process)
     detcore.wait_for(lambda: len(detcore.committed()) > 1)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
+    assert process.returncode == 75
+    detcore.hurry()
     before = whole_state(detcore, sorted_checkpoints(detcore)[-1])
     for slots in (3, 1):
         finished = detcore("run", "--resume", 1, "--slots", slots, "--json")

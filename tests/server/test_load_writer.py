@@ -177,8 +177,10 @@ def test_more_than_it_can_hold_is_refused(
     monkeypatch.setattr(_writer, name, most)
 
     async def work(writer: Writer) -> None:
-        asked = []
         with database._write():
+            asked = [_send(writer, trial)]
+            while writer._waiting:  # the thread has this one, and takes no more meanwhile
+                await asyncio.sleep(0.01)
             with contextlib.suppress(BusyError):
                 for _ in range(50):
                     asked.append(_send(writer, trial))

@@ -138,7 +138,7 @@ def test_the_records_are_those_of_an_embedded_run(
 def test_a_trial_killed_and_resumed_without_its_server_ends_bit_identical(
     server: RunningServer, runner: Reporting, expected: Any
 ) -> None:
-    slow = runner.config(**SETTINGS, hyperparameters__pause_s=0.1)
+    slow = runner.config(**SETTINGS, hyperparameters=runner.slow(pause_from=10))
     process = runner.begin(slow, MODEL_DIR)
     with Database.open(server.database_url) as database:
 
@@ -154,6 +154,7 @@ def test_a_trial_killed_and_resumed_without_its_server_ends_bit_identical(
         time.sleep(1.0)  # steps that only the spool knows
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        runner.hurry()
         experiment = database.list_experiments(newest_first=True)[0]
         _, output = runner.run("--resume", experiment.id)
         assert "from batch" in output

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from certificates import Certificate
 from click.testing import CliRunner
+from job_server import wait_for
 from plain_http import PlainHttp, connect_to
 from running_server import PASSWORD, USER, RunningServer
 
@@ -52,15 +53,21 @@ def test_who_trusts_the_certificate_logs_in_and_is_answered(
 
 @pytest.mark.parametrize("trusted", ["nobody", "another"])
 def test_who_does_not_trust_the_certificate_sends_nothing(
-    server: RunningServer, trusted: str, tmp_path: Path
+    server: RunningServer, certificate: Certificate, trusted: str, tmp_path: Path
 ) -> None:
     other = None if trusted == "nobody" else Certificate(tmp_path).certificate
     session = Session(server.url, "detcore_secret", certificate=other)
-    before = len(server.log.read_text().splitlines())
+    path = f"/sent-by-{trusted}"
     with pytest.raises(DetcoreError, match=r"(?s)is not trusted.*DETCORE_MASTER_CERT"):
-        session.ask("GET", "/api/detcore/v1/me")
+        session.ask("GET", path)
     session.close()
-    assert len(server.log.read_text().splitlines()) == before
+    # Its log is in the order in which it was asked, and written after the answers.
+    session = Session(server.url, certificate=certificate.certificate)
+    with pytest.raises(DetcoreError):
+        session.ask("GET", f"{path}-afterwards")
+    session.close()
+    wait_for(lambda: f"{path}-afterwards" in server.log.read_text())
+    assert f"{path} " not in server.log.read_text()
 
 
 def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_an_emulator_of_gcs_answers_without_a_probe_of_a_minute(gcs_url: str, pr
     storage.probe()
     """
     python(code, STORAGE_EMULATOR_HOST=gcs_url)
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 58  # with two starts of Python
 
 
 @pytest.mark.parametrize("kind", ["local", "memory", "moto", *NETWORK])
@@ -170,6 +170,24 @@ def test_a_check_notices_that_conditional_puts_are_ignored() -> None:
     assert "8 of 8 writers" in findings["conditional put, raced"].text
 
 
+# Tells of so many parts, and then waits to be killed.
+TELL_UNTIL = """
+import time
+
+def tell_until(most):
+    told = []
+
+    def tell(size):
+        told.append(size)
+        print(size, flush=True)
+        if len(told) >= most:
+            time.sleep(600)
+
+    return tell
+
+"""
+
+
 @pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
     engine: str, weed_url: str, prefix: str, tmp_path: Path
@@ -180,9 +198,10 @@ def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
     {opening(f"s3 {engine}", weed_url, prefix)}
     print("begun", flush=True)
     pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
-    storage.put_tree(pairs, progress=lambda n: print(n, flush=True))
+    storage.put_tree(pairs, progress=tell_until(12))
     """
     script = "from detcore_storage import S3Settings, S3Storage\n" + textwrap.dedent(code)
+    script = TELL_UNTIL + script
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for _ in range(12):  # so many parts were handed over
@@ -209,9 +228,9 @@ def test_an_upload_to_gcs_that_was_killed_is_not_listed(
     from pathlib import Path
     {opening("gcs", gcs_url, prefix)}
     pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
-    storage.put_tree(pairs, progress=lambda n: print(n, flush=True))
+    storage.put_tree(pairs, progress=tell_until(3))
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
+    command = [sys.executable, "-c", TELL_UNTIL + textwrap.dedent(code)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for _ in range(3):  # so many parts were taken by the server
@@ -289,7 +308,7 @@ def test_wrong_credentials_are_said_at_once(engine: str, weed_url: str, prefix: 
     start = time.monotonic()
     with pytest.raises(StorageError) as caught:
         S3Storage(settings).probe()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 55
     assert "wrong" not in str(caught.value) + repr(settings)
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Starter", "all_command_lines", "catches", "is_running", "wait_until_gone"]
+__all__ = [
+    "Starter",
+    "all_command_lines",
+    "catches",
+    "is_pending",
+    "is_running",
+    "wait_until_gone",
+]
 
 
 class Starter:
@@ -42,10 +49,19 @@ def is_running(pid: int) -> bool:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler of its own for a signal by now."""
+    return _has(pid, "SigCgt:", number)
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal was sent to a process that has not taken it yet."""
+    return _has(pid, "ShdPnd:", number)
+
+
+def _has(pid: int, field: str, number: int) -> bool:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
+        if line.startswith(field):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    raise AssertionError("Linux tells of every process which signals it catches")
+    raise AssertionError(f"Linux tells {field} of every process")
 
 
 def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:

@@ -43,6 +43,10 @@ class Bucket:
             **{"checkpoint_storage": self.setting, "hyperparameters": SLOW, **changes}
         )
 
+    def slow_config(self, **changes: Any) -> Path:
+        """Write an experiment that is slow from its first checkpoint on; see `Detcore.slow`."""
+        return self.config(hyperparameters=self.detcore.slow(pause_from=10), **changes)
+
     def storage(self) -> FsspecStorage:
         return FsspecStorage(self.root.as_uri())
 
@@ -86,6 +90,7 @@ class Bucket:
     def resumed_state(self, experiment: int) -> dict[str, Any]:
         """Go on with an experiment to its end, on a fast storage; return the final state."""
         self.order()
+        self.detcore.hurry()
         finished = self.detcore("run", "--resume", experiment, "--json")
         assert finished.code == 0, finished.stdout + finished.stderr
         self.assert_all_whole()

@@ -55,6 +55,28 @@ class Detcore(DetcoreCommand):
             node[last] = value
         return self.write_config(plain)
 
+    def slow(self, *, pause_from: int) -> dict[str, Any]:
+        """Return hyperparameters of a trial that is slow from a batch on, until `hurry`.
+
+        What is to hit it there has seconds for that, also on a loaded machine.
+        """
+        self._slow.touch()
+        return {
+            "global_batch_size": 8,
+            "learning_rate": 0.05,
+            "pause_s": 0.3,
+            "pause_from": pause_from,
+            "pause_while": str(self._slow),
+        }
+
+    def hurry(self) -> None:
+        """Let trials be slow no more."""
+        self._slow.unlink(missing_ok=True)
+
+    @property
+    def _slow(self) -> Path:
+        return self.tmp_path / "slow"
+
     def toy_state(self, uuid: str) -> dict[str, Any]:
         """Read the toy framework's state out of a checkpoint in the default storage."""
         path = self.home / "checkpoints" / uuid / "toy.json"

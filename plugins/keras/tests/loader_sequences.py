@@ -84,6 +84,12 @@ class Counting(Plain):
         return np.array([index]), np.array([0])
 
 
+class SlowlyCounting(Counting):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.3)
+        return super().__getitem__(index)
+
+
 class Failing(Plain):
     def __getitem__(self, index: int) -> Any:
         if index == 7:

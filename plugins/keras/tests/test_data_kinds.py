@@ -132,11 +132,11 @@ def test_large_arrays_are_never_copied_whole(tmp_path: Path) -> None:
 def test_skipping_far_ahead_in_arrays_is_quick() -> None:
     x, y = records(1000)
     feed = ArrayFeed((x, y), IndexSampler(1000, 8, shuffle=True, seed=1))
-    started = time.perf_counter()
+    started = time.process_time()
     state = {"kind": "arrays", "num_records": 1000, "batches": 1_000_000}
     feed.restore(Path("unused"), state)
     feed.block(1)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_position_of_other_data_is_refused() -> None:

@@ -34,7 +34,11 @@ class ToyTrial(Trial):
 
 
 class ToyController:
-    """A stepping controller; several workers add up their gradients."""
+    """A stepping controller; several workers add up their gradients.
+
+    Hyperparameters make it slow: it waits ``pause_s`` after each batch, from batch ``pause_from``
+    on, and while the file ``pause_while`` is there.
+    """
 
     def __init__(self, trial: ToyTrial, context: TrialContext) -> None:
         self._trial = trial
@@ -45,6 +49,8 @@ class ToyController:
         self._write_s = float(context.get_hparams().get("write_s", 0.0))
         self._is_closed = False
         self._pause_s = float(context.get_hparams().get("pause_s", 0.0))
+        self._pause_from = int(context.get_hparams().get("pause_from", 0))
+        self._pause_while = context.get_hparams().get("pause_while")
         self._sampler = IndexSampler(
             len(self._x),
             context.get_per_slot_batch_size(),
@@ -79,8 +85,13 @@ class ToyController:
             self._weights -= self._rate * np.sum(gradients, axis=0) / len(gradients)
             losses.append(float(np.mean(error**2)))
             self._step += 1
-            time.sleep(self._pause_s)
+            self._pause()
         return {"loss": float(np.mean(losses))}
+
+    def _pause(self) -> None:
+        is_over = self._pause_while is not None and not Path(self._pause_while).exists()
+        if self._step >= self._pause_from and not is_over:
+            time.sleep(self._pause_s)
 
     def validate(self) -> ValidationResult:
         mine = slice(self._distributed.rank, None, self._distributed.size)
