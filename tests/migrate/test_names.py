@@ -103,6 +103,9 @@ def test_what_import_detcore_reaches() -> None:
         ("determined_common.experimental.model.Model", "detcore.experimental.Model", 4),
         ("determined.experimental.client", "detcore.experimental", 3),
         ("determined.keras", "detcore_keras", 2),
+        ("determined.experimental.Trial.logs", "detcore.experimental.TrialReference", 3),
+        ("determined.common.experimental.trial.Trial", "detcore.experimental.TrialReference", 5),
+        ("determined_common.experimental.Trial", "detcore.experimental.TrialReference", 3),
         ("determined.__version__", "detcore.__version__", 2),
     ],
 )  # fmt: skip
@@ -120,9 +123,14 @@ def test_look_up(name: str, target: str, used: int) -> None:
         ("determined.keras._private", "determined.keras._private"),
         ("determined.pytorch.deepspeed.DeepSpeedTrial", "determined.pytorch.deepspeed"),
         ("determined.no.such.thing", "determined.no"),
+        ("determined.common.experimental.ModelVersion",
+         "determined.experimental.client.ModelVersion"),
+        ("determined.experimental.CheckpointState",
+         "determined.experimental.client.CheckpointState"),
+        ("determined.experimental.checkpoint", "determined.experimental.checkpoint"),
         ("model_hub.huggingface.X", "model_hub"),
     ],
-)
+)  # fmt: skip
 def test_look_up_of_what_is_not_there(name: str, unknown: str) -> None:
     found = look_up(tuple(name.split(".")))
     assert isinstance(found, Unknown)

@@ -55,6 +55,9 @@ from determined.experimental import client => from detcore import experimental a
 from determined.experimental.client import Determined, Trial => from detcore.experimental import Determined, TrialReference as Trial
 from determined.common.experimental.checkpoint import Checkpoint => from detcore.experimental import Checkpoint
 from determined_common.experimental import Determined => from detcore.experimental import Determined
+from determined.common.experimental.experiment import Experiment => from detcore.experimental import ExperimentReference as Experiment
+from determined.experimental import Trial, Model => from detcore.experimental import TrialReference as Trial, Model
+from determined.errors import InvalidModelException => from detcore.errors import InvalidModelException
 from determined.experimental.keras import init => from detcore.experimental.keras import init
 from determined.keras import InputData => from typing import Any as InputData
 from determined.keras import TFKerasTrial, InputData as I => from detcore_keras import TFKerasTrial|from typing import Any as I
@@ -355,6 +358,92 @@ def test_texts_that_name_modules() -> None:
         (3, "determined.util"), (5, "DET_MASTER"), (5, "DET_TRIAL_ID"), (6, "determined.cli"),
         (7, "determined"),
     ]  # fmt: skip
+
+
+def test_texts_that_are_types_outside_of_annotations_and_none_inside() -> None:
+    old = """
+        import determined as det
+        T = TypeVar("T", bound="det.keras.TFKerasTrial")
+        U = typing.TypeVar("U", "det.core.Context", int)
+        a = typing.cast("det.pytorch.DataLoader", 1), cast(int, "det.keras")
+        b = Optional["list[det.core.Context]"], table["det.core"]
+        c: Literal["det.core"] = "det.core"
+        d: Annotated["det.core.Context", "det.core"]
+        """
+    assert migrate(textwrap.dedent(old)).text == textwrap.dedent("""
+        import detcore
+        import detcore_keras
+        import detcore_torch
+        T = TypeVar("T", bound="detcore_keras.TFKerasTrial")
+        U = typing.TypeVar("U", "detcore.core.Context", int)
+        a = typing.cast("detcore_torch.DataLoader", 1), cast(int, "det.keras")
+        b = Optional["list[detcore.core.Context]"], table["det.core"]
+        c: Literal["det.core"] = "det.core"
+        d: Annotated["detcore.core.Context", "det.core"]
+        """).replace("import detcore\n", "import detcore as det\n").replace(
+        "detcore.core.Context", "det.core.Context"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "importlib.util.find_spec('determined') is not None",
+        "'determined' in sys.modules",
+        "sys.modules['determined']",
+        "sys.modules.get('determined')",
+        "importlib.metadata.version('determined')",
+        "pkg_resources.get_distribution('determined')",
+        "logging.getLogger('determined')",
+    ],
+)
+def test_a_package_that_is_looked_for_by_its_name_is_reported(code: str) -> None:
+    assert left(f"x = {code}\n") == ["determined"]
+    assert migrate(f"x = {code}\n").text == f"x = {code}\n"
+    assert left(f"x = {code}\n".replace("determined", "determined_by_us")) == []
+
+
+@pytest.mark.parametrize("code", ["c['entrypoint'] = f'{}'", "run(f'{}')", "x = f'{{y:{}}}'"])
+def test_a_launcher_in_an_f_string_is_reported(code: str) -> None:
+    command = "python3 -m determined.launch.horovod {script}"
+    assert left(code.format(command) + "\n") == ["determined.launch.horovod"]
+
+
+def test_an_entrypoint_of_the_model_hub_is_reported() -> None:
+    source = "c = {'entrypoint': 'model_hub.mmdetection:MMDetTrial'}\n"
+    assert left(source) == ["model_hub"]
+    assert left("c = {'entrypoint': 'my_model_hub.mmdetection:MMDetTrial'}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import determined as det\nx = det.core.DistributedContext.from_tf_config()\n",
+         "determined.core.DistributedContext.from_tf_config"),
+        ("from determined.core import DistributedContext as D\nx = D.from_tf_config()\n",
+         "determined.core.DistributedContext.from_tf_config"),
+        ("from determined.experimental import TrialSortBy\nx: 'TrialSortBy.DURATION'\n",
+         "determined.experimental.client.TrialSortBy.DURATION"),
+        ("from determined.experimental import client\nclient.CheckpointSortBy.STATE\n",
+         "determined.experimental.client.CheckpointSortBy.STATE"),
+    ],
+)  # fmt: skip
+def test_a_member_that_is_gone_keeps_the_import(source: str, name: str) -> None:
+    assert migrate(source).text == source
+    assert left(source) == [name]
+    (finding,) = migrate(source).findings
+    assert finding.line == 2
+
+
+def test_members_that_are_there_go_with_their_class() -> None:
+    old = "from determined.core import DistributedContext as D\nx = D.from_horovod, D.rank\n"
+    assert migrate(old).text == old.replace("determined", "detcore")
+
+
+def test_variables_that_the_cluster_set_are_reported() -> None:
+    names = ["DET_TASK_ID", "DET_CLUSTER_ID", "DET_USE_GPU"]
+    source = f"import os\nx = {[*names, 'DET_CHIEF_IP', 'DET_MINE']!r}\n"
+    assert left(source) == names
 
 
 # -- odd input ------------------------------------------------------------------------------------

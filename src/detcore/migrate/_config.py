@@ -12,14 +12,16 @@ from pathlib import Path
 import yaml
 
 from detcore.config import ExperimentFileError, load_config
+from detcore.migrate._names import GONE
 from detcore.migrate._report import Finding, Migrated
 from detcore.migrate._text import Edit, Text
-from detcore.migrate._texts import migrate_entrypoint
+from detcore.migrate._texts import HUB, migrate_entrypoint
 
 __all__ = ["migrate_config"]
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
 _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
 
 
@@ -66,16 +68,42 @@ def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
 def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
     """Take Determined's launchers out; a list in several lines is left to the check."""
     start, end = node.start_mark.index, node.end_mark.index
+    source = text.text[start:end]
+    start += _PROPERTIES.match(source).end()  # type: ignore[union-attr]  # it matches nothing, too
     if isinstance(node, yaml.ScalarNode):
         new = migrate_entrypoint(str(node.value))
         if new is not None and new != node.value:
-            yield Edit(start, end, _scalar(new) + _line_end_of(text.text[start:end]))
+            yield _cut(text, start, end, str(node.value), new) or Edit(
+                start, end, _scalar(new) + _line_end_of(source)
+            )
     elif isinstance(node, yaml.SequenceNode) and node.flow_style:
         items = [str(item.value) for item in node.value]
         old = shlex.join(items)
         new = migrate_entrypoint(old)
         if new is not None and new != old:
             yield Edit(start, end, f"[{', '.join(map(_scalar, shlex.split(new)))}]")
+
+
+def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
+    """Return the removal of what a value begins with, if it is written as it is read.
+
+    So quotes, the style of a block (``>-``) and the comment after it stay.
+    """
+    if not old.strip().endswith(new):
+        return None
+    gone = old.strip().removesuffix(new).replace("\\\n", " ").split()
+    pattern = r"(?:\s|\\(?=\r?\n))+".join([*map(re.escape, gone), ""])
+    found = re.compile(pattern).search(text.text, start, end)
+    if found is None:
+        return None
+    edit = Edit(*found.span(), "")
+    shorter = text.text[start : edit.start] + text.text[edit.end : end]
+    try:
+        value = yaml.safe_load(f"entrypoint: {shorter}\n")["entrypoint"]
+    except (yaml.YAMLError, TypeError):
+        return None
+    is_same = str(value).replace("\\\n", " ").split() == new.replace("\\\n", " ").split()
+    return edit if is_same else None
 
 
 def _line_end_of(source: str) -> str:
@@ -111,8 +139,13 @@ def _check(source: str) -> Iterator[Finding]:
 def _launchers(source: str) -> Iterator[Finding]:
     for number, line in enumerate(Text(source).text.splitlines(), start=1):
         code = line.partition(" #")[0]
+        if code.lstrip().startswith("#"):
+            continue
+        if hub := HUB.search(code):
+            name, advice = "model_hub", GONE["model_hub"]
+            yield Finding(number, hub.start() + 1, name, "there is no such module", advice)
         match = re.search(r"(?<![\w./@-])determined\.\w+\.\w+", code)
-        if match and not code.lstrip().startswith("#"):
+        if match:
             yield Finding(
                 number, match.start() + 1, match[0], "there is no such module",
                 "'detcore run' starts a worker for each slot; name the trial class or the script",

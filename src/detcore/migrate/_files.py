@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detcore.migrate._config import migrate_config
+from detcore.migrate._notebook import mentions
 from detcore.migrate._python import migrate_python
 from detcore.migrate._report import Finding
 from detcore.migrate._text import UnreadableError, decode
@@ -22,6 +23,7 @@ __all__ = ["FileReport", "find_files", "migrate_file"]
 
 _PYTHON = (".py", ".pyi")
 _YAML = (".yaml", ".yml")
+_NOTEBOOK = ".ipynb"
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
 
 
@@ -56,8 +58,9 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the files to look at, each once, in order of their names.
 
     Files that are named are taken whatever they are called. Of folders it is what ends in
-    ``.py``, ``.pyi``, ``.yaml`` or ``.yml``, without hidden folders, virtual environments and
-    installed packages; links to folders are not followed.
+    ``.py``, ``.pyi``, ``.yaml``, ``.yml`` or ``.ipynb``, without hidden folders, virtual
+    environments and installed packages; links to folders are not followed. A folder that cannot
+    be read comes itself.
 
     Args:
         paths: Files and folders.
@@ -85,12 +88,16 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
         real = Path(os.path.realpath(path, strict=True))
         status = real.stat()
         if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                os.scandir(real).close()  # says why it cannot be read
             return _failed(path, "it is not a regular file")
         content = real.read_bytes()
         is_yaml = path.suffix in _YAML
-        text, encoding = decode(content, is_python=not is_yaml)
+        text, encoding = decode(content, is_python=not is_yaml and path.suffix != _NOTEBOOK)
     except (OSError, UnreadableError) as error:
         return _failed(path, _words(error))
+    if path.suffix == _NOTEBOOK:
+        return FileReport(path, 0, tuple(mentions(text)))
     migrated = migrate_config(text) if is_yaml else migrate_python(text)
     findings = migrated.remaining if write else migrated.findings
     if migrated.text == text:
@@ -109,7 +116,10 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
+    failed: list[Path] = []
+    for root, folders, files in os.walk(
+        folder, onerror=lambda error: failed.append(Path(error.filename))
+    ):
         folders[:] = sorted(
             name
             for name in folders
@@ -119,8 +129,9 @@ def _below(folder: Path) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = Path(root, name)
-            if path.suffix in (*_PYTHON, *_YAML) and path.is_file():
+            if path.suffix in (*_PYTHON, *_YAML, _NOTEBOOK) and path.is_file():
                 yield path
+    yield from failed
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:

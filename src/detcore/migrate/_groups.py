@@ -69,7 +69,8 @@ class Rewriter:
             elif hit.is_expression:
                 self._rewrite_expression(binding, hit, group.references)
             elif hit.name:
-                self._plan(binding, _piece(hit, binding))
+                is_kept = self._leave_members(binding, group.references)
+                self._plan(binding, *([] if is_kept else [_piece(hit, binding)]), keep=is_kept)
                 self._note(_alias(binding), ".".join(binding.path), hit.note)
         if has_modules:
             self._rewrite_module(group, hits[group.bindings[0].path])
@@ -112,6 +113,14 @@ class Rewriter:
             return
         self._plan(binding, Piece(target.module, target.head))
         self.edits += [Edit(use.start, use.ends[0], target.name) for use in uses]
+
+    def _leave_members(self, binding: Binding, uses: list[Reference]) -> bool:
+        """Report members of an imported class that are gone; if there are some, it stays."""
+        gone = [(use, look_up((*binding.path, *use.parts[1:]))) for use in uses]
+        for use, found in gone:
+            if isinstance(found, Unknown):
+                self.leave(use.start, found.name, found.reason, found.advice)
+        return any(isinstance(found, Unknown) for _, found in gone)
 
     def _rewrite_module(self, group: Group, own: Target | Unknown) -> None:
         """Rewrite the uses of a module: ``det.keras.TFKerasTrial``."""

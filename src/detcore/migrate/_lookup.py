@@ -72,6 +72,10 @@ def look_up(path: Path) -> Target | Unknown:
         path: Its parts, from a package in `ROOTS` on; attributes of the object may follow.
     """
     wanted, dropped = _published(path)
+    if wanted[:2] == ("determined", "experimental") and wanted[2:3] != ("client",):
+        of_client = (*wanted[:2], "client", *wanted[2:])
+        if len(wanted) > 2 and wanted[2][:1].isupper() and _is_listed(".".join(of_client[:4])):
+            wanted, dropped = of_client, dropped - 1
     for length in range(len(wanted), 0, -1):
         name = ".".join(wanted[:length])
         target = target_of(name)
@@ -85,7 +89,9 @@ def look_up(path: Path) -> Target | Unknown:
     )
     name = ".".join(wanted[: known + 1])
     home = MODULES.get(".".join(wanted[:known]), "detcore")
-    return Unknown(name, f"{home} has no {wanted[known]!r}", "see docs/migrating.md")
+    is_private = wanted[known].startswith("_")
+    advice = "it was private; do without it" if is_private else "see docs/migrating.md"
+    return Unknown(name, f"{home} has no {wanted[known]!r}", advice)
 
 
 def target_of(name: str) -> Target | None:
@@ -138,4 +144,8 @@ def _published(path: Path) -> tuple[Path, int]:
 
 def _is_known(path: Path) -> bool:
     names = (".".join(path[:length]) for length in range(2, len(path) + 1))
-    return any(name in MODULES or target_of(name) is not None or name in GONE for name in names)
+    return any(_is_listed(name) for name in names)
+
+
+def _is_listed(name: str) -> bool:
+    return name in MODULES or target_of(name) is not None or name in GONE

@@ -18,7 +18,12 @@ __all__ = ["Binding", "ImportNode", "Module", "Scope", "Use", "examine"]
 ImportNode: TypeAlias = "ast.Import | ast.ImportFrom"
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_IMPORTERS = {"import_module", "__import__", "patch", "importorskip"}
+_IMPORTERS = {"import_module", "__import__", "patch", "importorskip", "find_spec"}
+_NAMERS = {"version", "distribution", "get_distribution", "getLogger"}
+_GENERICS = {
+    "Callable", "Dict", "Iterable", "Iterator", "List", "Optional", "Sequence", "Tuple", "Type",
+    "Union", "dict", "list", "tuple", "type",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(eq=False)
@@ -81,6 +86,7 @@ class Module:
         uses: Every name that is read, with its attributes.
         entrypoints: Texts that an ``entrypoint`` is set to.
         imported: Texts that name a module to import.
+        named: Texts that are the name of a package, and are looked for: ``sys.modules[...]``.
         annotations: Annotations that are texts, with their scopes.
         texts: All other texts that are no docstrings.
     """
@@ -91,6 +97,7 @@ class Module:
     uses: list[Use] = dataclasses.field(default_factory=list)
     entrypoints: list[ast.Constant] = dataclasses.field(default_factory=list)
     imported: list[ast.Constant] = dataclasses.field(default_factory=list)
+    named: list[ast.Constant] = dataclasses.field(default_factory=list)
     annotations: list[tuple[ast.Constant, Scope]] = dataclasses.field(default_factory=list)
     texts: list[ast.Constant] = dataclasses.field(default_factory=list)
 
@@ -133,15 +140,18 @@ class _Walker:
         self.found = found
         self._left: list[tuple[ast.AST, Scope, bool]] = []
         self._seen: set[int] = set()
+        self._marks: dict[int, bool] = {}  # what is an annotation for another reason than its place
 
     def walk(self, tree: ast.Module) -> None:
         self._push(tree.body, self.found.scope)
         self._skip_docstring(tree)
         while self._left:
             node, scope, is_annotation = self._left.pop()
+            is_annotation = self._marks.get(id(node), is_annotation)
             if not self._own_scope(node, scope) and not self._leaf(node, scope, is_annotation):
                 self._binds(node, scope)
                 self._texts_of(node)
+                self._types_of(node)
                 self._push_children(node, scope, is_annotation)
 
     def _push(self, nodes: object, scope: Scope, *, is_annotation: bool = False) -> None:
@@ -211,7 +221,7 @@ class _Walker:
         return True
 
     def _joined(self, node: ast.JoinedStr, scope: Scope) -> bool:
-        self._push([part for part in node.values if isinstance(part, ast.FormattedValue)], scope)
+        self._push(node.values, scope)
         return True
 
     def _chain(self, node: ast.Attribute, scope: Scope) -> None:
@@ -263,13 +273,28 @@ class _Walker:
         """Note the texts whose meaning is known from what is around them."""
         for value in _entrypoints(node):
             self._take(value, self.found.entrypoints)
-        if isinstance(node, ast.Call) and node.args:
-            called = node.func
-            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if name in _IMPORTERS:
-                self._take(node.args[0], self.found.imported)
+        if isinstance(node, ast.Call) and node.args and _last_name(node.func) in _IMPORTERS:
+            self._take(node.args[0], self.found.imported)
+        for value in _package_names(node):
+            if isinstance(value, ast.Constant) and is_root(str(value.value)):
+                self._take(value, self.found.named)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             self._seen.add(id(node.value))  # a text that nothing reads
+
+    def _types_of(self, node: ast.AST) -> None:
+        """Note texts that are types outside of annotations, and that are none inside of them."""
+        if isinstance(node, ast.Subscript):
+            name = _last_name(node.value)
+            if name in _GENERICS or name == "Literal":
+                self._marks[id(node.slice)] = name != "Literal"
+            elif name == "Annotated" and isinstance(node.slice, ast.Tuple):
+                self._marks |= {id(value): False for value in node.slice.elts[1:]}
+        elif isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            types = {"cast": node.args[:1], "TypeVar": node.args[1:]}.get(name, [])
+            bounds = (word.value for word in node.keywords if word.arg == "bound")
+            types = [*types, *(bounds if name == "TypeVar" else ())]
+            self._marks |= {id(value): True for value in types}
 
     def _take(self, value: ast.AST, into: list[ast.Constant]) -> None:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -300,6 +325,24 @@ def _home(name: str, scope: Scope) -> Scope:
     while name in scope.outer and scope.parent is not None:
         scope = scope.parent
     return scope
+
+
+def _last_name(node: ast.AST) -> str:
+    """Return ``c`` of ``a.b.c``; empty: it is something else."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _package_names(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is looked up as the name of a package."""
+    if isinstance(node, ast.Call) and node.args:
+        called = node.func
+        is_lookup = isinstance(called, ast.Attribute) and _last_name(called.value) == "modules"
+        if is_lookup or _last_name(called) in _NAMERS:
+            yield node.args[0]
+    elif isinstance(node, ast.Subscript) and _last_name(node.value) == "modules":
+        yield node.slice
+    elif isinstance(node, ast.Compare) and _last_name(node.comparators[0]) == "modules":
+        yield node.left
 
 
 def _entrypoints(node: ast.AST) -> Iterator[ast.AST]:

@@ -12,17 +12,19 @@ from detcore.migrate._references import inside_of
 from detcore.migrate._scopes import Module
 from detcore.migrate._text import Edit
 
-__all__ = ["migrate_entrypoint", "rewrite_texts"]
+__all__ = ["HUB", "migrate_entrypoint", "rewrite_texts"]
 
 _PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
 _MENTION = re.compile(
     rf"(?<![\w./@-])(?:determined|determined_common)\.(?:{'|'.join(sorted(_PARTS))})\b[\w.]*"
 )
+HUB = re.compile(r"(?<![\w./@-])model_hub\.\w+")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 _LAUNCHER = re.compile(
     r"(?:(?:python3?|\S*/python3?)\s+-m\s+)?determined\.launch\.(?P<kind>\w+)(?P<rest>(?:\s.*)?)",
     re.DOTALL,
 )
+_START = re.compile(r"\A(?:\s|\\\n)*(?:--autohorovod(?:\s|\\\n)+(?!-))?")
 _HARNESS = re.compile(r"(?:python3?\s+-m\s+)?determined\.exec\.harness\s+", re.DOTALL)
 _TRIAL = re.compile(r"(?:--trial\s+)?(?P<trial>[\w./]+:[\w.]+)")
 _TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
@@ -30,7 +32,12 @@ _TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
 _LAYERS = {"autohorovod", "horovod", "torch_distributed", "tensorflow", "tensorflow_distributed"}
 _OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; nobody sets this one"
 _MASTER = "it is read where a server is asked (detcore serve); nobody sets it for trials"
+_CLUSTER = "it tells of the cluster, which there is none of"
 _VARIABLES = {
+    "DET_AGENT_ID": _CLUSTER,
+    "DET_ALLOCATION_ID": _CLUSTER,
+    "DET_CLUSTER_ID": _CLUSTER,
+    "DET_CONTAINER_ID": _CLUSTER,
     "DET_EXPERIMENT_CONFIG": "use context.info.config",
     "DET_EXPERIMENT_ID": "use context.info.experiment_id",
     "DET_HPARAMS": "use context.info.hparams",
@@ -38,11 +45,26 @@ _VARIABLES = {
     "DET_MASTER": _MASTER,
     "DET_MASTER_ADDR": _MASTER,
     "DET_MASTER_PORT": _MASTER,
+    "DET_MASTER_CERT_FILE": _MASTER,
+    "DET_MASTER_CERT_NAME": _MASTER,
+    "DET_MASTER_HOST": _MASTER,
+    "DET_MASTER_IP": _MASTER,
     "DET_PASS": _MASTER,
+    "DET_RENDEZVOUS_INFO": "use context.distributed",
+    "DET_RESOURCES_ID": _CLUSTER,
+    "DET_SESSION_TOKEN": _MASTER,
     "DET_SLOT_IDS": "ask context.distributed, or the framework for its devices",
+    "DET_SLOT_TYPE": "ask the framework for its devices",
+    "DET_STEPS_COMPLETED": "save it with the checkpoint, as metadata",
+    "DET_TASK_ID": _CLUSTER,
+    "DET_TASK_TYPE": _CLUSTER,
     "DET_TRIAL_ID": "use context.info.trial_id",
+    "DET_TRIAL_RUN_ID": "context.info has the ids of experiment and trial",
     "DET_TRIAL_SEED": "use context.info.trial_seed",
     "DET_USER": _MASTER,
+    "DET_USER_TOKEN": _MASTER,
+    "DET_USE_GPU": "ask the framework for its devices",
+    "DET_USE_TLS": _MASTER,
 }
 
 
@@ -63,7 +85,7 @@ def migrate_entrypoint(command: str) -> str | None:
     if launcher is not None:
         if launcher["kind"] not in _LAYERS:
             return None
-        stripped = launcher["rest"].strip()
+        stripped = _START.sub("", launcher["rest"])
         option = _TRIAL_OPTION.search(stripped) if stripped.startswith("-") else None
         if option is not None:
             stripped = option["trial"]
@@ -86,6 +108,8 @@ def rewrite_texts(rewriter: Rewriter, module: Module) -> None:
             _leave(rewriter, node, "no launcher of that kind", "see docs/migrating.md")
         else:
             _set(rewriter, node, new)
+        if HUB.match(new or ""):
+            rewriter.leave(node, "model_hub", "there is no such module", GONE["model_hub"])
     for node in module.imported:
         if node.value in ROOTS:
             _leave(rewriter, node, "it is imported at run time", "import detcore's modules instead")
@@ -96,6 +120,10 @@ def rewrite_texts(rewriter: Rewriter, module: Module) -> None:
             else:
                 rest = str(node.value).split(".")[hit.used :]
                 _set(rewriter, node, ".".join([hit.text, *rest]))
+    for node in module.named:
+        _leave(
+            rewriter, node, "the package is looked for", "look for detcore or the plugin instead"
+        )
     for node in module.texts:
         value = str(node.value)
         if value in _VARIABLES:
