@@ -74,6 +74,12 @@ def test_nothing_is_told_without_a_token(served: RunningServer, token: str) -> N
     assert status == 404
     assert said.startswith("detcore does not have GET /api/v1/no/such/route of Determined")
     assert _refused(served, "POST", "/api/v1/commands", token=token)[0] == 405
+    assert _refused(served, "GET", "/resources/allocation/raw")[0] == 401
+    status, said = _refused(served, "GET", "/resources/allocation/raw?x=1", token=token)
+    assert status == 404
+    assert said.startswith("detcore does not have GET /resources/allocation/raw of Determined")
+    empty = "/api/v1/experiments/1/labels/"
+    assert _refused(served, "PUT", empty, token=token)[0] in (400, 404, 422)
 
 
 def test_the_workers_of_a_trial_are_refused(

@@ -92,6 +92,17 @@ say({
         first.select_checkpoint(latest=True).uuid,
         [found.uuid for found in experiment.top_n_checkpoints(2)],
     ],
+    "top by error": [
+        [found.uuid for found in experiment.top_n_checkpoints(3, "error", smaller_is_better=less)]
+        for less in (True, False)
+    ],
+    "trials by": [
+        [trial.id for trial in experiment.list_trials(sort_by=key, order_by=order)]
+        for key in (
+            client.TrialSortBy.LATEST_VALIDATION_METRIC, client.TrialSortBy.CHECKPOINT_SIZE
+        )
+        for order in (client.OrderBy.ASC, client.OrderBy.DESC)
+    ],
     "checkpoint": [
         trial_best.state.name, trial_best.metadata, sorted(trial_best.resources.items()),
         trial_best.training.trial_id, trial_best.training.experiment_id,
@@ -159,6 +170,11 @@ def test_what_was_recorded_is_read(client: Client, filled: Filled, served: Runni
     assert said["by steps"] == [late, early]
     assert said["by error"] == [late, best]  # infinity, 0.125, and NaN is none
     assert said["top"] == [best, early, late, late, [best, late]]
+    # NaN and infinity cannot be compared: they are last.
+    assert said["top by error"][0][0] == said["top by error"][1][0] == best
+    assert [len(found) for found in said["top by error"]] == [2, 2]
+    by_latest, by_size = [second, first], [second, first]  # 0.25, 0.75; one checkpoint, two
+    assert said["trials by"] == [by_latest, by_latest[::-1], by_size, by_size[::-1]]
     assert said["checkpoint"] == [
         "COMPLETED",
         {"steps_completed": 20, "framework": "toy"},
@@ -166,7 +182,7 @@ def test_what_was_recorded_is_read(client: Client, filled: Filled, served: Runni
         first,
         filled.experiment,
         {"rate": 0.1, "layers": [3, 2]},
-        {"avgMetrics": {"loss": 0.75, "error": "Infinity"}, "batchMetrics": None},
+        {"avgMetrics": {"loss": 0.75, "error": None}, "batchMetrics": None},
         {"type": "shared_fs", "host_path": str(filled.store.home / "checkpoints")},
     ]
     kinds = [kind for kind, _ in said["missing"]]
@@ -355,6 +371,9 @@ experiment.set_name("renamed")
 experiment.set_description("another")
 experiment.add_label("new")
 experiment.remove_label("ocr")
+experiment.add_label("gpu/a b")
+slashed = sorted(experiment.labels)
+experiment.remove_label("gpu/a b")
 labels = sorted(experiment.labels)
 experiment.archive()
 archived = client.get_experiment(experiment.id).archived
@@ -366,6 +385,8 @@ out = {
     "notes": refusal(experiment.set_notes, "no"),
     "made": [made.username, made.admin, made.active],
     "users": [[user.username, user.admin] for user in client.list_users()],
+    "slashed": slashed,
+    "of an agent": refusal(made.link_with_agent, 1, 1, "bob", "staff"),
     "weak": refusal(client.create_user, "eve", False, "short"),
 }
 experiment.set_labels({"only"})
@@ -409,7 +430,9 @@ def test_users_and_what_is_said_of_experiments(
     assert said["experiment"] == ["renamed", "another", ["new"], True, False]
     assert said["found"] == [experiment]
     assert "keeps no notes" in said["notes"][1]
+    assert said["slashed"] == ["gpu/a b", "new"]
     assert said["labels"] == ["only"]
+    assert "no users of agents" in said["of an agent"][1]
     assert said["made"] == ["bob", False, True]
     assert said["users"] == [[USER, True], ["bob", False]]
     assert said["weak"][0] == "ValueError"

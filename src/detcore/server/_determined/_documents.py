@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -235,7 +236,7 @@ def checkpoint_document(
         "hparams": dict(hparams),
         "trainingMetrics": {"avgMetrics": {}, "batchMetrics": []},
         "validationMetrics": {
-            "avgMetrics": dict(validation.metrics) if validation is not None else {}
+            "avgMetrics": _comparable(validation.metrics) if validation is not None else {}
         },
     }
     if validation is not None and metric is not None and metric in validation.metrics:
@@ -279,6 +280,18 @@ def storage_document(url: str, spec: object) -> Document:
     if parts.scheme in ("gs", "gcs"):
         return {"type": "gcs", **bucket}
     return {"type": "directory", "container_path": f"/not-of-this-machine/{parts.scheme}", **kept}
+
+
+def _comparable(metrics: Mapping[str, Any]) -> Document:
+    """Return metrics with null for NaN and the infinities.
+
+    The client sorts checkpoints by these values (``top_n_checkpoints``), and cannot compare
+    numbers with texts; those that are null it puts last.
+    """
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }
 
 
 def _resources(record: CheckpointRecord) -> Document:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord, SubmissionRecord, TokenRecord
@@ -110,6 +110,10 @@ class Patch(BaseModel):
     checkpointStorage: dict[str, Any] | None = None
 
 
+# It may have slashes, which the client sends as they are.
+_Label = Annotated[Text, Path(min_length=1)]
+
+
 def make_router() -> APIRouter:
     """Return the routes of this part."""
     router = new_router()
@@ -142,15 +146,15 @@ def make_router() -> APIRouter:
         )
         return answer({"experiment": one_experiment(state, asker, experiment_id)})
 
-    @router.put("/api/v1/experiments/{experiment_id}/labels/{label}")
-    def put_label(state: State, asker: Asker, experiment_id: Id, label: Text) -> Response:
+    @router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
+    def put_label(state: State, asker: Asker, experiment_id: Id, label: _Label) -> Response:
         """Add a label to an experiment."""
         state.jobs.require_owner(asker, experiment_id)
         labels = state.database.describe_experiment(experiment_id, add_labels=[label])
         return answer({"labels": labels})
 
-    @router.delete("/api/v1/experiments/{experiment_id}/labels/{label}")
-    def delete_label(state: State, asker: Asker, experiment_id: Id, label: Text) -> Response:
+    @router.delete("/api/v1/experiments/{experiment_id}/labels/{label:path}")
+    def delete_label(state: State, asker: Asker, experiment_id: Id, label: _Label) -> Response:
         """Remove a label from an experiment."""
         state.jobs.require_owner(asker, experiment_id)
         labels = state.database.describe_experiment(experiment_id, remove_labels=[label])

@@ -41,6 +41,10 @@ _PARTS = (
     _models,
     _model_versions,
 )
+_REFUSAL = (
+    "detcore does not have {} {} of Determined.\n"
+    "What works with its client: docs/determined-client.md"
+)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
 
 
@@ -63,14 +67,16 @@ def make_router() -> APIRouter:
         # A path that is written out is not meant by one with a name in its place.
         there = [route for route in there if "{" not in route.path] or there
         allowed = {method for route in there for method in route.methods or ()}
-        message = (
-            f"detcore does not have {request.method} /api/v1/{rest} of Determined.\n"
-            "What works with its client: docs/determined-client.md"
-        )
+        message = _REFUSAL.format(request.method, f"/api/v1/{rest}")
         if allowed:
             # Answered here: elsewhere this very route would count as one that allows all.
             body = error_body(request.url.path, 405, "NotFoundError", message)
             return JSONResponse(body, 405, {"Allow": ", ".join(sorted(allowed))})
         raise refuse(404, message)
+
+    @router.get("/resources/{rest:path}", include_in_schema=False)
+    async def refuse_resources(_: Asker, rest: str) -> Response:
+        """Refuse to tell how much of a cluster was used: there is none."""
+        raise refuse(404, _REFUSAL.format("GET", f"/resources/{rest}"))
 
     return router

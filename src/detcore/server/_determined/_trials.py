@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,6 +18,7 @@ from detcore.server._determined._answers import (
     Limit,
     Offset,
     answer,
+    as_float,
     new_router,
     page,
     part,
@@ -208,6 +211,13 @@ def _sorted(
     if sort_by in (sort.BEST_VALIDATION_METRIC, sort.BATCHES_PROCESSED):
         summaries = _summaries(state, experiment_id, [record.id for record in records])
     metric, _ = searcher_metric(state.database.get_experiment(experiment_id).config)
+    latest: dict[int, float | None] = {}
+    if sort_by is sort.LATEST_VALIDATION_METRIC and metric is not None:
+        latest = {record.id: _latest(state, record.id, metric) for record in records}
+    sizes: dict[int, int] = collections.Counter()
+    if sort_by is sort.CHECKPOINT_SIZE:
+        for found in state.database.list_checkpoints(experiment_id=experiment_id):
+            sizes[found.trial_id] += found.size_bytes
 
     def best(record: TrialRecord) -> Any:
         found = summaries[record.id].best
@@ -216,6 +226,8 @@ def _sorted(
     keys: Mapping[_enums.TrialSort, Callable[[TrialRecord], Any]] = {
         sort.END_TIME: lambda record: record.ended_at,
         sort.STATE: lambda record: record.state.value,
+        sort.LATEST_VALIDATION_METRIC: lambda record: latest.get(record.id),
+        sort.CHECKPOINT_SIZE: lambda record: sizes.get(record.id, 0),
         sort.BEST_VALIDATION_METRIC: best,
         sort.BATCHES_PROCESSED: lambda record: summaries[record.id].steps_completed,
         sort.DURATION: lambda record: (record.ended_at or _NEVER) - record.created_at,
@@ -227,6 +239,13 @@ def _sorted(
     if order_by is _enums.Order.DESC:
         known.reverse()
     return known + [record for record in records if key(record) is None]
+
+
+def _latest(state: ServerState, trial_id: int, metric: str) -> float | None:
+    """Return a metric of a trial's last validation; None for NaN and what is no number."""
+    found = state.database.metrics(trial_id, "validation", with_batches=False, newest=1)
+    value = as_float(found[0].metrics.get(metric)) if found else None
+    return None if value is None or math.isnan(value) else value
 
 
 def _number(record: TrialRecord) -> int:

@@ -15,6 +15,7 @@ from detcore.server._auth import Admin, Asker, Id, State
 from detcore.server._determined._answers import (
     Document,
     Limit,
+    Nested,
     Offset,
     Text,
     answer,
@@ -60,6 +61,7 @@ class PatchUser(BaseModel):
     username: Text | None = None
     displayName: Text | None = None
     remote: bool | None = None
+    agentUserGroup: Nested | None = None
 
 
 def make_router() -> APIRouter:
@@ -154,6 +156,7 @@ def _check_change(body: PatchUser) -> None:
         ("other names", body.username),
         ("display names", body.displayName),
         ("other services", body.remote),
+        ("users of agents", body.agentUserGroup),
     ):
         if given:
             raise refuse(
