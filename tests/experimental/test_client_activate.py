@@ -11,7 +11,7 @@ from client_store import ClientStore
 from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
-from detcore.database import Database
+from detcore.database import Database, ExperimentRecord
 from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore.experimental import Determined
@@ -104,6 +104,11 @@ class EndsWhenLookedAt:
     def __getattr__(self, name: str) -> object:
         return getattr(self._database, name)
 
+    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool | None]:
+        found = self._database.observe_experiment(experiment_id)
+        self.experiment_is_alive(experiment_id)
+        return found
+
     def experiment_is_alive(self, experiment_id: int) -> bool:
         if self._database.requested_control(experiment_id) is Control.PAUSE:
             self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
@@ -121,6 +126,15 @@ def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
     records = cast("Database", EndsWhenLookedAt(store.database))
     with pytest.raises(RunError, match="could not be started again"):  # so that it was tried
         control(records, read_environment(), number, "activate")
+
+
+def test_a_request_to_a_runner_that_ends_just_now_is_not_lost(store: ClientStore) -> None:
+    number = store.experiment(state=ExperimentState.RUNNING)
+    store.database.request_control(number, Control.PAUSE)
+    records = cast("Database", EndsWhenLookedAt(store.database))
+    control(records, read_environment(), number, "cancel")
+    record = store.database.get_experiment(number)
+    assert (record.state, record.control) == (ExperimentState.CANCELED, None)
 
 
 @both

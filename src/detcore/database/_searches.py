@@ -147,15 +147,30 @@ class SearchQueries(Queries):
             ).scalar()
             return int(found or 0)
 
-    def request_control(self, experiment_id: int, control: Control | None) -> None:
+    def request_control(self, experiment_id: int, control: Control | None) -> bool:
         """Ask the runner of an experiment to do something; None takes it back.
+
+        Returns:
+            Whether that is recorded. Nothing can be asked of one that is not RUNNING.
 
         Raises:
             NotFoundError: If there is none of that id.
         """
-        value = None if control is None else Control(control).value
         with self._write() as connection:
-            change(connection, experiments, "experiment", experiment_id, control=value)
+            if control is None:
+                change(connection, experiments, "experiment", experiment_id, control=None)
+                return True
+            changed = connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                )
+                .values(control=Control(control).value)
+            )
+            if changed.rowcount == 0:
+                require(connection, experiments, "experiment", experiment_id)
+            return bool(changed.rowcount)
 
     def requested_control(self, experiment_id: int) -> Control | None:
         """Return what the runner of an experiment is asked to do."""

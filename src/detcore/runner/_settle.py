@@ -41,28 +41,27 @@ def control_experiment(
         RunError: If the experiment is over, or no runner's: a script by itself.
     """
     control = Control(control)
-    record = database.get_experiment(experiment_id)
-    if record.state in _OVER:
-        raise RunError(
-            f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
-            f"{control.value}.\nThose that can be: detcore experiment list"
-        )
-    is_alive = record.state is ExperimentState.RUNNING and database.experiment_is_alive(
-        experiment_id
-    )
-    if is_alive is False:
-        settle_experiment(
-            experiment_id, control=control, database=database, environment=environment
-        )
-        return False
-    if "searcher" not in record.config:
-        number = record.process.pid if record.process else "?"
-        raise RunError(
-            f"experiment {experiment_id} is a script that runs by itself, as process {number}.\n"
-            f"No runner looks after it. Ask it to checkpoint and end: kill -INT {number}"
-        )
-    database.request_control(experiment_id, control)
-    return True
+    while True:  # until what is found still holds when it is acted on
+        record, is_alive = database.observe_experiment(experiment_id)
+        if record.state in _OVER:
+            raise RunError(
+                f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
+                f"{control.value}.\nThose that can be: detcore experiment list"
+            )
+        if is_alive is False:
+            settle_experiment(
+                experiment_id, control=control, database=database, environment=environment
+            )
+            return False
+        if "searcher" not in record.config:
+            number = record.process.pid if record.process else "?"
+            raise RunError(
+                f"experiment {experiment_id} is a script that runs by itself, as process "
+                f"{number}.\nNo runner looks after it. Ask it to checkpoint and end: "
+                f"kill -INT {number}"
+            )
+        if database.request_control(experiment_id, control):
+            return True
 
 
 def settle_experiment(

@@ -168,9 +168,10 @@ class Jobs:
             and action in {known.value for known in Control}
         ):
             # Who looks after it may be another one in a moment; each of them heeds the records.
-            self._database.request_control(experiment_id, Control(action))
-        else:
-            self._transport.control_experiment(experiment_id, action)
+            if self._database.request_control(experiment_id, Control(action)):
+                self.wake()
+                return
+        self._transport.control_experiment(experiment_id, action)
         self.wake()
 
     def require_owner(self, asker: TokenRecord, experiment_id: int) -> SubmissionRecord | None:

@@ -219,10 +219,10 @@ def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
             record,
             owner=_owner(asker, submissions.get(record.id)),
             num_trials=num_trials.get(record.id, 0),
-            is_alive=_is_alive(state, record),
+            is_alive=is_alive,
             is_queued=_is_queued(submissions.get(record.id)),
         )
-        for record in records
+        for record, is_alive in (_observed(state, record) for record in records)
     ]
     where = page(total, start, end, limit=limit, offset=filters.offset)
     return {"experiments": shown, "pagination": where}
@@ -268,10 +268,11 @@ def _select(
     return records[start:end], len(records), start, end
 
 
-def _is_alive(state: ServerState, record: ExperimentRecord) -> bool | None:
+def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool | None]:
+    """Return an experiment and whether its process is there; one that runs is read once more."""
     if record.state is not ExperimentState.RUNNING:
-        return False
-    return state.database.experiment_is_alive(record.id)
+        return record, False
+    return state.database.observe_experiment(record.id)
 
 
 def _owner(asker: TokenRecord, submission: SubmissionRecord | None) -> tuple[int, str]:

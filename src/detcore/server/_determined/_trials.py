@@ -147,11 +147,11 @@ def _select(
 def _documents(
     state: ServerState, experiment_id: int, records: Sequence[TrialRecord]
 ) -> list[Document]:
-    experiment = state.database.get_experiment(experiment_id)
-    is_running = (
-        experiment.state is ExperimentState.RUNNING
-        and state.database.experiment_is_alive(experiment_id) is not False
-    )
+    experiment, is_alive = state.database.observe_experiment(experiment_id)
+    is_running = experiment.state is ExperimentState.RUNNING and is_alive is not False
+    if not is_running:  # they may have ended since they were read
+        now = state.database.get_trials([record.id for record in records])
+        records = [now.get(record.id, record) for record in records]
     metric, _ = searcher_metric(experiment.config)
     summaries = _summaries(state, experiment_id, [record.id for record in records])
     return [
