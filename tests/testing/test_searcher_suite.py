@@ -41,6 +41,7 @@ class TestRandom(SearcherSuite):
 
 class TestGrid(SearcherSuite):
     searcher = "grid"
+    declined = {"draws": "it takes every point, in order"}
 
     def setups(self) -> Sequence[SearchSetup]:
         return [
@@ -93,7 +94,10 @@ def _optuna(sampler: str, pruner: str, **settings: Any) -> SearchSetup:
 
 class TestOneOfAThirdParty(SearcherSuite):
     searcher = "doubling"
-    declined = {"max-length": "each trial is twice as long as the one before"}
+    declined = {
+        "draws": "it counts its trials",
+        "max-length": "each trial is twice as long as the one before",
+    }
 
     @pytest.fixture(autouse=True)
     def _installed(self, monkeypatch: pytest.MonkeyPatch) -> None:

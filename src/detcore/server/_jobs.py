@@ -161,17 +161,16 @@ class Jobs:
         if submission is not None and action == "activate":
             self._activate(submission)
             return
-        if (
+        is_asked = (
             submission is not None
             and submission.state is ExperimentState.RUNNING
             and submission.phase != "ENDED"
             and action in {known.value for known in Control}
-        ):
             # Who looks after it may be another one in a moment; each of them heeds the records.
-            if self._database.request_control(experiment_id, Control(action)):
-                self.wake()
-                return
-        self._transport.control_experiment(experiment_id, action)
+            and self._database.request_control(experiment_id, Control(action))
+        )
+        if not is_asked:
+            self._transport.control_experiment(experiment_id, action)
         self.wake()
 
     def require_owner(self, asker: TokenRecord, experiment_id: int) -> SubmissionRecord | None:

@@ -6,6 +6,7 @@ import fnmatch
 import itertools
 import math
 import pickletools
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ State = Mapping[str, np.ndarray]
 _NUM_SHOWN = 4
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill")
 _HEAD_BYTES = 1 << 16
+_MOST_BYTES = 64 << 20
+# How pickles begin since protocol 4: PROTO, FRAME, and the size of what follows.
+_FRAME = re.compile(rb"\x80[\x04\x05]\x95(.{8})", re.DOTALL)
+_FEW_OPCODES = 3
 # Opcodes that call something: text files happen to be short pickles, too, but never with these.
 _CALLS = {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
 
@@ -137,16 +142,25 @@ def _is_pickle(path: Path) -> bool:
             names = archive.namelist()
             if any(name.endswith(_PICKLE_SUFFIXES) for name in names):
                 return True
-            heads = [_head_of_member(archive, name) for name in names]
-        return any(map(_holds_objects, heads))
+            return any(_member_is_pickle(archive, name) for name in names)
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    return _holds_objects(head)
+        data = file.read(_MOST_BYTES)
+    return _holds_objects(data[:_HEAD_BYTES]) or _holds_frame(data)
 
 
-def _head_of_member(archive: zipfile.ZipFile, name: str) -> bytes:
+def _member_is_pickle(archive: zipfile.ZipFile, name: str) -> bool:
     with archive.open(name) as member:
-        return member.read(_HEAD_BYTES)
+        data = member.read(_MOST_BYTES)
+    return _holds_objects(data[:_HEAD_BYTES]) or _holds_frame(data)
+
+
+def _holds_frame(data: bytes) -> bool:
+    """Whether there is a whole pickle somewhere in the bytes, such as in an array of bytes."""
+    for match in _FRAME.finditer(data):
+        end = match.end() + int.from_bytes(match[1], "little")
+        if data[end - 1 : end] == b"." and _num_opcodes(data[match.start() : end]) > _FEW_OPCODES:
+            return True
+    return False
 
 
 def _holds_objects(head: bytes) -> bool:

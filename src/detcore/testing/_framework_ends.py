@@ -12,6 +12,7 @@ from detcore.testing._framework_base import (
     check_completed,
     check_state,
     probe,
+    used,
 )
 from detcore.testing._framework_checks import (
     callback_faults,
@@ -23,6 +24,8 @@ from detcore.testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
 from detcore.types import TrialState
 
 __all__ = ["EndClauses", "WorkerClauses"]
+
+_NUM_USED = 2  # validations of the probe "use"
 
 
 class EndClauses(FrameworkBase):
@@ -112,7 +115,32 @@ class EndClauses(FrameworkBase):
             validated_at=self.validated_at(),
             saved_at=self.saved_at(),
         )
+        faults += self._faults_after_a_resume(runs)
         assert not faults, shown(faults)
+
+    def _faults_after_a_resume(self, runs: FrameworkRuns) -> list[str]:
+        """Return what is wrong with the calls of a run that went on, and of a mere restore."""
+        faults = []
+        run = runs.interrupted
+        if run.code == 0 and "batch_end" in self.callback_kinds:
+            begun = run.finished[-2].summary["trials"][0]["steps_completed"]
+            found = self.callback_events(run.journal).count("batch_end")
+            if found != self.num_batches - begun:
+                faults.append(
+                    f"{found} batches ended in a run that went on from batch {begun} to "
+                    f"{self.num_batches}"
+                )
+        num_trained = used(self, runs)["num_trained"]
+        journal = runs.journal("use")
+        events = self.callback_events(journal) if journal.exists() else []
+        if events.count("batch_end") > num_trained:
+            faults.append(f"batch_end came {events.count('batch_end')} times, for {num_trained}")
+        if events.count("validation_end") > _NUM_USED:
+            faults.append(
+                f"validation_end came {events.count('validation_end')} times after a restore and "
+                f"{_NUM_USED} calls of validate"
+            )
+        return faults
 
 
 class WorkerClauses(FrameworkBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 
 __all__ = ["main"]
 
+_NUM_TRAINED = 2  # batches between a snapshot and its writing
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 
 
@@ -61,7 +63,13 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from detcore.environment import read_environment
     from detcore.experimental import create_trial_instance
     from detcore.hooks import PluginManager
-    from detcore.trial import SupportsSnapshot, SupportsTensors, import_object, import_trial_class
+    from detcore.trial import (
+        SteppingController,
+        SupportsSnapshot,
+        SupportsTensors,
+        import_object,
+        import_trial_class,
+    )
 
     framework = PluginManager(read_environment()).frameworks()[arguments["framework"]]
     found: dict[str, Any] = {"faults": _unimportable(framework)}
@@ -75,7 +83,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found["validations"] = [_metrics(controller.validate()) for _ in range(2)]
     ways: dict[str, Callable[[Path], object]] = {"save": controller.save, "again": controller.save}
     if isinstance(controller, SupportsSnapshot):
-        ways["snapshot"] = lambda path: controller.snapshot(path)()
+        ways["snapshot"] = lambda path: _snapshot(controller, path)
     for way, write in ways.items():
         (folder / way).mkdir()
         write(folder / way)
@@ -83,10 +91,22 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["tensors"] = [info.file for info in controller.tensors()]
     found["files"] = [path.name for path in (folder / way).iterdir()]
     found["snapshot"] = isinstance(controller, SupportsSnapshot)
+    is_stepping = isinstance(controller, SteppingController)
+    found["num_trained"] = _NUM_TRAINED if found["snapshot"] and is_stepping else 0
     found["start_from"] = hasattr(controller, "start_from")
     found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
     controller.close()
     return found
+
+
+def _snapshot(controller: Any, directory: Path) -> None:
+    """Save by a snapshot that is written when training has gone on, where it can be told to."""
+    from detcore.trial import SteppingController
+
+    write = controller.snapshot(directory)
+    if isinstance(controller, SteppingController):
+        controller.train(_NUM_TRAINED)
+    write()
 
 
 def _unimportable(framework: Any) -> dict[str, str]:
@@ -126,8 +146,37 @@ def load(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Load a checkpoint as a user of the client does."""
     from detcore.experimental import Determined
 
-    model = Determined().get_checkpoint(arguments["uuid"]).load(arguments["folder"])
-    return {"type": type(model).__name__, "is_none": model is None}
+    models = [
+        Determined().get_checkpoint(uuid).load(f"{arguments['folder']}-{index}")
+        for index, uuid in enumerate(arguments["uuids"])
+    ]
+    return {
+        "type": type(models[0]).__name__,
+        "is_none": models[0] is None,
+        "digests": [_digest_of(model) for model in models],
+    }
+
+
+def _digest_of(model: Any) -> str | None:
+    """Return a digest of a model's numbers; None where it does not show them as most do."""
+    import numpy as np
+
+    for name in ("get_weights", "state_dict"):
+        if callable(getattr(model, name, None)):
+            return _digest_of(getattr(model, name)())
+    if isinstance(model, Mapping):
+        model = list(model.values())
+    if isinstance(model, (list, tuple)):
+        parts = [_digest_of(each) for each in model]
+        known = [part for part in parts if part is not None]
+        return hashlib.sha256("".join(known).encode()).hexdigest() if known else None
+    try:
+        array = np.asarray(model)
+    except Exception:  # noqa: BLE001  (whatever it is: no numbers)
+        return None
+    if not np.issubdtype(array.dtype, np.floating):
+        return None
+    return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 def _context_of(trial: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,6 +27,7 @@ from detcore.testing._framework_runs import FrameworkRuns
 __all__ = ["FoundClauses", "RunningClauses"]
 
 # Of detcore itself: a plugin that relates to them imports nothing more.
+_FEW = 5  # fewer than there are more validations in the rearranged run
 _NEEDED_BY_DETCORE = frozenset({"numpy", "yaml", "click", "pydantic", "pluggy"})
 
 
@@ -114,11 +116,13 @@ class RunningClauses(FrameworkBase):
         assert np.isclose(found, expected, rtol=TRAINING_TOLERANCE), (
             f"the mean {self.mean_metric} of all batches is {found}, cut otherwise {expected}"
         )
+        told = _batch_faults(runs.reference.training, runs.rearranged.training, self.mean_metric)
+        assert not told, shown(told)
 
     @clause(
         "a-run-leaves-nothing-behind",
         "after a run there are no processes, no files outside of its checkpoints and no threads "
-        "that a save had started",
+        "that a save, a validation or a stretch had started; it stays in its working directory",
     )
     def test_a_run_leaves_nothing_behind(self, runs: FrameworkRuns) -> None:
         """Processes by an inherited variable; files by their places; threads at each commit."""
@@ -127,6 +131,13 @@ class RunningClauses(FrameworkBase):
         for what in ("threads", "files"):
             counts = [commit[f"num_{what}"] for commit in run.commits]
             assert not grows(counts), f"there are more open {what} after each save: {counts}"
+            more = runs.rearranged.commits[-1][f"num_{what}"] - counts[-1]
+            assert more < _FEW, (
+                f"with more validations, and training cut into shorter stretches, there are {more} "
+                f"more open {what} in the end"
+            )
+        folders = {commit["folder"] for commit in run.commits}
+        assert folders == {os.path.realpath(runs.model_dir)}, f"it works in {sorted(folders)}"
 
 
 def _check_metrics(reports: Mapping[int, MetricRecord]) -> None:
@@ -146,3 +157,22 @@ def _mean_of_all(reports: Mapping[int, MetricRecord], metric: str) -> float:
         before = steps
     assert before, "there are no reports"
     return total / before
+
+
+def _batch_faults(
+    reports: Mapping[int, MetricRecord], single: Mapping[int, MetricRecord], metric: str
+) -> list[str]:
+    """Return how metrics of batches differ from reports that are of one batch each."""
+    told, before = [], 0
+    for steps, record in sorted(reports.items()):
+        batches = record.batch_metrics
+        if batches is not None and len(batches) != steps - before:
+            told.append(f"step {steps}: metrics of {len(batches)} batches, not {steps - before}")
+        elif batches is not None:
+            for step, values in enumerate(batches, before + 1):
+                one = single[step].metrics.get(metric) if step in single else None
+                found = values.get(metric, one)
+                if one is not None and not np.isclose(found, one, rtol=TRAINING_TOLERANCE):
+                    told.append(f"batch {step}: {metric} is {found}, alone {one}")
+        before = steps
+    return told

@@ -63,7 +63,7 @@ class FrameworkRun:
         validations: Reports of validation metrics by steps.
         checkpoints: Folders of its committed checkpoints by steps.
         commits: What was noted at each commit, oldest first.
-        journal: Where callbacks of the trial note their events.
+        journal: Where callbacks of the trial note their events; of the last command alone.
         left: What it left behind where it has nothing to leave, a line for each place.
     """
 
@@ -161,6 +161,17 @@ class FrameworkRuns:
             )
 
         return self._remember("interrupted", make)
+
+    @property
+    def late(self) -> FrameworkRun:
+        """The same training, killed when all is trained; goes on from the checkpoint before."""
+
+        def make() -> FrameworkRun:
+            orders = {"before": {str(-(-self.suite.num_batches // CHECKPOINT_PERIOD)): "kill"}}
+            settings = self.settings("late", checkpoint_async=False)
+            return self._in_legs("late", settings, [orders, {}])
+
+        return self._remember("late", make)
 
     @property
     def rearranged(self) -> FrameworkRun:
@@ -337,6 +348,8 @@ class FrameworkRuns:
         known, experiment_id = self._newest_experiment(), 0
         for leg in legs:
             orders.write_text(json.dumps(leg), encoding="utf-8")
+            if self.journal(name).exists():  # so that it tells of the last leg alone
+                self.journal(name).rename(f"{self.journal(name)}-{len(finished)}")
             if not finished:
                 config = self.detcore.write_config(settings)
                 words: tuple[object, ...] = ("run", config, self.model_dir)

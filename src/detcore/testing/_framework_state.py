@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from detcore.checkpoint import verify_checkpoint
 from detcore.storage import LocalStorage
@@ -138,10 +139,17 @@ class CheckpointClauses(FrameworkBase):
         capability="load-checkpoint",
     )
     def test_load_checkpoint_loads(self, runs: FrameworkRuns) -> None:
-        """Through the client, in a process of its own."""
-        uuid, folder = runs.reference.last_checkpoint.name, runs.folder / "loaded"
-        found = probe(runs, "load", uuid=uuid, folder=str(folder))
+        """Through the client, in a process of its own: two checkpoints are two models."""
+        checkpoints = runs.reference.checkpoints
+        first, last = checkpoints[min(checkpoints)], runs.reference.last_checkpoint
+        uuids, folder = [last.name, first.name], runs.folder / "loaded"
+        found = probe(runs, "load", uuids=uuids, folder=str(folder))
         assert not found["is_none"], "it returned None"
+        one, other = found["digests"]
+        assert one is None or one != other, (
+            f"the checkpoints of batch {min(checkpoints)} and of the last batch load as the same "
+            f"{found['type']}"
+        )
 
     @clause(
         "start-from-takes-the-weights",
@@ -191,6 +199,21 @@ class ExactClauses(FrameworkBase):
         self.check_same(
             self.read_state(run.checkpoints[self.num_batches]),
             self.read_state(runs.reference.last_checkpoint),
+        )
+
+    @clause(
+        "exact-resume-in-a-later-epoch",
+        "a trial that was killed at its end goes on from the checkpoint before, bit for bit",
+    )
+    def test_exact_resume_in_a_later_epoch(self, runs: FrameworkRuns) -> None:
+        """The order of the records of a first epoch may be right by chance."""
+        if "several-workers" not in self.declined:
+            pytest.skip("the clause two-workers-resume-exactly shows it")
+        run = runs.late
+        assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
+        check_completed(self, run)
+        self.check_same(
+            self.read_state(run.last_checkpoint), self.read_state(runs.reference.last_checkpoint)
         )
 
     @clause(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -62,19 +63,31 @@ class LauncherRun:
         group: The workers.
         lines: What they printed: rank, stream and line.
         events: What rank 0 told, in order.
+        delay_s: How long it takes to take a line, in seconds.
+        overlaps: How many lines came while another one was being taken.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.group: WorkerGroup
         self.lines: list[tuple[int, str, str]] = []
         self.events: list[Mapping[str, Any]] = []
+        self.delay_s = 0.0
+        self.overlaps = 0
+        self._taking = threading.Lock()
         self._timeout_s = timeout_s
         self._pids: list[int] = []
         self._is_closed = False
 
     def take(self, rank: int, stream: str, line: str) -> None:
         """Take a line."""
-        self.lines.append((rank, stream, line))
+        is_alone = self._taking.acquire(blocking=False)
+        try:
+            self.overlaps += not is_alone
+            self.lines.append((rank, stream, line))
+            time.sleep(self.delay_s)
+        finally:
+            if is_alone:
+                self._taking.release()
 
     def begin(self, group: WorkerGroup) -> None:
         """Look after workers that have been started."""
@@ -116,6 +129,10 @@ class LauncherRun:
     def finish(self) -> int:
         """Wait until all have ended; return the exit code."""
         self.until(lambda: not self.group.is_alive, "the workers have ended")
+        return self.close()
+
+    def close(self) -> int:
+        """Close the group, whatever the workers do; return the exit code."""
         self._is_closed = True
         return self.group.close()
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from detcore.environment import child_environment
 from detcore.errors import WorkerError
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal, expect_error
@@ -100,6 +101,66 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.finish(), 75, "what close returned")
             expect_equal(run.group.first_failed, None, "first_failed")
             expect_equal(run.printed(0), ["went on"], "what rank 0 printed afterwards")
+
+    @clause("close-waits", "close waits for the workers to end; it does not end them")
+    def test_close_waits(self, tmp_path: Path) -> None:
+        """Close while a worker has something to do still."""
+        program = "print('begins', flush=True)\ntime.sleep(1)\nprint('ends')\nsys.exit(3)"
+        with self.started(tmp_path, program) as run:
+            run.until(run.printed, "the worker prints that it begins")
+            expect_equal(run.close(), 3, "what close returned")
+            expect_equal(run.printed(), ["begins", "ends"], "what the worker printed")
+
+    @clause(
+        "the-ended-are-left-alone", "signal, kill and reply do nothing where all workers have ended"
+    )
+    def test_the_ended_are_left_alone(self, tmp_path: Path) -> None:
+        """Call them between the end and close."""
+        with self.started(tmp_path, "print('ends')") as run:
+            run.until(lambda: not run.group.is_alive, "the worker has ended")
+            run.group.signal()
+            run.group.reply(late=True)
+            run.group.kill()
+            expect_equal(run.finish(), 0, "what close returned")
+
+    @clause(
+        "workers-have-their-own-session",
+        "each worker leads a session, which Ctrl-C in the terminal does not reach",
+        capability="local-processes",
+    )
+    def test_workers_have_their_own_session(self, tmp_path: Path) -> None:
+        """Ask the system."""
+        slots = 1 if "several-workers" in self.declined else 2
+        with self.started(tmp_path, _FOR_EVER, slots=slots) as run:
+            _all_wait(run, slots)
+            pids = run.group.pids
+            expect_equal([os.getsid(pid) for pid in pids], pids, "the sessions of the workers")
+            run.group.kill()
+            run.finish()
+
+    @clause(
+        "the-launching-process-is-left-alone",
+        "start changes no variable, signal handler or working directory of its own process",
+    )
+    def test_the_launching_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Look before, while a worker runs, and after."""
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)
+
+        def look() -> tuple[dict[str, str], str, list[object]]:
+            return child_environment({}), os.getcwd(), [signal.getsignal(each) for each in signals]
+
+        with self.started(tmp_path, "print('before')") as run:
+            run.finish()
+        before = look()
+        with self.started(tmp_path, "tell(number=1)\nask()", variables={"SUITE_NEW": "1"}) as run:
+            run.until(lambda: run.events, "the worker tells something")
+            meanwhile = look()
+            run.group.reply(go="on")
+            run.finish()
+        for when, found in (("while a worker runs", meanwhile), ("afterwards", look())):
+            changed = sorted({name for name, _ in found[0].items() ^ before[0].items()})
+            expect_equal(changed, [], f"the variables that are others {when}")
+            expect_equal(found[1:], before[1:], f"working directory and signal handlers {when}")
 
     @clause("signals-reach-all", "signal reaches every worker, SIGTERM where none is named")
     def test_signals_reach_all(self, tmp_path: Path) -> None:

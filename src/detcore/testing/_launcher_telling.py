@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from detcore.environment import child_environment
 from detcore.launch import WorkerEvent
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal
@@ -26,6 +27,19 @@ _PRINT_VARIABLES = """
 names = {names!r}
 print(json.dumps({{name: os.environ.get(name) for name in names}}))
 """
+
+
+def _expect_places(told: list[dict[str, str]]) -> None:
+    """Check that the places of the workers of a trial fit together."""
+    places = [{name: int(found[f"DETCORE_{name}"]) for name in _PLACE} for found in told]
+    machines = [place["CROSS_RANK"] for place in places]
+    for place in places:
+        num_local = machines.count(place["CROSS_RANK"])
+        expect_equal(place["LOCAL_SIZE"], num_local, f"DETCORE_LOCAL_SIZE in {place}")
+        expect(0 <= place["LOCAL_RANK"] < num_local, f"DETCORE_LOCAL_RANK is too large: {place}")
+        expect(0 <= place["CROSS_RANK"] < place["CROSS_SIZE"], f"DETCORE_CROSS_RANK in {place}")
+    seats = {(place["CROSS_RANK"], place["LOCAL_RANK"]) for place in places}
+    expect_equal(len(seats), len(places), f"the number of different places in {places}")
 
 
 class TellingClauses(LauncherAccess):
@@ -74,6 +88,7 @@ class TellingClauses(LauncherAccess):
                 )
                 pipes = bool(found["DETCORE_EVENTS_FD"] and found["DETCORE_REPLIES_FD"])
                 expect_equal(pipes, rank == 0, f"whether rank {rank} has pipes to the runner")
+            _expect_places(told)
             shared = {found["DETCORE_JOB_KEY"] for found in told}
             expect(len(shared) == 1 and all(shared), f"the workers' keys: {shared}")
             keys.append(shared.pop())
@@ -100,6 +115,15 @@ class TellingClauses(LauncherAccess):
             run.finish()
             found = json.loads(run.printed()[0])
         expect_equal(found, {names[0]: "tape", names[1]: "wax"}, "the variables for plugins")
+        with self.started(tmp_path, program) as run:
+            run.finish()
+            found = json.loads(run.printed()[0])
+        # Empty would mean that no plugin is on.
+        expect_equal(
+            found[names[1]],
+            child_environment({}).get(names[1]),
+            f"{names[1]} where allowed_plugins is None",
+        )
 
     @clause("standard-input-is-empty", "a worker that reads its standard input finds its end")
     def test_standard_input_is_empty(self, tmp_path: Path) -> None:
@@ -143,6 +167,19 @@ class TellingClauses(LauncherAccess):
             for rank in range(2):
                 wanted = [f"{rank} {i}" for i in range(50)]
                 expect_equal(run.printed(rank), wanted, f"the lines of rank {rank}")
+
+    @clause("lines-come-one-at-a-time", "on_output is not called before its last call has returned")
+    def test_lines_come_one_at_a_time(self, tmp_path: Path) -> None:
+        """Print on both streams of all workers, and take the lines slowly."""
+        slots = 1 if "several-workers" in self.declined else 2
+        program = (
+            "for i in range(40):\n"
+            "    print(i, flush=True)\n    print(i, file=sys.stderr, flush=True)"
+        )
+        with self.started(tmp_path, program, slots=slots) as run:
+            run.delay_s = 0.002
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal(run.overlaps, 0, "the lines that came while another was being taken")
 
     @clause("long-lines-come-whole", "a line of a million characters comes as one line")
     def test_long_lines_come_whole(self, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class SearcherAccess(Suite):
     """
 
     capabilities: ClassVar[Mapping[str, str]] = {
+        "draws": "hyperparameters are drawn: by the seed, and not the same for all trials",
         "max-concurrent": "max_concurrent_trials bounds how many trials train at one time",
         "max-length": "no trial is trained beyond max_length",
         "max-trials": "where no trial fails there are max_trials of them, no more and no less",

@@ -21,11 +21,12 @@ from detcore.testing._searcher_access import SOME_FAIL, SearcherAccess
 from detcore.testing._searcher_simulation import SearchSimulation
 from detcore.testing._settings import quick
 
-__all__ = ["AnsweringClauses"]
+__all__ = ["AnsweringClauses", "has_choice"]
 
 _METHODS = ("start", "validated", "exited", "progress")
 _NEARLY = 1e-9
 _HUGE = 1.7e308
+_SEVERAL = 4
 
 
 class AnsweringClauses(SearcherAccess):
@@ -122,6 +123,23 @@ class AnsweringClauses(SearcherAccess):
                 for fault in _outside(setup.hyperparameters, trial.hparams):
                     raise AssertionError(f"{fault}: {shorten(trial.hparams)}")
 
+    @clause(
+        "trials-differ",
+        "where there is a choice not all trials have the same hyperparameters",
+        capability="draws",
+    )
+    def test_trials_differ(self) -> None:
+        """Look at searches of several trials."""
+        for setup, search in self.several():
+            if len(search.trials) < _SEVERAL or not has_choice(setup):
+                continue
+            drawn = {json.dumps(trial.hparams, default=str) for trial in search.trials}
+            expect(
+                len(drawn) > 1,
+                f"all {len(search.trials)} trials have the same hyperparameters: {shorten(drawn)}\n"
+                "Decline 'draws' if nothing is drawn.",
+            )
+
     @clause("hyperparameters-are-json", "hyperparameters are plain JSON values, without NaN")
     def test_hyperparameters_are_json(self) -> None:
         """Write them as JSON, and read them again."""
@@ -142,7 +160,7 @@ class AnsweringClauses(SearcherAccess):
 
     @clause(
         "max-trials-is-kept",
-        "where no trial fails there are max_trials of them",
+        "where no trial fails there are max_trials of them, and no fewer where some do",
         capability="max-trials",
     )
     def test_max_trials_is_kept(self) -> None:
@@ -151,6 +169,11 @@ class AnsweringClauses(SearcherAccess):
             wanted = setup.settings.get("max_trials")
             if wanted is not None:
                 expect_equal(len(self.simulate(setup).trials), wanted, "the number of trials")
+                for reason in (ExitReason.ERRORED, ExitReason.STOPPED):
+                    found = len(self.simulate(setup, failing={reason: 0.3}).trials)
+                    expect(
+                        found >= wanted, f"{found} trials, not {wanted}, where some end {reason}"
+                    )
 
     @clause(
         "max-concurrent-is-kept",
@@ -192,6 +215,8 @@ class AnsweringClauses(SearcherAccess):
             told = self.simulate(setup).progress
             expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end")
             expect(told[0] < 1 - _NEARLY, "progress is 1 before any trial was trained")
+            told = self.simulate(setup, failing={ExitReason.ERRORED: 0.3}).progress
+            expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end, where some failed")
 
     @clause("any-finite-metric-is-taken", "huge, tiny, negative and equal metrics are taken")
     def test_any_finite_metric_is_taken(self) -> None:
@@ -211,6 +236,14 @@ def _expect_end(search: SearchSimulation) -> None:
     """Fail unless every trial is closed; faults of other clauses are left to those."""
     if search.fault is not None and search.fault.clause == "the-search-ends":
         raise AssertionError(search.fault.text)
+
+
+def has_choice(setup: SearchSetup) -> bool:
+    """Whether there is a range of numbers to draw from, and not just one."""
+    return any(
+        value["type"] in ("double", "log", "int") and value["minval"] < value["maxval"]
+        for _, value in ranges(setup.hyperparameters)
+    )
 
 
 def _expect_plain(value: object) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,6 +27,7 @@ from detcore.search import Event, SearchMethod, SearchSetup, Validated, event_to
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal, shorten
 from detcore.testing._searcher_access import SOME_FAIL, SearcherAccess
+from detcore.testing._searcher_answers import has_choice
 from detcore.testing._searcher_child import tell, tell_one
 from detcore.testing._settings import quick
 from detcore.trial import import_object
@@ -30,6 +35,11 @@ from detcore.trial import import_object
 __all__ = ["RepeatingClauses"]
 
 _CHILD_S = 120.0
+_NUM_SEEDS = 4
+_OTHERS = (
+    {"PYTHONHASHSEED": "1", "TZ": "UTC"},
+    {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "DETCORE_SUITE": "one variable more"},
+)
 
 
 class RepeatingClauses(SearcherAccess):
@@ -63,12 +73,7 @@ class RepeatingClauses(SearcherAccess):
                 whole = self.simulate(setup, seed=1, failing=SOME_FAIL)
                 random.seed(20_000)
                 np.random.seed(20_000)
-                now = time.time()
-                later = mock.patch.multiple(
-                    "time", time=lambda now=now: now + 1e8,
-                    time_ns=lambda now=now: int((now + 1e8) * 1e9),
-                )  # fmt: skip
-                with later:
+                with _later():
                     again = tell(self.make(setup), whole.events)
                 _expect_same(again, whole.answers, "later, with generators seeded otherwise")
         finally:
@@ -84,7 +89,55 @@ class RepeatingClauses(SearcherAccess):
             after = repr((random.getstate(), np.random.get_state()))
             expect(before == after, "the state of a global random generator has changed")
 
-    @clause("other-processes-answer-the-same", "PYTHONHASHSEED and the process play no part")
+    @clause(
+        "the-process-is-left-alone",
+        "it starts no threads, writes no files where it runs, and changes no variables",
+    )
+    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Run searches in an empty folder."""
+        for setup in self.setups():
+            self.simulate(setup)  # until there is what all searches share
+        before = threading.active_count(), child_environment({})
+        home = Path.cwd()
+        os.chdir(tmp_path)
+        try:
+            for setup in self.setups():
+                for _ in range(3):
+                    self.simulate(setup, failing=SOME_FAIL)
+            folder = Path.cwd()
+        finally:
+            os.chdir(home)
+        more = threading.active_count() - before[0]
+        expect(more < 3, f"three searches left {more} threads")
+        expect_equal(folder, tmp_path.resolve(), "the working directory afterwards")
+        files = sorted(path.name for path in tmp_path.rglob("*"))
+        expect_equal(files, [], "the files that searches left where they ran")
+        changed = sorted({name for name, _ in child_environment({}).items() ^ before[1].items()})
+        expect_equal(changed, [], "the variables that are others afterwards")
+
+    @clause(
+        "the-seed-decides",
+        "with another seed the hyperparameters are others",
+        capability="draws",
+    )
+    def test_the_seed_decides(self) -> None:
+        """Start searches with other seeds."""
+        for setup in self.setups():
+            if not has_choice(setup):
+                continue
+            drawn = set()
+            for seed in range(setup.seed, setup.seed + _NUM_SEEDS):
+                search = self.simulate(dataclasses.replace(setup, seed=seed))
+                drawn.add(json.dumps([trial.hparams for trial in search.trials], default=str))
+            expect(
+                len(drawn) > 1,
+                f"{_NUM_SEEDS} seeds lead to the same hyperparameters: {shorten(drawn)}\n"
+                "Decline 'draws' if nothing is drawn.",
+            )
+
+    @clause(
+        "other-processes-answer-the-same", "PYTHONHASHSEED, variables and the process play no part"
+    )
     def test_other_processes_answer_the_same(self) -> None:
         """Replay searches in processes with other hash seeds."""
         told = []
@@ -96,7 +149,7 @@ class RepeatingClauses(SearcherAccess):
         one, other = _in_other_processes(text)
         expect(
             one == other,
-            f"processes with different PYTHONHASHSEED differ: {_first_difference(one, other)}",
+            f"processes with other variables differ: {_first_difference(one, other)}",
         )
 
     @clause("setups-are-left-alone", "the setup that it is made from is not changed")
@@ -149,6 +202,25 @@ class RepeatingClauses(SearcherAccess):
                 _expect_same(found, whole.answers, "with all signs turned")
 
 
+@contextlib.contextmanager
+def _later() -> Iterator[None]:
+    """Let it be years later for a block, and let time fly: days pass between two looks."""
+    count = itertools.count(1)
+
+    def shifted(now: float) -> Callable[[], float]:
+        return lambda: now + 1e8 + 1e5 * next(count)
+
+    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
+        return lambda: int(clock() * 1e9)
+
+    with contextlib.ExitStack() as stack:
+        for name in ("time", "monotonic", "perf_counter", "process_time"):
+            clock = shifted(getattr(time, name)())
+            stack.enter_context(mock.patch.object(time, name, clock))
+            stack.enter_context(mock.patch.object(time, f"{name}_ns", in_ns(clock)))
+        yield
+
+
 def _expect_same(found: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if list(one) != list(other):
@@ -165,9 +237,9 @@ def _in_other_processes(text: str) -> list[str]:
         subprocess.Popen(
             [sys.executable, "-m", "detcore.testing._searcher_child"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=child_environment({"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}),
+            env=child_environment({"PYTHONPATH": path, **others}),
         )
-        for hash_seed in ("1", "77")
+        for others in _OTHERS
     ]  # fmt: skip
     answers = []
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 __all__ = ["quick"]
 
@@ -20,5 +20,7 @@ def quick(num_examples: int, num_steps: int = 20) -> settings:
         derandomize=True,
         database=None,
         deadline=None,
+        # Not shrunk: with a store that takes its time, a rejection would take many minutes.
+        phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )

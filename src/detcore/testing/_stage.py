@@ -61,6 +61,7 @@ class StageStorage(LocalStorage):
             "uuid": key.partition("/")[0],
             "num_threads": threading.active_count(),
             "num_files": len(os.listdir("/proc/self/fd")),
+            "folder": os.getcwd(),
         }
         with open(self._settings.journal, "a", encoding="utf-8") as journal:
             journal.write(json.dumps(line) + "\n")

@@ -23,6 +23,7 @@ class StorageAccess(Suite):
         secrets: Texts that the storage was given and must not show.
         large_bytes: Size of the largest file; more than the store takes in one part.
         num_files: How many small files go at once.
+        num_listed: How many files are listed at once; more than the store answers in one page.
         num_examples: How many examples hypothesis tries per clause.
     """
 
@@ -43,6 +44,7 @@ class StorageAccess(Suite):
     secrets: ClassVar[tuple[str, ...]] = ()
     large_bytes: ClassVar[int] = 20 << 20
     num_files: ClassVar[int] = 200
+    num_listed: ClassVar[int] = 1100
     num_examples: ClassVar[int] = 25
 
     def make_storage(self, tmp_path: Path) -> StorageBackend:

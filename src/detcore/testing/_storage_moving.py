@@ -46,9 +46,28 @@ class MovingClauses(StorageAccess):
     def test_put_replaces(self, tmp_path: Path) -> None:
         """Put other contents of other sizes over stored ones."""
         with self.opened(tmp_path) as storage:
-            for contents in ({"a": b"long" * 999, "b/c": b"1"}, {"a": b"", "b/c": b"22"}):
+            for contents in (
+                {"a": b"long" * 999, "b/c": b"1"},
+                {"a": b"LONG" * 999, "b/c": b"2"},  # of the same size
+                {"a": b"", "b/c": b"22"},
+            ):
                 storage.put_tree(write_files(tmp_path, contents))
                 self.expect_stored(contents)
+
+    @clause(
+        "absent-sources-are-errors",
+        "put_tree of a local file that does not exist raises; nothing is stored for it",
+    )
+    def test_absent_sources_are_errors(self, tmp_path: Path) -> None:
+        """Put one beside a file that is there, and instead of one that is stored."""
+        (pair,) = write_files(tmp_path, {"run/there": b"1"})
+        absent = tmp_path / "suite-files" / "absent"
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run/kept", b"before")
+            for key in ("run/absent", "run/kept"):
+                with expect_error(Exception, f"put_tree of an absent file to {key!r}"):
+                    storage.put_tree([pair, (absent, key)])
+            expect_equal(self.raw_read("run/absent"), None, "what is stored for an absent file")
 
     @clause("put-leaves-its-sources", "put_tree leaves the local files as they are")
     def test_put_leaves_its_sources(self, tmp_path: Path) -> None:
@@ -71,6 +90,21 @@ class MovingClauses(StorageAccess):
             for path, key in targets:
                 expect_equal(path.read_bytes(), _FILES[key], f"the file that {key!r} went to")
             storage.get_tree(targets[:1])  # over the one that is there
+
+    @clause("get-overwrites", "get_tree replaces the local files that are there, longer or shorter")
+    def test_get_overwrites(self, tmp_path: Path) -> None:
+        """Get files to where there are others: longer, shorter, and of the same size."""
+        got = tmp_path / "suite-got"
+        got.mkdir()
+        data = b"what is stored"
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run/a", data)
+            for size in (3 * len(data), len(data), 1, 0):
+                (got / "a").write_bytes(b"x" * size)
+                storage.get_tree([(got / "a", "run/a")])
+                expect_equal(
+                    (got / "a").read_bytes(), data, f"what came over a local file of {size} bytes"
+                )
 
     @clause("digests-are-right", "put_tree, get_tree and digest_tree tell size and digest by key")
     def test_digests_are_right(self, tmp_path: Path) -> None:
@@ -132,7 +166,9 @@ class MovingClauses(StorageAccess):
     @clause("create-stores", "create stores the bytes that it is given, also none")
     def test_create_stores(self, tmp_path: Path) -> None:
         """Create files beside and below each other."""
-        contents = {"marker": b"", "run/marker": b"\0\xff" * 500, "run/1/marker": b"x"}
+        contents = {
+            "marker": b"", "run/marker": b"\0\xff\r\n" * 50_000, "run/1/marker": b"x\r\n\n",
+        }  # fmt: skip
         with self.opened(tmp_path) as storage:
             for key, data in contents.items():
                 storage.create(key, data)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.errors import UnsafePathError
+from detcore.errors import StorageError, UnsafePathError
 from detcore.storage import Entry, StorageBackend, check_key
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal, expect_error
 from detcore.testing._settings import quick
-from detcore.testing._storage_access import StorageAccess, write_files
+from detcore.testing._storage_access import FolderAccess, StorageAccess, write_files
 from detcore.testing._strategies import keys
 
 __all__ = ["UNSAFE_KEYS", "NamingClauses"]
@@ -25,6 +27,12 @@ UNSAFE_KEYS = (
     "a" * 256, "\u00fc" * 128, "/".join(["a" * 200] * 6),
 )  # fmt: skip
 """Keys that `detcore.storage.check_key` refuses, one of each sort."""
+
+_ALIKE = (
+    ("caf\u00e9", "cafe\u0301"), ("Model", "model"), ("a", "a "), ("a", " a"), ("a", "a."),
+    ("a b", "a+b"), ("a b", "a%20b"), ("1", "01"), ("x" * 240 + "1", "x" * 240 + "2"),
+)  # fmt: skip
+"""Pairs of names that some stores take for one."""
 
 _NEIGHBOURS = (
     "run/1/a/c", "run/1/b", "run/10/x", "run/1x", "run/2/x", "run-1/a", "run/1-/a",
@@ -65,6 +73,44 @@ class NamingClauses(StorageAccess):
             storage.delete(name for name in names if name not in ("r/1", "r/2"))
             self.expect_stored({"r/1": b"r/1", "r/2": b"r/2"})
 
+    @clause(
+        "deleting-leaves-what-is-beside", "delete leaves the other files of a folder, hidden too"
+    )
+    def test_deleting_leaves_what_is_beside(self, tmp_path: Path) -> None:
+        """Delete what is not hidden."""
+        with self.opened(tmp_path) as storage:
+            left = ("run/.b", "run-1", "other/c/.d")
+            for key in ("run/a", "other/a", *left):
+                self.raw_write(key, b"1")
+            storage.delete(["run/a", "other/a"])
+            self.expect_stored(dict.fromkeys(left, b"1"))
+
+    @clause(
+        "links-are-not-followed",
+        "a link in the folder of a storage is deleted; what it leads to is left as it is",
+    )
+    def test_links_are_not_followed(self, tmp_path: Path) -> None:
+        """Put links to a folder and to a file elsewhere into it."""
+        if not isinstance(self, FolderAccess):
+            pytest.skip("only a folder of this machine can have links in it (FolderAccess)")
+        outside = tmp_path / "suite-outside"
+        (outside / "below").mkdir(parents=True)
+        for path in (outside / "file", outside / "below" / "file"):
+            path.write_bytes(b"precious")
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run/a", b"1")
+            (self.root / "run" / "folder").symlink_to(outside)
+            (self.root / "run" / "file").symlink_to(outside / "file")
+            calls: tuple[Callable[[], None], ...] = (
+                lambda: storage.delete(["run/file"]),
+                lambda: storage.delete_tree("run"),
+            )
+            for call in calls:
+                with contextlib.suppress(StorageError):  # refusing it is fine, too
+                    call()
+                for path in (outside / "file", outside / "below" / "file"):
+                    expect(path.exists(), f"{path.name} was deleted, to which a link leads")
+
     @clause("deleting-skips-absent", "delete and delete_tree of what does not exist do nothing")
     def test_deleting_skips_absent(self, tmp_path: Path) -> None:
         """Delete absent keys among others."""
@@ -88,6 +134,20 @@ class NamingClauses(StorageAccess):
             left = [key for key in _NEIGHBOURS if not key.startswith("run/1/")]
             self.expect_stored(dict.fromkeys(left, b"1"))
             expect_equal([e.key for e in storage.list()], sorted(left), "the list of what is left")
+
+    @clause("long-listings-are-whole", "list and delete_tree know no limit: stores answer in pages")
+    def test_long_listings_are_whole(self, tmp_path: Path) -> None:
+        """More files than a store lists, or deletes, at a time."""
+        ((source, _),) = write_files(tmp_path, {"x": b"1"})
+        wanted = [f"run/{index:05}" for index in range(self.num_listed)]
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run-1", b"1")
+            storage.put_tree([(source, key) for key in wanted])
+            found = [entry.key for entry in storage.list("run")]
+            expect_equal(len(found), len(wanted), "the number of files that are listed")
+            expect(found == wanted, "the files that are listed are others")
+            storage.delete_tree("run")
+            self.expect_stored({"run-1": b"1"})
 
     @clause("root-is-never-deleted", "delete_tree('') is refused with UnsafePathError")
     def test_root_is_never_deleted(self, tmp_path: Path) -> None:
@@ -161,6 +221,41 @@ class NamingClauses(StorageAccess):
                 expect_equal(storage.list(top), [], f"the list after {key!r} was deleted")
 
             keeps()
+
+    @clause(
+        "names-that-look-alike-are-apart",
+        "two keys that differ are two files: also by case, spaces, or the form of an accent",
+    )
+    def test_names_that_look_alike_are_apart(self, tmp_path: Path) -> None:
+        """Keep files under pairs of names, as far as the store itself can tell them apart."""
+        with self.opened(tmp_path) as storage:
+            for number, names in enumerate(_ALIKE):
+                pair = [check_key(f"pair-{number}/{name}") for name in names]
+                contents = dict(zip(pair, (b"1", b"22"), strict=True))
+                if not self._can_tell_apart(contents):
+                    continue
+                storage.put_tree(write_files(tmp_path, contents))
+                for key, data in contents.items():
+                    expect_equal(self.raw_read(key), data, f"what is stored under {key!r:.80}")
+                    expect_equal(storage.read(key), data, f"what was read of {key!r:.80}")
+                found = [entry.key for entry in storage.list(f"pair-{number}")]
+                expect_equal(found, sorted(pair), "the keys that are listed")
+                storage.delete(pair[:1])
+                expect_equal(self.raw_read(pair[1]), b"22", "what is left of the other one")
+                storage.delete(pair[1:])
+
+    def _can_tell_apart(self, contents: Mapping[str, bytes]) -> bool:
+        """Whether the raw accessors can keep these files side by side."""
+        try:
+            for key, data in contents.items():
+                self.raw_write(key, data)
+            return all(self.raw_read(key) == data for key, data in contents.items())
+        except Exception:  # noqa: BLE001  (the store does not take such a name)
+            return False
+        finally:
+            for key in contents:
+                with contextlib.suppress(Exception):
+                    self.raw_delete(key)
 
 
 def _calls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detcore.environment import child_environment
 from detcore.storage import Entry, StorageBackend
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal
@@ -59,7 +61,7 @@ class SharingClauses(StorageAccess):
 
     @clause(
         "one-thread-creates",
-        "of threads that create one key at once exactly one succeeds, and its content is stored",
+        "of threads that create one key at once exactly one succeeds; its content is there, whole",
         capability="atomic-create",
     )
     def test_one_thread_creates(self, tmp_path: Path) -> None:
@@ -168,11 +170,23 @@ class SharingClauses(StorageAccess):
         """Use it before, in, and after a child."""
         with self.opened(tmp_path) as storage:
             storage.replace("run/a", b"parent")
+            pairs = write_files(tmp_path, {"run/put": b"put"})
+            targets = [(tmp_path / "suite-got", "run/put")]
+
+            def use_all() -> None:
+                storage.put_tree(pairs)
+                storage.get_tree(targets)
+                storage.digest_tree(["run/put"])
+                storage.read("run/a")
+                storage.list("run")
 
             def child() -> None:
                 expect_equal(storage.read("run/a"), b"parent", "what the child read")
                 storage.replace("run/b", b"child")
-                expect_equal(len(storage.list("run")), 2, "what the child listed")
+                use_all()
+                expect_equal(len(storage.list("run")), 3, "what the child listed")
+
+            use_all()
 
             expect_equal(run_forked(child), 0, "the exit code of the child")
             expect_equal(storage.read("run/b"), b"child", "what the parent read afterwards")
@@ -185,6 +199,7 @@ class SharingClauses(StorageAccess):
             storage.replace("run/a", b"1")
             storage.close()
             storage.close()
+            self.expect_stored({"run/a": b"1"})
             unused = self.make_storage(tmp_path)
             unused.close()
             unused.close()
@@ -211,6 +226,33 @@ class SharingClauses(StorageAccess):
             more = num_descriptors() - before
             expect(more < 15, f"20 turns left {more} more descriptors open")
 
+    @clause(
+        "the-process-is-left-alone",
+        "no method changes the working directory or the environment, or leaves a thread for each",
+    )
+    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Open, use and close it some times: training goes on in the same process."""
+
+        def use() -> None:
+            with self.opened(tmp_path) as storage:
+                storage.probe()
+                storage.put_tree(write_files(tmp_path, {"run/a": b"1"}))
+                storage.get_tree([(tmp_path / "suite-got", "run/a")])
+                storage.create("run/marker", b"1")
+                storage.list()
+
+        before = (Path.cwd(), child_environment({}))
+        for _ in range(2):  # until there is what all of them share
+            use()
+        num_threads = threading.active_count()
+        for _ in range(_ROUNDS):
+            use()
+        expect_equal(Path.cwd(), before[0], "the working directory afterwards")
+        changed = sorted({name for name, _ in child_environment({}).items() ^ before[1].items()})
+        expect_equal(changed, [], "the variables that are others afterwards")
+        more = threading.active_count() - num_threads
+        expect(more < _ROUNDS, f"{_ROUNDS} handles that were closed left {more} threads")
+
     @clause("random-generators-are-left-alone", "no method draws from the global generators")
     def test_random_generators_are_left_alone(self, tmp_path: Path) -> None:
         """Compare the generators' states: training draws from them while a save goes on."""
@@ -227,7 +269,7 @@ class SharingClauses(StorageAccess):
 
 
 def _content(number: int) -> bytes:
-    return b"%d" % number * 2000
+    return b"%d" % number * 20_000
 
 
 def _create(storage: StorageBackend, key: str, number: int, wait: Callable[[], object]) -> int:
@@ -235,5 +277,11 @@ def _create(storage: StorageBackend, key: str, number: int, wait: Callable[[], o
     try:
         storage.create(key, _content(number))
     except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):  # what wins may not be there yet
+            found = storage.read(key)
+            expect(
+                found in map(_content, range(_RACERS)),
+                f"who lost the race found {len(found)} bytes under {key}, which are not whole",
+            )
         return _LOST
     return _WON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework_right import RightController
@@ -273,3 +274,24 @@ class FailsAtRegistration(RightController):
     clause = "it-is-found"
     is_rare = True
     hooks = "raise_on_register = 1 / 0\n"
+
+
+class RepeatsTheLastBatch(RightController):
+    """Tells callbacks once more of the batch before the checkpoint."""
+
+    clause = CALLBACKS
+
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.trial.note("batch_end")
+
+
+class RepeatsABatchInItsLoop(RightController):
+    """Does so when it trains on."""
+
+    clause = CALLBACKS
+
+    def run(self, clock: Clock) -> None:
+        if clock.steps_completed:
+            self.trial.note("batch_end")
+        super().run(clock)

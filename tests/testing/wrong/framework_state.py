@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from framework_right import STATE_FILE, RightController, read_json, write_text
+from framework_right import (
+    STATE_FILE,
+    RightController,
+    SteppingController,
+    read_json,
+    write_text,
+)
 
 from detcore.types import TensorInfo
 
@@ -377,3 +383,64 @@ class CannotLoad(RightController):
 def load_nothing(path: str) -> None:
     """Look, and return nothing."""
     read_json(Path(path))
+
+
+class PicklesIntoAnArray(RightController):
+    """Writes a pickle as numbers."""
+
+    clause = "checkpoints-hold-no-pickle"
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        data = np.frombuffer(pickle.dumps(self.noise), dtype=np.uint8)
+        np.savez(directory / "generator.npz", data=data)
+
+
+class LoadsTheSameModel(RightController):
+    """Loads a model that was not trained."""
+
+    clause = "load-checkpoint-loads"
+    framework = {"load_checkpoint": "framework_state:load_zeros"}
+
+
+def load_zeros(path: str, tags: tuple[str, ...] = ()) -> list[float]:
+    return [0.0] * len(read_json(Path(path))["weights"])
+
+
+class LeavesAThreadPerValidation(RightController):
+    """Does not end what it starts to validate."""
+
+    clause = NOTHING_BEHIND
+    needs_own_reference = True
+
+    def validate(self) -> Any:
+        threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+        return super().validate()
+
+
+class ShufflesTheFirstEpochOnly(RightController):
+    """Goes on with the order of the first epoch, whichever it is."""
+
+    clause = "exact-resume-in-a-later-epoch"
+    framework = {"several_workers": False}
+    suite = {"declined": {"several-workers": "it trains on one"}}
+
+    def next_records(self) -> np.ndarray:
+        if not hasattr(self, "began"):
+            self.began = self.step // self.sampler.batches_per_epoch
+        return self.sampler.batch(self.step - self.began * self.sampler.batches_per_epoch)
+
+
+class WritesItsSnapshotLate(SteppingController):
+    """Counts batches that were trained after the snapshot."""
+
+    clause = SNAPSHOT
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        state = self.state()
+
+        def write() -> None:
+            write_text(directory / STATE_FILE, json.dumps({**state, "step": self.step}))
+
+        return write

@@ -313,3 +313,20 @@ class HasEmptyEpochs(RightController):
 
     def batches_per_epoch(self) -> int | None:
         return 0
+
+
+class TurnsItsBatchesRound(RightController):
+    """Reports the metrics of batches from the last to the first."""
+
+    clause = "training-metrics-cover-their-batches"
+    needs_own_reference = True
+
+    def run(self, clock: Clock) -> None:
+        self.step = clock.steps_completed
+        going = True
+        while going:
+            losses: list[float] = []
+            while self.step < clock.next_boundary and not (losses and self.must_look(clock)):
+                losses.append(self.train_batch())
+            batches = [{"loss": loss} for loss in reversed(losses)]
+            going = clock.boundary(self.step, self.training_metrics(losses), batches)

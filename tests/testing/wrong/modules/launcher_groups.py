@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from processes import is_running
 
+from detcore.environment import change_environment
 from detcore.launch import Launcher, LocalLauncher, OutputSink, WorkerEvent, WorkerGroup
 from detcore.testing import LauncherSuite
 from detcore.types import TrialInfo
@@ -386,6 +387,80 @@ class RaisesWhatItGot(Right):
 
     def change(self, options: dict[str, Any]) -> None:
         os.listdir(options["info"].model_dir)
+
+
+class ClosesByKilling(Right):
+    broken = "close-waits"
+
+    class group(Group):
+        def close(self) -> int:
+            self.kill()
+            return super().close()
+
+
+class SignalsTheEnded(Right):
+    broken = "the-ended-are-left-alone"
+
+    class group(Group):
+        def signal(self, number: int = signal.SIGTERM) -> None:
+            for pid in self.pids:
+                os.kill(pid, number)
+
+
+class HasOneSession(Right):
+    """Tells of processes in the session of this one."""
+
+    broken = "workers-have-their-own-session"
+
+    class group(Group):
+        def __init__(self, inner: WorkerGroup) -> None:
+            super().__init__(inner)
+            self.others = [subprocess.Popen(["sleep", "20"]) for _ in inner.pids]
+
+        @property
+        def pids(self) -> list[int]:
+            return [other.pid for other in self.others]
+
+        def close(self) -> int:
+            for other in self.others:
+                other.kill()
+                other.wait()
+            return super().close()
+
+
+class SetsItsOwnVariables(Right):
+    broken = "the-launching-process-is-left-alone"
+
+    def change(self, options: dict[str, Any]) -> None:
+        change_environment(options["variables"] or {})
+
+
+class PrintsFromAllThreads(Right):
+    """Has a thread for each line."""
+
+    broken = "lines-come-one-at-a-time"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        def take(rank: int, stream: str, line: str) -> None:
+            threading.Thread(target=on_output, args=(rank, stream, line)).start()
+
+        return take
+
+
+class LeavesNoPlugin(Right):
+    """Takes "all of them" for "none of them"."""
+
+    broken = "plugins-are-passed"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["allowed_plugins"] = options["allowed_plugins"] or frozenset()
+
+
+class CountsItsMachineWrongly(Right):
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["variables"] = {**(options["variables"] or {}), "DETCORE_LOCAL_SIZE": "1"}
 
 
 def _is_pipe(descriptor: int) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -345,6 +346,43 @@ class TakesSmallerForBetter(Right):
 
     def signed(self, metric: float) -> float:
         return metric
+
+
+class StopsAfterAnHour(Right):
+    broken = "generators-and-clock-play-no-part"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.began = time.monotonic()
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        if time.monotonic() - self.began > 3600:
+            return self.close(trial)
+        return super().validated(trial, length, metric)
+
+
+class KeepsItsStateInAFile(Right):
+    broken = "the-process-is-left-alone"
+
+    def close(self, trial: int) -> list[Answer]:
+        Path("search.json").write_text(f'{{"ended": {self.ended}}}')
+        return super().close(trial)
+
+
+class HasASeedOfItsOwn(Right):
+    broken = "the-seed-decides"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.random = random.Random(42)
+
+
+class DrawsOnce(Right):
+    broken = "trials-differ"
+
+    def new(self) -> NewTrial:
+        self.random.seed(self.setup.seed)
+        return super().new()
 
 
 WRONG: tuple[type[Right], ...] = tuple(

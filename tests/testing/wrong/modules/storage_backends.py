@@ -11,7 +11,9 @@ import random
 import shutil
 import threading
 import time
+import unicodedata
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -566,6 +568,141 @@ class ListsOutside(Wrong):
     def list(self, prefix: str = "") -> list[Entry]:
         top = self.root / prefix
         return [Entry(p.name, p.stat().st_size) for p in top.rglob("*") if p.is_file()]
+
+
+class KeepsWhatHasTheSize(Wrong):
+    broken = "put-replaces"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        def is_there(path: Path, key: str) -> bool:
+            there = self.path(check_key(key))
+            return there.is_file() and there.stat().st_size == path.stat().st_size
+
+        skipped = [key for path, key in pairs if is_there(path, key)]
+        digests = super().put_tree([pair for pair in pairs if pair[1] not in skipped], **options)
+        return digests | self.digest_tree(skipped)
+
+
+class SkipsAbsentSources(Wrong):
+    broken = "absent-sources-are-errors"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        return super().put_tree([pair for pair in pairs if pair[0].exists()], **options)
+
+
+class WritesIntoWhatIsThere(Wrong):
+    broken = "get-overwrites"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        tails = {path: path.read_bytes() for path, _ in pairs if path.is_file()}
+        digests = super().get_tree(pairs, **options)
+        for path, tail in tails.items():
+            with open(path, "ab") as file:
+                file.write(tail[file.tell() :])
+        return digests
+
+
+class ReadsText(Wrong):
+    broken = "create-stores"
+
+    def read(self, key: str) -> bytes:
+        return super().read(key).replace(b"\r\n", b"\n")
+
+
+class TidiesUp(Wrong):
+    """Removes a folder in which it sees no file any more."""
+
+    broken = "deleting-leaves-what-is-beside"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        super().delete(keys)
+        for folder in {self.path(key).parent for key in keys} - {self.root}:
+            if not [path for path in folder.glob("*") if path.name[0] != "." and path.is_file()]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class FollowsLinks(Wrong):
+    broken = "links-are-not-followed"
+
+    def delete_tree(self, prefix: str) -> None:
+        for folder, _, names in os.walk(self.path(check_key(prefix)), followlinks=True):
+            for name in names:
+                os.unlink(os.path.join(folder, name))
+
+
+class ListsOnePage(Wrong):
+    broken = "long-listings-are-whole"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return super().list(prefix)[:1000]
+
+
+class DeletesOnePage(Wrong):
+    broken = "long-listings-are-whole"
+
+    def delete_tree(self, prefix: str) -> None:
+        self.delete([entry.key for entry in self.list(check_key(prefix))][:1000])
+
+
+class StripsNames(Wrong):
+    broken = "names-that-look-alike-are-apart"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        keys = [key for _, key in pairs]
+        stripped = [key.strip() for key in keys]
+        sources = [path for path, _ in pairs]
+        digests = super().put_tree(list(zip(sources, stripped, strict=True)), **options)
+        return {key: digests[name] for key, name in zip(keys, stripped, strict=True)}
+
+
+class NormalizesNames(Wrong):
+    broken = "names-that-look-alike-are-apart"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        names = {key: unicodedata.normalize("NFC", key) for _, key in pairs}
+        digests = super().put_tree([(path, names[key]) for path, key in pairs], **options)
+        return {key: digests[name] for key, name in names.items()}
+
+
+class WorksInItsFolder(Wrong):
+    broken = "the-process-is-left-alone"
+
+    def create(self, key: str, data: bytes) -> None:
+        super().create(key, data)
+        os.chdir(self.root)
+
+
+class KeepsAPool(Wrong):
+    """Its thread is not there in a child that is forked."""
+
+    broken = "forked-children-may-use-it"
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self.pool: ThreadPoolExecutor | None = None
+
+    def read(self, key: str) -> bytes:
+        self.pool = self.pool or ThreadPoolExecutor(1)
+        return self.pool.submit(super().read, key).result(timeout=2)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+
+
+class TakesTheNameFirst(Wrong):
+    """Who comes second sees half of what the first one writes."""
+
+    broken = "one-thread-creates"
+
+    def create(self, key: str, data: bytes) -> None:
+        path = self.path(check_key(key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb", buffering=0) as file:
+            for start in range(0, len(data), 1000):
+                file.write(data[start : start + 1000])
+                time.sleep(0.001)
 
 
 WRONG: tuple[type[Wrong], ...] = tuple(
