@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -309,6 +310,52 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         assert database.get_checkpoint(saved.uuid).state == "COMPLETED"
         assert (home.path / "checkpoints" / saved.uuid / "w").read_text() == "weights"
         assert database.get_experiment(1).state is ExperimentState.COMPLETED
+
+
+def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
+    """A script that is started again does not begin anew because another one starts, too."""
+    first = home.start(SCRIPT)
+    advance(first, 15)
+    first.kill()
+    first.wait()
+    others = []
+
+    def the_same_starts() -> None:
+        others.append(home.start(SCRIPT))
+        told = others[0].stderr.readline()
+        assert f"waiting for process {os.getpid()}, which settles what a killed run" in told
+
+    environment = read_environment({"DETCORE_HOME": str(home.path)})
+    with home.database() as database:
+        records = cast("Database", Meanwhile(database, "adopt_experiment", the_same_starts))
+        settle_dead_scripts(records, environment, PluginManager(environment))
+        output = finish(others[0])
+        assert output.startswith("from 10\n")
+        assert output.endswith(f"total {TOTAL}\n")
+        assert len(database.list_experiments()) == 1
+
+
+def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) -> None:
+    """As the tasks of an array of a cluster's jobs do, after the machine was restarted."""
+    names = [f"train_{number}.py" for number in range(5)]
+    killed = [home.start(SCRIPT, name) for name in names]
+    for process in killed:
+        advance(process, 15)
+    for process in killed:
+        process.kill()
+        process.wait()
+    again = [home.start(SCRIPT, name) for name in names]
+    for process in again:
+        output = finish(process)
+        assert output.startswith("from 10\n")
+        assert output.endswith(f"total {TOTAL}\n")
+    with home.database() as database:
+        found = database.list_experiments()
+        assert sorted(record.name for record in found) == names
+        assert {record.state for record in found} == {ExperimentState.COMPLETED}
+        checkpoints = database.list_checkpoints()
+        assert {record.state for record in checkpoints} == {"COMPLETED"}
+        assert len(checkpoints) == 5 * 4
 
 
 def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.types import ExperimentState
@@ -15,9 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["claim_interrupted"]
 
 _INVALID_HP = "INVALID_HP"
+_POLL_S = 0.05
+# Settling takes a moment; where a storage takes its time one is told what is waited for.
+_PATIENCE_S = 2.0
 
 
-def claim_interrupted(database: Database, script: ScriptExperiment) -> TrialRecord | None:
+def claim_interrupted(
+    database: Database, script: ScriptExperiment, *, settle: Callable[[int], None]
+) -> TrialRecord | None:
     """Take over the newest experiment of the same script with the same settings.
 
     The same are: name, folder, configuration (with the storage), hyperparameters and seed. One
@@ -25,8 +33,9 @@ def claim_interrupted(database: Database, script: ScriptExperiment) -> TrialReco
     one.
 
     Args:
-        database: The records; what killed scripts left is settled.
+        database: The records; what killed scripts left is settled, or being settled.
         script: What it records now, with its name, folder and whole configuration.
+        settle: Settles what a killed script left of an experiment, if that is nobody's.
 
     Returns:
         Its trial; None where a new one begins: there is none, or the newest is complete,
@@ -36,10 +45,16 @@ def claim_interrupted(database: Database, script: ScriptExperiment) -> TrialReco
     for experiment in database.list_experiments(
         name=str(script.name), archived=False, newest_first=True
     ):
-        if experiment.state is ExperimentState.RUNNING or experiment.name != script.name:
+        if experiment.name != script.name:
             continue
         trial = _only_trial(database, experiment)
         if trial is None or _recorded(experiment, trial) != wanted:
+            continue
+        if experiment.state is ExperimentState.RUNNING:
+            _wait_until_settled(database, experiment.id)
+            settle(experiment.id)
+            experiment = database.get_experiment(experiment.id)
+        if experiment.state is ExperimentState.RUNNING:
             continue
         is_rejected = (experiment.error or "").startswith(_INVALID_HP)
         if experiment.state not in (ExperimentState.PAUSED, ExperimentState.ERROR) or is_rejected:
@@ -47,6 +62,28 @@ def claim_interrupted(database: Database, script: ScriptExperiment) -> TrialReco
         if database.claim_experiment(experiment.id):
             return trial
     return None
+
+
+def _wait_until_settled(database: Database, experiment_id: int) -> None:
+    """Wait while another process of this machine settles what a killed script left.
+
+    It holds the experiment then, and no run of its trial is that process's. So it is for a moment,
+    too, where another one takes the experiment over.
+    """
+    tell_at = time.monotonic() + _PATIENCE_S
+    while True:
+        experiment, is_alive = database.observe_experiment(experiment_id)
+        trial = _only_trial(database, experiment)
+        run = None if trial is None else trial.current_run
+        if not is_alive or run is None or run.process == experiment.process:
+            return
+        if time.monotonic() >= tell_at and experiment.process is not None:
+            tell_at = math.inf
+            logging.getLogger("detcore").warning(
+                "waiting for process %s, which settles what a killed run of experiment %s left",
+                experiment.process.pid, experiment_id,
+            )  # fmt: skip
+        time.sleep(_POLL_S)
 
 
 def _only_trial(database: Database, experiment: ExperimentRecord) -> TrialRecord | None:

@@ -69,7 +69,13 @@ def create_records(
     }
     pin_source(config, source)
     told = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
-    trial = claim_interrupted(database, told) if resume else None
+    trial = None
+    if resume:
+        trial = claim_interrupted(
+            database,
+            told,
+            settle=lambda number: _settle_if_killed(database, environment, plugins, number),
+        )
     if trial is None:
         trial = _create(database, environment, told)
     latest = _settled(database, environment, storage, trial)
@@ -144,15 +150,7 @@ def settle_dead_scripts(
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
         if not experiment.config.get("is_standalone"):
             continue
-        # None: it runs on another machine, whose next script looks after it.
-        experiment, alive = database.observe_experiment(experiment.id)
-        if alive is not False or experiment.state is not ExperimentState.RUNNING:
-            continue
-        if database.adopt_experiment(experiment.id):  # one of those that start now
-            error = "the script ended without saying how (killed, or the machine went down)"
-            if not _try_settle(database, environment, plugins, experiment, error=error):
-                assert experiment.process is not None  # it was adopted from one
-                database.disown_experiment(experiment.id, experiment.process)
+        _settle_if_killed(database, environment, plugins, experiment.id)
     # A script that ended while a checkpoint was on its way told how it ended itself.
     active: dict[int, set[str]] = {}
     for record in database.list_checkpoints(states=["ACTIVE"]):
@@ -163,6 +161,21 @@ def settle_dead_scripts(
         is_script = experiment.config.get("is_standalone")
         if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
             _try_settle(database, environment, plugins, experiment, uuids=uuids)
+
+
+def _settle_if_killed(
+    database: Database, environment: Environment, plugins: PluginManager, experiment_id: int
+) -> None:
+    """Settle what a script left, if it was killed, and no other process does so just now."""
+    experiment, is_alive = database.observe_experiment(experiment_id)
+    # None: it runs on another machine, whose next script looks after it.
+    if is_alive is not False or experiment.state is not ExperimentState.RUNNING:
+        return
+    if database.adopt_experiment(experiment_id):  # one of those that start now
+        error = "the script ended without saying how (killed, or the machine went down)"
+        if not _try_settle(database, environment, plugins, experiment, error=error):
+            assert experiment.process is not None  # it was adopted from one
+            database.disown_experiment(experiment_id, experiment.process)
 
 
 def _try_settle(
