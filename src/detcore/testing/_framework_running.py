@@ -162,17 +162,23 @@ def _mean_of_all(reports: Mapping[int, MetricRecord], metric: str) -> float:
 def _batch_faults(
     reports: Mapping[int, MetricRecord], single: Mapping[int, MetricRecord], metric: str
 ) -> list[str]:
-    """Return how metrics of batches differ from reports that are of one batch each."""
+    """Return how metrics of batches differ from reports that are of one batch each.
+
+    A batch's is its own, or, as in Keras, the mean over the batches since the report before.
+    """
     told, before = [], 0
     for steps, record in sorted(reports.items()):
         batches = record.batch_metrics
         if batches is not None and len(batches) != steps - before:
             told.append(f"step {steps}: metrics of {len(batches)} batches, not {steps - before}")
         elif batches is not None:
+            alone: list[float] = []
             for step, values in enumerate(batches, before + 1):
-                one = single[step].metrics.get(metric) if step in single else None
-                found = values.get(metric, one)
-                if one is not None and not np.isclose(found, one, rtol=TRAINING_TOLERANCE):
-                    told.append(f"batch {step}: {metric} is {found}, alone {one}")
+                if step not in single or metric not in values:
+                    break
+                alone.append(float(single[step].metrics[metric]))
+                expected = [alone[-1], float(np.mean(alone))]
+                if not np.isclose(values[metric], expected, rtol=TRAINING_TOLERANCE).any():
+                    told.append(f"batch {step}: {metric} is {values[metric]}, alone {alone[-1]}")
         before = steps
     return told
