@@ -106,14 +106,10 @@ class EndsWhenLookedAt:
 
     def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool | None]:
         found = self._database.observe_experiment(experiment_id)
-        self.experiment_is_alive(experiment_id)
-        return found
-
-    def experiment_is_alive(self, experiment_id: int) -> bool:
         if self._database.requested_control(experiment_id) is Control.PAUSE:
             self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
             self._database.request_control(experiment_id, None)
-        return True  # it has not left yet
+        return found  # it has not left yet
 
 
 def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(

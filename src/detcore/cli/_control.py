@@ -138,8 +138,11 @@ def _wait(database: Database, obj: CliContext, experiment_id: int, control: Cont
     """Wait until the runner has ended the trials, or is gone itself."""
     from detcore.runner import settle_experiment
 
-    while database.get_experiment(experiment_id).state.value == "RUNNING":
-        if database.experiment_is_alive(experiment_id) is False:
+    while True:
+        record, is_alive = database.observe_experiment(experiment_id)
+        if record.state.value != "RUNNING":
+            return
+        if is_alive is False:
             settle_experiment(
                 experiment_id, control=control, database=database, environment=obj.environment
             )

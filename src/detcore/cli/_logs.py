@@ -105,8 +105,8 @@ def experiment_logs(
         database.get_experiment(experiment_id)  # one that is not there is an error
 
         def is_over() -> bool:
-            state = database.get_experiment(experiment_id).state.value
-            return state != "RUNNING" or database.experiment_is_alive(experiment_id) is False
+            _, is_alive = database.observe_experiment(experiment_id)
+            return is_alive is False
 
         source = _Source(lambda: database.list_trials(experiment_id), rank=rank)
         show = _Printer(form, timestamps=timestamps, with_trial=True)

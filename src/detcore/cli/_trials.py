@@ -223,16 +223,13 @@ def _follow(
     console = make_console()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            record = database.get_experiment(experiment_id)  # before the trials: none is missed
-            is_over = (
-                record.state.value != "RUNNING"
-                or database.experiment_is_alive(experiment_id) is False
-            )
+            # Before the trials: none is missed.
+            record, is_alive = database.observe_experiment(experiment_id)
             ingest_spools(database, obj.environment.home)
             _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
             live.update(_frame(rows, metric, height=console.height, progress=record.progress))
             live.refresh()
-            if is_over:
+            if is_alive is False:
                 return
             time.sleep(_REDRAW_S)
 

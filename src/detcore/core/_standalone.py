@@ -190,11 +190,11 @@ def _try_settle(
     """Settle a script's checkpoints, or some, and with an error its state; whether that worked."""
     try:
         _settle(database, environment, plugins, experiment, uuids, error)
-    except (DetcoreError, OSError) as error:
+    except (DetcoreError, OSError) as failure:
         # A storage that is away today must not keep an unrelated script from starting; the
         # records stay as they are, and the next start looks again.
         logging.getLogger("detcore").warning(
-            "what experiment %s left behind could not be settled yet: %s", experiment.id, error
+            "what experiment %s left behind could not be settled yet: %s", experiment.id, failure
         )
         return False
     return True

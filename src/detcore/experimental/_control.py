@@ -101,9 +101,8 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
     deadline = time.monotonic() + _PAUSE_WAIT_S
     while True:
         # Its state and what it is asked for, of one moment: a runner that ends changes both.
-        record = database.get_experiment(experiment_id)
-        alive = database.experiment_is_alive(experiment_id)
-        if record.state is not ExperimentState.RUNNING or alive is False:
+        record, is_alive = database.observe_experiment(experiment_id)
+        if is_alive is False:
             return False
         if record.control is not Control.PAUSE:
             return True
@@ -168,11 +167,8 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
     """
     from detcore.runner import experiment_folder, experiment_lock
 
-    record = database.get_experiment(experiment_id)
-    if (
-        record.state is ExperimentState.RUNNING
-        and database.experiment_is_alive(experiment_id) is not False
-    ):
+    _, is_alive = database.observe_experiment(experiment_id)
+    if is_alive is not False:
         raise RunError(
             f"experiment {experiment_id} is running, so it is not deleted.\n"
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"

@@ -93,12 +93,11 @@ class EmbeddedTransport:
 
         database = self._database()
         trial = database.get_trial(trial_id)
-        experiment = database.get_experiment(trial.experiment_id)
+        _, is_alive = database.observe_experiment(trial.experiment_id)
         # Known before the lines are read, so that none which came before the end is missed.
-        is_over = (
-            experiment.state is not ExperimentState.RUNNING
-            or database.experiment_is_alive(experiment.id) is False
-            or trial.state in (ExperimentState.COMPLETED, ExperimentState.ERROR)
+        is_over = is_alive is False or trial.state in (
+            ExperimentState.COMPLETED,
+            ExperimentState.ERROR,
         )
         if trial.trial_dir is None:
             return {"lines": [], "position": position, "is_over": is_over}
