@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records, searcher_metric
+from detcore.cli._records import open_records
 from detcore.errors import NotFoundError
+from detcore.pages import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

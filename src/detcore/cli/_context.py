@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detcore.database import Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager, PluginProblem
 
@@ -28,6 +29,12 @@ class CliContext:
     disabled: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
     reserved: frozenset[str] = frozenset()
+
+    def open_database(self) -> Database:
+        """Open the records of this home, as they stand."""
+        from detcore.database import Database
+
+        return Database.open(self.environment.database_url)
 
     def plugin_manager(
         self, *, on_problem: Callable[[PluginProblem], None] | None = None

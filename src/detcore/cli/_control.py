@@ -96,12 +96,11 @@ def _control(
     if master is not None:
         _control_at(master, experiment_id, what, as_json=as_json)
         return
-    from detcore.database import Database
     from detcore.runner import control_experiment
     from detcore.types import Control
 
     control = Control(what)
-    with Database.open(obj.environment.database_url) as database:
+    with obj.open_database() as database:
         was_asked = control_experiment(
             experiment_id, control, database=database, environment=obj.environment
         )

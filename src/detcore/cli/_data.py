@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._groups import CommandGroup
+from detcore.cli._output import Column, count_of, plain_value, print_json, print_line, print_table
+from detcore.cli._records import open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -60,11 +62,9 @@ def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:
 
 def _verify_trials(obj: CliContext, experiment_id: int) -> dict[int, LedgerReport]:
     from detcore.data import verify_ledger
-    from detcore.database import Database, ingest_spools
     from detcore.errors import LedgerError
 
-    with Database.open(obj.environment.database_url) as database:
-        ingest_spools(database, obj.environment.home)
+    with open_records(obj) as database:
         database.get_experiment(experiment_id)  # its error lists the experiments there are
         reports = {}
         for trial in database.list_trials(experiment_id):
@@ -86,8 +86,6 @@ def _reported_steps(database: Database, trial: TrialRecord) -> dict[int, int]:
 
 
 def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved: bool) -> None:
-    from detcore.cli._output import plain_value, print_json
-
     trials = [
         {
             "trial_id": trial_id,
@@ -101,8 +99,6 @@ def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved:
 
 
 def _print_report(trial_id: int, report: LedgerReport) -> None:
-    from detcore.cli._output import Column, print_line, print_table
-
     lost = (
         f" ({report.superseded_steps} trained anew after a restart)"
         if report.superseded_steps
@@ -110,7 +106,7 @@ def _print_report(trial_id: int, report: LedgerReport) -> None:
     )
     print_line(
         f"trial {trial_id}: steps {report.first_step} to {report.last_step}{lost}, "
-        f"{_count(len(report.runs), 'run')}; ids are: {report.ids.value}"
+        f"{count_of(len(report.runs), 'run')}; ids are: {report.ids.value}"
     )
     titles = ("EPOCH", "RECORDS", "TWICE", "NEVER")
     columns = [Column(title, align="right") for title in titles]
@@ -127,7 +123,3 @@ def _print_report(trial_id: int, report: LedgerReport) -> None:
     ]
     print_table([*columns, Column(""), Column("")], rows)
     print_line(report.sentence(), style="green" if report.is_proved else "red")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

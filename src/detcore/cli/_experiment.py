@@ -9,13 +9,13 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import (
+from detcore.cli._records import open_records
+from detcore.pages import (
     can_resume,
     describe_experiment,
     describe_state,
     describe_trials,
     metric_value,
-    open_records,
     sort_key,
     summarize_config,
     took_s,

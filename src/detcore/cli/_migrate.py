@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._output import count_of, print_json
+
 if TYPE_CHECKING:
     from detcore.migrate import FileReport
 
@@ -63,23 +65,21 @@ def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
         if show_diff:
             click.echo(report.diff, nl=False)
         elif report.is_changed:
-            click.echo(f"{verb} {report.path} ({_count(report.num_changes, 'place')})")
+            click.echo(f"{verb} {report.path} ({count_of(report.num_changes, 'place')})")
         for finding in report.findings:
             click.echo(f"{report.path}:{finding}", err=show_diff)
     kinds = [finding.kind for report in reports for finding in report.findings]
     changed = sum(report.is_changed for report in reports)
-    words = [f"{_count(len(reports), 'file')} read", f"{changed} {verb}"]
-    words.append(f"{_count(kinds.count('left'), 'place')} left to do by hand")
+    words = [f"{count_of(len(reports), 'file')} read", f"{changed} {verb}"]
+    words.append(f"{count_of(kinds.count('left'), 'place')} left to do by hand")
     if kinds.count("note"):
-        words.append(_count(kinds.count("note"), "note"))
+        words.append(count_of(kinds.count("note"), "note"))
     if kinds.count("error"):
-        words.append(_count(kinds.count("error"), "error"))
+        words.append(count_of(kinds.count("error"), "error"))
     click.echo(", ".join(words), err=True)
 
 
 def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:
-    from detcore.cli._output import print_json
-
     print_json(
         {
             "written": not is_dry,
@@ -95,7 +95,3 @@ def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:
             ],
         }
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

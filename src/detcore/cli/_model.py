@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,14 +47,6 @@ def model_group() -> None:
     A model is named by its name, or by its id. A checkpoint that is registered is deleted by no
     retention.
     """
-
-
-@contextlib.contextmanager
-def _open(obj: CliContext) -> Iterator[Database]:
-    from detcore.database import Database
-
-    with Database.open(obj.environment.database_url) as database:
-        yield database
 
 
 def _find(database: Database, name: str) -> ModelRecord:
@@ -108,7 +98,7 @@ def create(
     """Add a model. Its name is unique."""
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with _open(obj) as database:
+    with obj.open_database() as database:
         record = database.create_model(name, description=description, metadata=given, labels=labels)
     if form == "table":
         click.echo(f"created model {record.name} (id {record.id})")
@@ -150,7 +140,7 @@ def list_command(
         "created": ModelSortBy.CREATION_TIME,
         "updated": ModelSortBy.LAST_UPDATED_TIME,
     }
-    with _open(obj) as database:
+    with obj.open_database() as database:
         records = database.list_models(
             sort_by=by[sort],
             order_by=ModelOrderBy.DESCENDING if descending else ModelOrderBy.ASCENDING,
@@ -176,7 +166,7 @@ def list_command(
 def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
     form = choose_format(as_json, as_csv)
-    with _open(obj) as database:
+    with obj.open_database() as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
     plain = [_plain_version(version) for version in versions]
@@ -217,7 +207,7 @@ def register_version(
     """
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = _find(database, name)
         version = database.register_version(
             model.id,
@@ -239,7 +229,7 @@ def register_version(
 @click.pass_obj
 def set_description(obj: CliContext, name: str, text: str) -> None:
     """Replace the description of a model."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = database.update_model(_find(database, name).id, description=text)
     click.echo(f"{model.name}: {model.description}")
 
@@ -254,7 +244,7 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     A value that is JSON is what JSON says (3, true, [1, 2]), else it is a text.
     """
     given = _read_metadata(pairs)
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = database.add_model_metadata(_find(database, name).id, given)
     click.echo(f"{model.name}: {_metadata_text(model.metadata)}")
 
@@ -265,7 +255,7 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
 @click.pass_obj
 def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
     """Remove keys from the metadata of a model; those that are not there are skipped."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = database.remove_model_metadata(_find(database, name).id, keys)
     click.echo(f"{model.name}: {_metadata_text(model.metadata)}")
 
@@ -275,7 +265,7 @@ def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
 @click.pass_obj
 def archive(obj: CliContext, name: str) -> None:
     """Put a model away: it is left out of lists and not changed any more."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = database.set_model_archived(_find(database, name).id, True)
     click.echo(f"{model.name} is archived")
 
@@ -285,7 +275,7 @@ def archive(obj: CliContext, name: str) -> None:
 @click.pass_obj
 def unarchive(obj: CliContext, name: str) -> None:
     """Bring an archived model back."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = database.set_model_archived(_find(database, name).id, False)
     click.echo(f"{model.name} is in lists again")
 
@@ -297,7 +287,7 @@ def unarchive(obj: CliContext, name: str) -> None:
 @click.pass_obj
 def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     """Delete a model with its versions, or one version. Checkpoints stay where they are."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         model = _find(database, name)
         what = f"model {model.name} and its {model.num_versions} versions"
         if number is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "Column",
     "Format",
     "choose_format",
+    "count_of",
     "format_bytes",
     "format_duration",
     "format_number",
@@ -235,6 +236,11 @@ def format_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return ``"1 file"``, ``"2 files"``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def choose_format(as_json: bool, as_csv: bool) -> Format:

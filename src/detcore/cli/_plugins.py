@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._groups import CommandGroup, Lazy
+from detcore.cli._output import Column, count_of, print_table
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -41,8 +42,6 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    from detcore.cli._output import Column, print_table
-
     titles = ("name", "distribution", "version", "API", "state", "provides")
     print_table(
         [Column(title, wrap=title == "provides") for title in titles],
@@ -50,7 +49,7 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
     )
     count = len(manager.problems())
     if count:
-        click.echo(f"{_plural(count, 'fault')}; details: detcore plugins doctor", err=True)
+        click.echo(f"{count_of(count, 'fault')}; details: detcore plugins doctor", err=True)
 
 
 @plugins_group.command("info")
@@ -81,9 +80,9 @@ def find_faults(ctx: click.Context) -> None:
     problems = diagnose(manager)
     for problem in problems:
         click.echo(str(problem))
-    plugins = _plural(len(manager.index()), "plugin")
+    plugins = count_of(len(manager.index()), "plugin")
     if problems:
-        click.echo(f"{_plural(len(problems), 'fault')} in {plugins}", err=True)
+        click.echo(f"{count_of(len(problems), 'fault')} in {plugins}", err=True)
         ctx.exit(1)
     click.echo(f"no faults in {plugins}")
 
@@ -144,7 +143,3 @@ def _cell(value: str | list[str] | None) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "-"
     return value or "-"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

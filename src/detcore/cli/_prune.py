@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
+from detcore.cli._records import open_records
 from detcore.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -44,10 +45,8 @@ def prune(
     trial that may go on are kept in any case.
     """
     from detcore.checkpoint import RetentionPolicy, plan_retention
-    from detcore.database import Database, ingest_spools
 
-    with Database.open(obj.environment.database_url) as database:
-        ingest_spools(database, obj.environment.home)
+    with open_records(obj) as database:
         experiment = database.get_experiment(experiment_id)
         given = {name: value for name, value in rules.items() if value is not None}
         policy = dataclasses.replace(RetentionPolicy.from_config(experiment.config), **given)

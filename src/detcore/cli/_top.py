@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import duration_s, open_records, searcher_metric
+from detcore.cli._records import open_records
+from detcore.pages import duration_s, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -10,15 +10,9 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import (
-    best_of,
-    can_resume,
-    describe_state,
-    flatten,
-    open_records,
-    searcher_metric,
-)
+from detcore.cli._records import open_records
 from detcore.errors import NotFoundError
+from detcore.pages import best_of, can_resume, describe_state, flatten, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import (
-    describe_trials,
-    flatten,
-    metric_value,
-    open_records,
-    searcher_metric,
-    trial_state,
-)
+from detcore.cli._records import open_records
+from detcore.pages import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

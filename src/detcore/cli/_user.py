@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -26,7 +25,6 @@ from detcore.errors import ConfigError, ForbiddenError, UnauthenticatedError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.database import Database
 
 __all__ = ["user_group"]
 
@@ -68,7 +66,7 @@ def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> Non
 
     check_name(name)
     password = check_new_password(_new_password(password_stdin))
-    with _open(obj) as database:
+    with obj.open_database() as database:
         database.create_user(name, password_hash=hash_password(password), is_admin=admin)
     click.echo(f"user {name} may log in")
 
@@ -79,7 +77,7 @@ def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> Non
 def list_users(obj: CliContext, as_json: bool, as_csv: bool) -> None:
     """List who may log in."""
     form = choose_format(as_json, as_csv)
-    with _open(obj) as database:
+    with obj.open_database() as database:
         users = database.list_users()
     rows = [
         {
@@ -120,7 +118,7 @@ def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
     with server_extra():
         from detcore.server import check_new_password, hash_password
 
-    with _open(obj) as database:
+    with obj.open_database() as database:
         user = database.get_user(name)
         password = check_new_password(_new_password(password_stdin))
         database.update_user(user.id, password_hash=hash_password(password))
@@ -132,7 +130,7 @@ def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
 @click.pass_obj
 def deactivate(obj: CliContext, name: str) -> None:
     """Let a user log in no more; a running server notices within seconds."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         database.update_user(name, is_active=False)
     click.echo(f"user {name} may not log in, and has no token")
 
@@ -142,7 +140,7 @@ def deactivate(obj: CliContext, name: str) -> None:
 @click.pass_obj
 def activate(obj: CliContext, name: str) -> None:
     """Let a user log in again."""
-    with _open(obj) as database:
+    with obj.open_database() as database:
         database.update_user(name, is_active=True)
     click.echo(f"user {name} may log in")
 
@@ -271,14 +269,6 @@ def whoami(obj: CliContext, url: str | None, user: str | None) -> None:
             "until": _time(said["expires_at"]),
         }
     )
-
-
-@contextlib.contextmanager
-def _open(obj: CliContext) -> Iterator[Database]:
-    from detcore.database import Database
-
-    with Database.open(obj.environment.database_url) as database:
-        yield database
 
 
 def _time(seconds: float) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import describe_experiment, describe_state, open_records
+from detcore.cli._records import open_records
+from detcore.pages import describe_experiment, describe_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
