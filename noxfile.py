@@ -120,7 +120,12 @@ What to type next (detcore is installed in {bin}):
 
 
 def install_locked(session: nox.Session, lock: str, *distributions: str) -> None:
-    """Install the exact versions of a lock file, then our distributions without resolving."""
+    """Install the exact versions of a lock file, then our distributions without resolving.
+
+    Tests start TensorFlow a thousand times: where Python may not keep what it compiled, as in many
+    containers, each start compiles all of it, which takes 11 seconds instead of 3.
+    """
+    session.env["PYTHONDONTWRITEBYTECODE"] = None
     session.install("-r", f"locks/{lock}.txt")
     session.install("--no-deps", *distributions)
 
@@ -271,7 +276,6 @@ def estimator_latest(session: nox.Session) -> None:
 @nox.session(name="torch")
 def loops_and_plugins(session: nox.Session) -> None:
     """Loops of one's own, and the example plugins: PyTorch, JAX, scikit-learn, Keras on JAX."""
-    session.env["UV_COMPILE_BYTECODE"] = "1"  # its tests start these frameworks dozens of times
     install_locked(session, "torch", *CORE, *STORAGE, *RAY)
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
     run_tests(
