@@ -11,6 +11,8 @@ from detcore.testing._command import DetcoreCommand
 __all__ = ["PROCESSES", "Strays"]
 
 PROCESSES = "processes"
+# Python's own, wherever it imports from: TensorFlow does so from the folder for temporary files.
+_COMPILED = "__pycache__"
 
 
 class Strays:
@@ -44,7 +46,7 @@ class Strays:
             "the folder of the user's code": {
                 path.relative_to(self._model_dir).as_posix()
                 for path in self._model_dir.rglob("*")
-                if "__pycache__" not in path.parts
+                if _COMPILED not in path.parts
             },
             "the folder for temporary files": _names(self._temporary),
             "the working directory": working - {self._detcore.home.name},
@@ -67,7 +69,9 @@ class Strays:
 
 
 def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if not folder.exists():
+        return set()
+    return {path.name for path in folder.iterdir()} - {_COMPILED}
 
 
 def _is_of_storage(name: str) -> bool:
