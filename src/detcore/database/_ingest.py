@@ -12,6 +12,7 @@ from sqlalchemy import select
 from detcore.database._drain import Position, SpoolDamagedError, drain, read_positions
 from detcore.database._queries import among
 from detcore.database._schema import runs, trials
+from detcore.database._sending import spool_owner
 from detcore.types import TrialState
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ def ingest_spools(
     paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/spool-*.jsonl"))
     if not paths:
         return 0
-    owners = [owner for owner in map(_owner, paths) if owner is not None]
+    owners = [owner for owner in map(spool_owner, paths) if owner is not None]
     everything = experiment_id is None and trial_id is None
     asked = None if everything else sorted({owner[0] for owner in owners})
     positions = read_positions(database, asked)
     known: dict[int, set[int]] | None = None
     added = 0
     for path in paths:
-        owner = _owner(path)
+        owner = spool_owner(path)
         if owner is None:
             continue
         position = positions.get(owner, Position())
@@ -93,11 +94,6 @@ def ingest_reports(
     ]  # fmt: skip
     for number in numbers:
         ingest_spools(database, home, experiment_id=experiment_id, trial_id=number)
-
-
-def _owner(path: Path) -> tuple[int, int] | None:
-    trial, run = path.parent.name, path.stem.removeprefix("spool-")
-    return (int(trial), int(run)) if trial.isdigit() and run.isdigit() else None
 
 
 def _known_runs(database: Database, asked: Sequence[int] | None) -> dict[int, set[int]]:

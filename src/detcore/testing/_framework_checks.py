@@ -10,7 +10,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -144,13 +144,16 @@ def _is_pickle(path: Path) -> bool:
                 return True
             return any(_member_is_pickle(archive, name) for name in names)
     with path.open("rb") as file:
-        data = file.read(_MOST_BYTES)
-    return _holds_objects(data[:_HEAD_BYTES]) or _holds_frame(data)
+        return _holds_pickle(file)
 
 
 def _member_is_pickle(archive: zipfile.ZipFile, name: str) -> bool:
     with archive.open(name) as member:
-        data = member.read(_MOST_BYTES)
+        return _holds_pickle(member)
+
+
+def _holds_pickle(file: IO[bytes]) -> bool:
+    data = file.read(_MOST_BYTES)
     return _holds_objects(data[:_HEAD_BYTES]) or _holds_frame(data)
 
 

@@ -81,31 +81,29 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found["batches_per_epoch"] = controller.batches_per_epoch()
     controller.restore(Path(arguments["checkpoint"]))
     found["validations"] = [_metrics(controller.validate()) for _ in range(2)]
+    found["snapshot"] = isinstance(controller, SupportsSnapshot)
+    is_stepping = isinstance(controller, SteppingController)
+    found["num_trained"] = _NUM_TRAINED if found["snapshot"] and is_stepping else 0
     ways: dict[str, Callable[[Path], object]] = {"save": controller.save, "again": controller.save}
-    if isinstance(controller, SupportsSnapshot):
-        ways["snapshot"] = lambda path: _snapshot(controller, path)
+    if found["snapshot"]:
+        ways["snapshot"] = lambda path: _snapshot(controller, path, found["num_trained"])
     for way, write in ways.items():
         (folder / way).mkdir()
         write(folder / way)
     if isinstance(controller, SupportsTensors):
         found["tensors"] = [info.file for info in controller.tensors()]
     found["files"] = [path.name for path in (folder / way).iterdir()]
-    found["snapshot"] = isinstance(controller, SupportsSnapshot)
-    is_stepping = isinstance(controller, SteppingController)
-    found["num_trained"] = _NUM_TRAINED if found["snapshot"] and is_stepping else 0
     found["start_from"] = hasattr(controller, "start_from")
     found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
     controller.close()
     return found
 
 
-def _snapshot(controller: Any, directory: Path) -> None:
-    """Save by a snapshot that is written when training has gone on, where it can be told to."""
-    from detcore.trial import SteppingController
-
+def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:
+    """Save by a snapshot that is written when training has gone on by so many batches."""
     write = controller.snapshot(directory)
-    if isinstance(controller, SteppingController):
-        controller.train(_NUM_TRAINED)
+    if num_batches:
+        controller.train(num_batches)
     write()
 
 
