@@ -34,6 +34,7 @@ def write(name: str, kind: str, into: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Path) -> None:

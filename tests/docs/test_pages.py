@@ -54,6 +54,7 @@ def _variables(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", _pages_here(), ids=name_of)
 def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "page"

@@ -19,6 +19,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
 
 
 @pytest.mark.timeout(700)
+@pytest.mark.long
 def test_the_suite_and_its_own_tests_pass_from_a_wheel(clean: CleanEnvironment) -> None:
     done = clean.run_tests(PLUGIN)
     assert done.code == 0, done.output

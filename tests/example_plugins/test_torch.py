@@ -25,6 +25,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment
 
 
 @pytest.mark.timeout(1300)
+@pytest.mark.long
 def test_the_wheel_passes_the_suite_and_its_own_tests(clean: CleanEnvironment) -> None:
     done = clean.run_tests(PLUGIN, timeout_s=1200)
     assert done.code == 0, done.output

@@ -72,6 +72,7 @@ def numbers(output: str) -> tuple[int, ...]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str, Any]) -> None:
     url, token = running
     done = schemathesis(url, token, "--exclude-path-regex", LOGOUT)

@@ -246,6 +246,7 @@ def run_config(detcore: Detcore) -> Path:
     )
 
 
+@pytest.mark.long
 def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcore: Detcore) -> None:
     script = write_script(detcore, max_steps=7)  # the run's length counts
     straight = detcore("run", run_config(detcore), script.parent, "--json")

@@ -84,6 +84,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "signals"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_killed_and_resumed_ends_bit_identical(
     detcore: Detcore, kind: str, signals: list[signal.Signals]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from detcore.testing import FrameworkSuite
@@ -14,6 +15,7 @@ from detcore.testing import FrameworkSuite
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 
 
+@pytest.mark.long(together="suite")
 class TestEstimator(FrameworkSuite):
     framework = "estimator"
     model_dir = Path(__file__).parent / "suite_model"

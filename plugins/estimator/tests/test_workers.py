@@ -58,7 +58,12 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[st
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "name"), [(count, name) for count, names in CHECKS.items() for name in names]
+    ("num_workers", "name"),
+    [
+        pytest.param(count, name, marks=pytest.mark.long(together=f"{count} workers"))
+        for count, names in CHECKS.items()
+        for name in names
+    ],
 )
 def test_on_workers(run_job: Callable[[int], dict[str, str]], num_workers: int, name: str) -> None:
     if num_workers > 1 and not HAS_HOROVOD:

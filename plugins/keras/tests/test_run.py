@@ -68,6 +68,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "is_async"),
     [*((kind, True) for kind in KINDS), ("Dataset", False)],

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from detcore.testing import FrameworkSuite
 
 
+@pytest.mark.long(together="suite")
 class TestKeras(FrameworkSuite):
     framework = "keras"
     model_dir = Path(__file__).parent / "suite_model"

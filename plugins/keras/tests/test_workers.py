@@ -19,7 +19,7 @@ from detcore_keras._keras import KERAS_MAJOR
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
 SHARED = ["gradients", "aggregated", "validation", "uneven_data", "chief_only_callbacks"]
 ALONE = ["own_state", "refused_metric", "plain_numbers", "forgotten_optimizer", "compressed"]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long(together="workers")]
 
 
 def run(folder: Path, workers: int, names: Sequence[str]) -> None:

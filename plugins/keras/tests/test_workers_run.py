@@ -71,6 +71,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
 
 @pytest.mark.parametrize("kind", ["Stops", "Adapter"])
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str) -> None:
     straight = detcore("run", config(detcore, kind), MODEL_DIR, "--json", timeout_s=240)
     assert straight.code == 0, straight.stderr + straight.stdout
