@@ -149,7 +149,7 @@ def test_the_keyboard_goes_everywhere_and_out_again(site: Site, window: Window) 
     assert box is not None
     assert box["x"] >= 0  # it is seen while it has the focus
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
+    expect(page.locator("#main")).to_be_focused()
     seen = []
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -207,13 +207,13 @@ def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
     page.get_by_text("The numbers of this chart").click()
     box.focus()
     curve = page.locator('path[id^="c0-"]').first
-    before = curve.get_attribute("d")
+    before = curve.get_attribute("d") or ""
     for step in (500, 510):
         report(site, step, 0.2 - step / 10000, best=int(chosen))
         expect(page.locator("#chart-0 figcaption")).to_have_text(
             f"3 trials over {step} steps", timeout=20_000
         )
-    assert curve.get_attribute("d") != before
+    expect(curve).not_to_have_attribute("d", before)
     # What somebody was about is as it was: the choice, the open details, the focus.
     assert page.get_by_role("checkbox").first.get_attribute("value") == chosen
     assert page.locator("input:checked").get_attribute("value") == chosen
@@ -289,8 +289,8 @@ def test_it_works_without_scripts(site: Site, window: Window) -> None:
     page.get_by_role("link", name="digits, random search").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("digits, random search")
     assert "UTC" in page.locator("dd time").first.inner_text()
-    assert page.get_by_role("button", name="Pause updates").count() == 0
+    expect(page.get_by_role("button", name="Pause updates")).to_have_count(0)
     page.get_by_role("link", name="Hyperparameters").click()
-    assert page.locator("svg").count() == 5
+    expect(page.locator("svg")).to_have_count(5)
     window.open(f"/ui/experiments/{site.running}")
     expect(page.get_by_text("Without JavaScript this page shows the moment")).to_be_visible()
