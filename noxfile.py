@@ -42,8 +42,7 @@ KERAS_WORKERS_KILLED = (
 )
 KERAS_TESTS = [
     "plugins/keras/tests", "tests/examples", f"--ignore={ESTIMATOR_EXAMPLES}",
-    # Weighted arrays are arrays, too.
-    *without(KERAS_KILLED, "Arrays-True", "WeightedArrays-True", "Dataset-True"),
+    *without(KERAS_KILLED, "WeightedArrays-True", "Dataset-True"),
     *without(KERAS_WORKERS_KILLED, "Stops"),
 ]  # fmt: skip
 KERAS2_TESTS = [
