@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._groups import CommandGroup
-from detcore.cli._output import Column, count_of, plain_value, print_json, print_line, print_table
 from detcore.cli._records import open_records
 
 if TYPE_CHECKING:
@@ -86,6 +85,8 @@ def _reported_steps(database: Database, trial: TrialRecord) -> dict[int, int]:
 
 
 def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved: bool) -> None:
+    from detcore.cli._output import plain_value, print_json
+
     trials = [
         {
             "trial_id": trial_id,
@@ -99,6 +100,8 @@ def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved:
 
 
 def _print_report(trial_id: int, report: LedgerReport) -> None:
+    from detcore.cli._output import Column, count_of, print_line, print_table
+
     lost = (
         f" ({report.superseded_steps} trained anew after a restart)"
         if report.superseded_steps

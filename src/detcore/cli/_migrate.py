@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._output import count_of, print_json
-
 if TYPE_CHECKING:
     from detcore.migrate import FileReport
 
@@ -60,6 +58,8 @@ def migrate(
 
 def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     """Print diffs on stdout; of each file what is left; last, how much it was."""
+    from detcore.cli._output import count_of
+
     verb = "would change" if is_dry else "changed"
     for report in reports:
         if show_diff:
@@ -80,6 +80,8 @@ def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
 
 
 def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:
+    from detcore.cli._output import print_json
+
     print_json(
         {
             "written": not is_dry,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import Column, count_of, print_table
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -42,6 +41,8 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    from detcore.cli._output import Column, count_of, print_table
+
     titles = ("name", "distribution", "version", "API", "state", "provides")
     print_table(
         [Column(title, wrap=title == "provides") for title in titles],
@@ -73,6 +74,7 @@ def find_faults(ctx: click.Context) -> None:
 
     Exit code 1 if there are faults, 0 if there are none.
     """
+    from detcore.cli._output import count_of
     from detcore.hooks import diagnose
 
     obj: CliContext = ctx.obj
