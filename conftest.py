@@ -1,11 +1,62 @@
-"""What takes longest starts first, so that no core waits for the other at the end of a session."""
+"""How all tests are run: the longest first, with processes that start quickly, each measured.
+
+Each run appends a line for each test to a file, which ``nox -s tests`` reads at its end: how long
+the test took, and the processor time of this process and of those that it started.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import warm_python  # noqa: E402  (from the folder above)
+
+# What commands import when they need it; the rest of what they import comes with our own modules.
+PRELOAD = (
+    "tensorflow", "keras", "torch",
+    "alembic.autogenerate", "alembic.command", "alembic.ddl.impl", "mako.template",
+    "email.parser", "encodings.ascii", "encodings.utf_8_sig", "numpy.ma", "numpy.random",
+    "rich.console", "rich.live", "rich.progress_bar", "rich.table", "rich._unicode_data",
+    "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.ext.compiler", "statistics", "tomllib", "xxhash", "yaml",
+    "uvicorn", "uvloop", "httptools",
+)  # fmt: skip
+SOURCES = ("src", "plugins/*/src", "tests/toy_plugin")
+# Started with ``python -m``, or for authors of plugins' tests.
+NOT_PRELOADED = ("__main__", "testing", "templates", "migrations", "torture")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("detcore")
+    group.addoption(
+        "--soak", default="all", metavar="K/N",
+        help="which of the tests marked soak run: all, none, or the K-th of N equal shares",
+    )  # fmt: skip
+    group.addoption("--cold", action="store_true", help="start all processes as users do")
+    group.addoption("--durations-file", help="append how long each test took, as lines of JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--cold") and not _deals_out(config):
+        warm_python.install([*PRELOAD, *_own_modules()])
+    config.addinivalue_line(
+        "markers", "soak: takes long for what one run adds, so each commit runs a tenth of these"
+    )
+    config.addinivalue_line(
+        "markers", "cold: starts its processes as users do, instead of forking a warm one"
+    )
     config.addinivalue_line(
         "markers",
         "long(together=None): takes up to minutes, so it starts first; those of one name share "
@@ -15,7 +66,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deal the long tests out: xdist gives each worker one stretch of the list to begin with."""
+    """Leave out the soak tests of other commits, and deal the long tests out.
+
+    xdist gives each worker one stretch of the list to begin with.
+    """
+    left_out = [item for item in items if not _is_in_share(item, config.getoption("soak"))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        kept = {*items} - {*left_out}
+        items[:] = [item for item in items if item in kept]
     groups: dict[str, list[pytest.Item]] = {}
     short = []
     for item in items:
@@ -35,3 +94,56 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         dealt += [*hand, *short[:rest]]
         del short[:rest]
     items[:] = [*dealt, *short]
+
+
+def _is_in_share(item: pytest.Item, share: str) -> bool:
+    if share == "all" or item.get_closest_marker("soak") is None:
+        return True
+    if share == "none":
+        return False
+    index, count = map(int, share.split("/"))
+    return zlib.crc32(item.nodeid.encode()) % count == index % count
+
+
+def pytest_unconfigure() -> None:
+    warm_python.uninstall()
+
+
+def _deals_out(config: pytest.Config) -> bool:
+    """Whether this process runs no tests, but deals them out to workers."""
+    return bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+
+
+def _own_modules() -> Iterator[str]:
+    """Yield the modules of detcore and its plugins that need nothing run before."""
+    for pattern in SOURCES:
+        for source in sorted(ROOT.glob(pattern)):
+            for path in sorted(source.rglob("*.py")):
+                parts = path.relative_to(source).with_suffix("").parts
+                if not {*parts} & {*NOT_PRELOADED}:
+                    yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start a cold test's processes as users do, and measure each test."""
+    started, used = time.monotonic(), _processor_time_s()
+    is_cold = item.get_closest_marker("cold") is not None
+    with warm_python.cold() if is_cold else contextlib.nullcontext():
+        result = yield
+    path = item.config.getoption("--durations-file")
+    if path:
+        line = {
+            "test": item.nodeid,
+            "seconds": round(time.monotonic() - started, 3),
+            "cpu": round(_processor_time_s() - used, 3),
+        }
+        descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        with contextlib.closing(os.fdopen(descriptor, "wb", buffering=0)) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+    return result
+
+
+def _processor_time_s() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import nox
@@ -27,62 +28,18 @@ KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
-
-
-def without(test: str, *cases: str) -> list[str]:
-    """Return options that leave some cases of a parametrized test out."""
-    return [f"--deselect={test}[{case}]" for case in cases]
-
-
-# What takes minutes and does the same with either Keras, or either TensorFlow, is run with one of
-# them, and each case of it with at least one.
-KERAS_KILLED = "plugins/keras/tests/test_run.py::test_killed_and_resumed_ends_bit_identical"
-KERAS_WORKERS_KILLED = (
-    "plugins/keras/tests/test_workers_run.py::test_killed_and_resumed_ends_bit_identical"
-)
-KERAS_TESTS = [
-    "plugins/keras/tests", "tests/examples", f"--ignore={ESTIMATOR_EXAMPLES}",
-    *without(KERAS_KILLED, "WeightedArrays-True", "Dataset-True"),
-    *without(KERAS_WORKERS_KILLED, "Stops"),
-]  # fmt: skip
-KERAS2_TESTS = [
-    "plugins/keras/tests",
-    *(
-        f"--ignore=plugins/keras/tests/test_{name}.py"
-        for name in ("suite", "native", "migrated", "loader", "hostile_arrays")
-    ),
-    *without(KERAS_KILLED, "Arrays-True", "Adapter-True", "Sequence-True", "Dataset-False"),
-    *without(KERAS_WORKERS_KILLED, "Adapter"),
-    *without(
-        "plugins/keras/tests/test_exact_resume.py::test_every_data_kind",
-        "arrays-batchwise", "weighted-batchwise", "sequence-batchwise", "adapter-batchwise",
-        "opaque-batchwise",
-    ),
-    "--deselect=plugins/keras/tests/test_run.py::"
-    "test_killed_in_the_middle_of_a_write_behind_the_training",
-    "tests/examples/test_examples.py::test_digits_reach_97_percent_in_a_minute",
-    "plugins/ray/tests/test_horovod_on_ray.py",
-]  # fmt: skip
-ESTIMATOR_KILLED = "plugins/estimator/tests/test_run.py::test_killed_and_resumed_ends_bit_identical"
-ESTIMATOR_TESTS = [
-    "plugins/estimator/tests", ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py",
-    *without(ESTIMATOR_KILLED, "Generated", "Repeated"),
-]  # fmt: skip
-ESTIMATOR_LATEST_TESTS = [
-    "plugins/estimator/tests", "--ignore=plugins/estimator/tests/test_suite.py",
-    "--ignore=plugins/estimator/tests/test_run_async.py",
-    "--ignore=plugins/estimator/tests/test_workers_native.py",
-    *without(ESTIMATOR_KILLED, "Shuffled"),
-    f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute",
-]  # fmt: skip
-ENVIRONMENTS = (
-    "bare", "page", "ray", "keras2", "keras3", "estimator", "estimator-latest", "torch"
-)  # fmt: skip
+ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
+# Each environment has folders of tests of its own.
+NOT_BARE = ("tests/examples", "tests/loops", "tests/example_plugins")
+DURATIONS = Path("build/durations")
+NUM_SLOWEST = 30
+# Ten commits in a row run all of the tests marked soak.
+NUM_SHARES = 10
 # What tests start that is on no package index of Python's: a browser, and a proxy.
 DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
-# One more than there are cores, since tests wait for processes; whoever is done takes work from
-# the others.
-AT_ONCE = ["--numprocesses=3", "--dist=worksteal", "--durations=12"]
+# One more than there are cores, since tests wait for processes; a process that is done takes tests
+# from the others.
+AT_ONCE = ["--numprocesses=3", "--dist=worksteal"]
 # Horovod has no wheels; without these settings its build looks for every framework there is.
 HOROVOD = "horovod==0.28.1"
 HOROVOD_BUILD = {
@@ -121,24 +78,37 @@ What to type next (detcore is installed in {bin}):
 def install_locked(session: nox.Session, lock: str, *distributions: str) -> None:
     """Install the exact versions of a lock file, then our distributions without resolving.
 
-    Tests start TensorFlow a thousand times: where Python may not keep what it compiled, as in many
-    containers, each start compiles all of it, which takes 11 seconds instead of 3.
+    Python keeps what it compiled in all sessions, whatever the machine's settings are: each cold
+    start of TensorFlow takes 11 seconds instead of 3 where it may not.
     """
     session.env["PYTHONDONTWRITEBYTECODE"] = None
     session.install("-r", f"locks/{lock}.txt")
     session.install("--no-deps", *distributions)
 
 
-def run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
-    """Run pytest; what failed, if it is no more than three tests, once more and one by one.
+def run_tests(
+    session: nox.Session, name: str, *arguments: str, env: dict[str, str] | None = None
+) -> None:
+    """Run pytest; run what failed, if it is no more than three tests, once more and one by one.
 
-    Thousands of tests race real processes, servers and kills for two cores. One that fails among
-    the others and passes alone is a defect of the test or of detcore; it is shown with its
-    traceback, and does not keep everybody else from knowing where they stand.
+    Thousands of tests race real processes, servers and kills for two cores. A test that fails
+    among the others and passes alone is a defect of the test or of detcore; it is shown with its
+    traceback, and does not hide the results of all others.
+
+    Args:
+        session: The session.
+        name: Names the file under ``build/durations`` that gets the duration of each test.
+        arguments: Of pytest.
+        env: Variables of its process.
     """
     cache = Path(session.virtualenv.location) / "pytest_cache"
     shutil.rmtree(cache, ignore_errors=True)
-    options = ["-o", f"cache_dir={cache}", *arguments]
+    durations = DURATIONS / f"{name}.jsonl"
+    durations.parent.mkdir(parents=True, exist_ok=True)
+    durations.unlink(missing_ok=True)
+    options = ["-o", f"cache_dir={cache}", f"--durations-file={durations}", *arguments]
+    if not any(argument.startswith("--soak") for argument in arguments):
+        options.append(f"--soak={share_of_commit()}")
     try:
         session.run("pytest", *options, env=env)
     except CommandFailed:
@@ -151,6 +121,14 @@ def run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None 
         session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
 
 
+def share_of_commit() -> str:
+    """Return which share of the soak tests belongs to this commit, as ``K/N``."""
+    count = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=True
+    )
+    return f"{int(count.stdout) % NUM_SHARES}/{NUM_SHARES}"
+
+
 def install_horovod(session: nox.Session) -> None:
     """Build Horovod against the TensorFlow of the session, once; needs cmake and a C++ compiler."""
     session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
@@ -159,18 +137,39 @@ def install_horovod(session: nox.Session) -> None:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install detcore with Keras and train the digits example."""
-    install_locked(session, "keras3", *CORE, *STORAGE, *KERAS)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS)
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
     print(NEXT_STEPS.format(bin=session.bin))
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Everything: lint, types, and the tests of each environment."""
-    for name in ("lint", "types", "docs", *ENVIRONMENTS):
+    """Everything that a commit must pass: lint, types, the site, and each environment's tests."""
+    for name in ("lint", "types", "docs", *ENVIRONMENTS, "slowest"):
         session.notify(name)
+
+
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """All soak tests: storms, kills at every point, damage of every kind, wrong plugins."""
+    for name in ENVIRONMENTS:
+        session.notify(name, posargs=["--soak=only", *session.posargs])
+    session.notify("slowest")
+
+
+@nox.session(venv_backend="none")
+def slowest(session: nox.Session) -> None:
+    """Print what the tests of the last run took, by environment, and the slowest ones."""
+    tests = []
+    for path in sorted(DURATIONS.glob("*.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        seconds, cpu = (sum(line[key] for line in lines) for key in ("seconds", "cpu"))
+        print(f"{path.stem:24} {len(lines):5} tests {seconds:8.1f} s {cpu:8.1f} s of CPU")
+        tests += [(line["seconds"], line["cpu"], path.stem, line["test"]) for line in lines]
+    for seconds, cpu, name, test in sorted(tests, reverse=True)[:NUM_SLOWEST]:
+        print(f"{seconds:7.1f} s {cpu:7.1f} s of CPU  {name}: {test}")
 
 
 @nox.session
@@ -198,18 +197,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def bare(session: nox.Session) -> None:
-    """The core and the storage plugin, with no framework installed."""
-    install_locked(session, "bare", *CORE, *STORAGE)
-    run_tests(
-        session, *AT_ONCE, "tests", "plugins/storage/tests", "--ignore=tests/examples",
-        "--ignore=tests/loops", "--ignore=tests/example_plugins", "--ignore=tests/browser",
-        "--ignore=tests/with_debian", *session.posargs,
-    )  # fmt: skip
-
-
-@nox.session
-def page(session: nox.Session) -> None:
-    """The server's page in a real Chromium, and the server behind a real nginx."""
+    """The core and the storage plugin with no framework; the page in a browser, behind nginx."""
     for program, package in DEBIAN_PROGRAMS.items():
         if not any(shutil.which(program, path=path) for path in (None, "/usr/sbin")):
             session.run("apt-get", "update", "-qq", external=True)
@@ -217,69 +205,57 @@ def page(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "page", *CORE, *STORAGE)
-    run_tests(session, *AT_ONCE, "tests/browser", "tests/with_debian", *session.posargs)
-
-
-@nox.session
-def ray(session: nox.Session) -> None:
-    """The Ray plugin on a cluster of several nodes, with no framework installed."""
-    install_locked(session, "ray", *CORE, *STORAGE, *RAY)
-    # Its tests wait for Ray most of the time; each file has a cluster of its own.
+    install_locked(session, "bare", *CORE, *STORAGE)
     run_tests(
-        session, "--numprocesses=3", "--dist=loadfile", "--durations=12", "plugins/ray/tests",
-        "--ignore=plugins/ray/tests/test_horovod_on_ray.py",
-        "--ignore=plugins/ray/tests/test_torch_on_ray.py", *session.posargs,
+        session, "bare", *AT_ONCE, "tests", "plugins/storage/tests",
+        *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 
 
 @nox.session
-def keras2(session: nox.Session) -> None:
-    """The Keras plugin on TensorFlow 2.15 with Keras 2, and Horovod."""
-    install_locked(session, "keras2", *CORE, *STORAGE, *KERAS, *RAY)
-    install_horovod(session)
-    run_tests(session, *AT_ONCE, *KERAS2_TESTS, *session.posargs, env=QUIET_TENSORFLOW)
-
-
-@nox.session
-def keras3(session: nox.Session) -> None:
-    """The Keras plugin on the newest TensorFlow with Keras 3."""
-    install_locked(session, "keras3", *CORE, *STORAGE, *KERAS)
-    run_tests(
-        session, *AT_ONCE, *KERAS_TESTS, "tests/docs/test_pages.py", *session.posargs,
-        env=QUIET_TENSORFLOW,
-    )  # fmt: skip
-
-
-@nox.session
-def estimator(session: nox.Session) -> None:
-    """The Estimator plugin on TensorFlow 2.15 with tensorflow-estimator, and Horovod."""
-    install_locked(session, "estimator", *CORE, *STORAGE, *ESTIMATOR)
-    install_horovod(session)
-    run_tests(
-        session, *AT_ONCE, *ESTIMATOR_TESTS, "tests/docs/test_pages.py", *session.posargs,
-        env=QUIET_TENSORFLOW,
-    )  # fmt: skip
-
-
-@nox.session(name="estimator-latest")
-def estimator_latest(session: nox.Session) -> None:
-    """The Estimator plugin on the newest TensorFlow, which has no ``tf.estimator``."""
-    install_locked(session, "estimator-latest", *CORE, *STORAGE, *ESTIMATOR)
-    run_tests(
-        session, *AT_ONCE, *ESTIMATOR_LATEST_TESTS, "tests/docs/test_pages.py", *session.posargs,
-        env=QUIET_TENSORFLOW,
-    )  # fmt: skip
-
-
-@nox.session(name="torch")
-def loops_and_plugins(session: nox.Session) -> None:
-    """Loops of one's own, and the example plugins: PyTorch, JAX, scikit-learn, Keras on JAX."""
+def torch(session: nox.Session) -> None:
+    """Ray clusters of several nodes; loops and example plugins: PyTorch, JAX, scikit-learn."""
     install_locked(session, "torch", *CORE, *STORAGE, *RAY)
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
+    # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
     run_tests(
-        session, *AT_ONCE, "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
-        "plugins/ray/tests/test_torch_on_ray.py", *session.posargs,
+        session, "ray", "--numprocesses=3", "--dist=loadfile", "plugins/ray/tests",
+        "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
+    )  # fmt: skip
+    run_tests(
+        session, "torch", *AT_ONCE, "tests/loops", "tests/example_plugins",
+        "tests/docs/test_pages.py", *session.posargs,
+    )  # fmt: skip
+
+
+@nox.session(name="tensorflow-2.15")
+def tensorflow_old(session: nox.Session) -> None:
+    """Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
+    install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
+    install_horovod(session)
+    run_tests(
+        session, "keras-2", *AT_ONCE, "plugins/keras/tests", *session.posargs,
+        "plugins/ray/tests/test_horovod_on_ray.py", env=QUIET_TENSORFLOW,
+    )  # fmt: skip
+    run_tests(
+        session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", ESTIMATOR_EXAMPLES,
+        "tests/examples/test_mnist_files.py", "tests/docs/test_pages.py", *session.posargs,
+        env=QUIET_TENSORFLOW,
+    )  # fmt: skip
+
+
+@nox.session
+def tensorflow(session: nox.Session) -> None:
+    """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
+    run_tests(
+        session, "keras-3", *AT_ONCE, "plugins/keras/tests", "tests/examples",
+        f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py", *session.posargs,
+        env=QUIET_TENSORFLOW,
+    )  # fmt: skip
+    run_tests(
+        session, "estimator", *AT_ONCE, "plugins/estimator/tests", *session.posargs,
+        f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
 

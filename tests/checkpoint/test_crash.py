@@ -129,6 +129,7 @@ def _content(step: int, index: int) -> bytes:
     return seed * (FILE_BYTES // len(seed))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ways", ["store_path", "upload", "delete"])
 def test_killed_at_any_moment(tmp_path: Path, ways: str) -> None:
     dice = random.Random(ways)

@@ -277,6 +277,7 @@ def refused(desk: Any, uuid: str, folder: Path, message: str) -> None:
     assert fault.name == "manifest.json"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_manifest(desk: Any, folder: Path, world: Path, name: str) -> None:
     change, message = FORGED[name]

@@ -45,6 +45,7 @@ KILLED_ON_A_DISK = 20
 KILLED_ON_A_SERVER = 10
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIO_NAMES)
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
         yield request.param, url
 
 
+@pytest.mark.soak
 def test_crash_points_on_a_server(place: tuple[str, str]) -> None:
     kind, url = place
     with contextlib.closing(open_there(kind, url, uuid.uuid4().hex)) as storage:
@@ -189,6 +191,7 @@ def test_processes_killed_on_a_disk(tmp_path: Path, dice: random.Random) -> None
     assert set(killed) == set(SCENARIO_NAMES)
 
 
+@pytest.mark.soak
 def test_processes_killed_on_a_server(
     place: tuple[str, str], tmp_path: Path, dice: random.Random
 ) -> None:
@@ -366,6 +369,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("seed", "scenario", "words"), FAULTS, ids=[fault.__name__[1:] for fault, _, _ in FAULTS]
 )

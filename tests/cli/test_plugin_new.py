@@ -34,6 +34,7 @@ def write(name: str, kind: str, into: Path) -> Path:
     return folder
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,6 +55,7 @@ def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Pat
     assert all(any(part in reason for part in known) for reason in reasons), reasons
 
 
+@pytest.mark.soak
 def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     folders = {kind: write(f"my-{kind}", kind, tmp_path) for kind in KINDS}
     wheels = [build_wheel(folder, tmp_path / "wheels") for folder in folders.values()]
@@ -101,6 +103,7 @@ def test_the_code_is_clean_whatever_the_name(tmp_path: Path) -> None:
             assert done.returncode == 0, f"{folder}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.soak
 def test_the_types_hold(tmp_path: Path) -> None:
     for kind in KINDS:
         folder = write(f"my-{kind}", kind, tmp_path)

@@ -335,6 +335,7 @@ def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
         assert len(database.list_experiments()) == 1
 
 
+@pytest.mark.soak
 def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) -> None:
     """As the tasks of an array of a cluster's jobs do, after the machine was restarted."""
     names = [f"train_{number}.py" for number in range(5)]

@@ -53,6 +53,7 @@ def test_reports_survive_kills_between_any_two_instructions(
     assert len(set(acknowledged)) == len(acknowledged)
 
 
+@pytest.mark.soak
 def test_reports_survive_kills_while_they_are_moved_to_the_database(
     store: Store, nursery: Nursery, moments: random.Random
 ) -> None:

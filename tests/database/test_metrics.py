@@ -184,6 +184,7 @@ def test_the_best_is_what_a_plain_search_finds(
         assert best.metrics["loss"] == (min(values) if smaller else max(values))
 
 
+@pytest.mark.soak
 def test_as_many_metrics_as_anybody_reports_are_taken_in(store: Store) -> None:
     """A report that could not be would hold up all that come after it."""
     names = [f"class {number}" for number in range(60_000)]

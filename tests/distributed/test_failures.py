@@ -99,6 +99,7 @@ def _cases() -> list[tuple[str, int, int, bool]]:
     ]
 
 
+@pytest.mark.soak
 def test_twenty_seeded_hangs_and_mismatches(ranks: Any) -> None:
     with ThreadPoolExecutor(4) as pool:  # they mostly wait
         list(pool.map(lambda case: check_case(ranks, *case), _cases()))

@@ -71,7 +71,7 @@ def _sessions() -> dict[str, str]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
             decorators = "".join(ast.unparse(decorator) for decorator in node.decorator_list)
-            named = re.search(r"name='([\w-]+)'", decorators)
+            named = re.search(r"name='([\w.-]+)'", decorators)
             name = named[1] if named else node.name
             found[name] = ast.get_source_segment(source, node) or ""
     return found

@@ -27,13 +27,11 @@ def _has(distribution: str) -> bool:
 
 def _environments() -> set[str]:
     """Return the names of `doc_blocks.ENVIRONMENTS` that this interpreter is."""
-    found = {name for name in ("keras", "torch") if _has(_BROUGHT_BY[name])}
-    if _has("detcore-estimator"):
-        found.add("estimator" if _has("tensorflow-estimator") else "estimator-latest")
-    return found or {"bare"}
-
-
-_BROUGHT_BY = {"keras": "detcore-keras", "torch": "torch"}
+    if _has("torch"):
+        return {"torch"}
+    if _has("tensorflow-estimator"):
+        return {"estimator"}
+    return {"keras", "estimator-latest"} if _has("detcore-keras") else {"bare"}
 
 
 def _pages_here() -> list[Path]:

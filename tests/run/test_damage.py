@@ -61,6 +61,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) -> None:
     newest, before, *_ = interrupted_run(detcore)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from toy_command import MODEL_DIR, TESTS, Detcore
 
 from detcore.database import Database
@@ -33,6 +34,7 @@ def killed(*arguments: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_killed_before_any_step_a_search_comes_out_the_same() -> None:
     # Every step takes a minute of a core: run the program without arguments.
     found = killed("--every", 4, "--storms", 1)
@@ -99,6 +101,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 def test_real_processes_killed_at_random_moments(detcore: Detcore) -> None:
     config = detcore.config(**SEARCH)
     straight = detcore("run", config, MODEL_DIR, "--json")

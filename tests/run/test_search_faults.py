@@ -74,6 +74,7 @@ PROMOTING: dict[str, Any] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("slots", [1, 2])
 def test_a_promoted_trial_validates_once_at_each_step(detcore: Detcore, slots: int) -> None:
     """Also where its checkpoint, taken before the validation there, lies on the period."""

@@ -78,6 +78,7 @@ def logged(simulation: Simulation) -> list[str]:
     return [json.dumps(event_to_json(event)) for event in simulation.search.events]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", METHODS)
 def test_killed_at_250_random_points_it_goes_on_as_if_nothing_had_happened(name: str) -> None:
     method = METHODS[name]
@@ -89,6 +90,7 @@ def test_killed_at_250_random_points_it_goes_on_as_if_nothing_had_happened(name:
             assert_same_from(method, whole, chosen.randrange(len(log) + 1), log)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("sampler", OPTUNA)
 def test_optuna_proposes_and_prunes_the_same_after_a_kill(sampler: str) -> None:
     def method() -> OptunaSearch:

@@ -65,6 +65,7 @@ class Gated(Line):
 """
 
 
+@pytest.mark.soak
 def test_killed_servers_and_a_reboot_change_nothing(
     tmp_path: Path, undisturbed: tuple[list[float], dict[str, object]]
 ) -> None:

@@ -100,6 +100,7 @@ async def _more_answers(reporters: Sequence[Reporter]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
     load: tuple[RunningServer, Database, int, int], tmp_path: Path, moments: random.Random

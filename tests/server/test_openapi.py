@@ -71,6 +71,7 @@ def numbers(output: str) -> tuple[int, ...]:
     return int(selected[2]), int(selected[1]), int(selected[3])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.long
 def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str, Any]) -> None:
@@ -88,6 +89,7 @@ def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str
     assert numbers(done.stdout) == (there, of_logout, of_logout)
 
 
+@pytest.mark.soak
 def test_it_would_find_something() -> None:
     """The same command, on an application that does not do as it says."""
     app = FastAPI()

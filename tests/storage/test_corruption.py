@@ -23,9 +23,18 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
     assert len(ANYWHERE) >= 40
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_damage_is_found_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:
     saved = save(storage, tmp_path / "to" / "source", large=ANYWHERE[name].large)
+    check_damage(saved, ANYWHERE[name], tmp_path / "to")
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_damage_in_a_folder_is_found_and_named(name: str, tmp_path: Path) -> None:
+    saved = save(
+        LocalStorage(tmp_path / "root"), tmp_path / "to" / "source", large=ANYWHERE[name].large
+    )
     check_damage(saved, ANYWHERE[name], tmp_path / "to")
 
 
@@ -39,6 +48,7 @@ def test_what_is_whole_is_handed_out(storage: StorageBackend, tmp_path: Path) ->
     check_whole(save(storage, tmp_path / "to" / "source", large=True), tmp_path / "to")
 
 
+@pytest.mark.soak
 def test_forty_bit_flips(storage: StorageBackend, tmp_path: Path) -> None:
     saved = save(storage, tmp_path / "source")
     chooser = random.Random(4)

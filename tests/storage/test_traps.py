@@ -57,6 +57,7 @@ def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str
     return done.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", NETWORK)
 def test_a_forked_child_goes_on(kind: str, request: pytest.FixtureRequest, prefix: str) -> None:
     url = request.getfixturevalue("gcs_url" if kind == "gcs" else "weed_url")
@@ -94,6 +95,7 @@ def test_sixteen_threads_share_a_storage(kind: str, open_kind: Open, tmp_path: P
     assert len(storage.list()) == 32
 
 
+@pytest.mark.soak
 def test_the_interpreter_ends_cleanly_eight_times(
     weed_url: str, gcs_url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -383,6 +385,7 @@ def test_without_the_fast_engine_s3fs_does_the_work(weed_url: str, prefix: str) 
     assert "pip install 'detcore-storage[fast]'" in lines[2]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", NETWORK)
 def test_memory_does_not_grow_with_the_files(
     kind: str, request: pytest.FixtureRequest, prefix: str, tmp_path: Path

@@ -36,9 +36,9 @@ __all__ = [
 # Environment of a page -> the nox session that runs its blocks.
 ENVIRONMENTS = {
     "bare": "bare",
-    "keras": "keras3",
-    "estimator": "estimator",
-    "estimator-latest": "estimator-latest",
+    "keras": "tensorflow",
+    "estimator": "tensorflow-2.15",
+    "estimator-latest": "tensorflow",
     "torch": "torch",
 }
 LANGUAGES = ("python", "pycon", "yaml", "toml", "json", "console", "sh", "diff", "text")

@@ -122,6 +122,7 @@ class TestRightFramework(LineSuite):
     python_path = (WRONG,)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=lambda controller: controller.__name__)
 def test_a_wrong_framework_breaks_its_clause(
     controller: type[Any],

@@ -14,6 +14,7 @@ from detcore.testing import LauncherSuite
 _NOT_SHOWN = {"standard-input-is-empty", "stubborn-workers-are-killed"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
 def test_a_wrong_launcher_is_rejected_and_the_clause_named(
     made: type[Right], tmp_path: Path, request: pytest.FixtureRequest

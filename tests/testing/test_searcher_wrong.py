@@ -11,6 +11,7 @@ from suite_clauses import broken_clauses, clauses_of, find_broken
 from detcore.testing import SearcherSuite
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
 def test_a_wrong_method_is_rejected_and_the_clause_named(
     made: type[Right], tmp_path: Path, request: pytest.FixtureRequest

@@ -14,6 +14,7 @@ from suite_clauses import clauses_of, find_broken
 from detcore.testing import StorageSuite
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", WRONG, ids=lambda backend: backend.__name__)
 def test_a_wrong_storage_is_rejected_and_the_clause_named(
     backend: type[Wrong], tmp_path: Path, request: pytest.FixtureRequest

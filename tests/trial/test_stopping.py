@@ -246,6 +246,7 @@ KILLS = 300
 GROUPS = 6
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_kills(group: int, database: Database, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()

@@ -113,6 +113,7 @@ class TestS3Obstore(_Bucket):
     }
 
 
+@pytest.mark.soak
 class TestS3Fs(TestS3Obstore):
     """SeaweedFS through s3fs alone."""
 

@@ -1,0 +1,449 @@
+"""Python processes that start in milliseconds: forked from one that has imported what they need.
+
+Most tests that start a process would wait for imports: 0.6 s of CPU for a worker, 3 s for
+TensorFlow. `install` makes `subprocess.Popen` ask a *zygote* for each Python process that it can
+provide: a process that has imported detcore, its plugins and the framework, runs nothing else, and
+forks. The forked process has the parent, process id, descriptors, session, variables, command line
+and exit code of a process that was started as usual. If its command starts processes in turn, such
+as the workers of ``detcore run``, it forks a zygote for them first.
+
+Started as usual ("cold") are other programs; Python with options, ``-c`` included; processes on a
+terminal; processes with variables that change how Python or a framework starts, or with a
+``PYTHONPATH`` that holds other versions of imported packages; and all processes of a test with the
+marker ``cold``. Users start their processes cold, so each plugin keeps tests with that marker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Zygote", "cold", "install", "uninstall"]
+
+# Python, the C library and frameworks read these only when they start or are imported.
+_READ_AT_START = (
+    "PYTHON", "LD_", "LC_", "LANG", "TZ", "TF_", "KERAS_", "XLA_", "OMP_", "MKL_", "OPENBLAS_",
+    "CUDA_", "NUMEXPR_", "GRPC_", "MALLOC_", "JAX_",
+)  # fmt: skip
+_ALLOWED_TO_DIFFER = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES"})
+# The programs and commands that start further processes.
+_PARENT_MODULES = ("detcore.launch.worker", "detcore.launch._agent", "detcore.runner.handed_in")
+_PARENT_COMMANDS = frozenset({"run", "launch", "serve"})
+_PR_SET_CHILD_SUBREAPER = 36
+_MAX_MESSAGE_BYTES = 1 << 20
+_MAX_DESCRIPTORS = 60
+# Size of the memory in which /proc finds the variables and the command line of a forked process.
+_ROOM_BYTES = 16384
+_ROOM_VARIABLE = "ZYGOTE_ROOM"
+_ANSWER_TIMEOUT_S = 60.0
+# Descriptors from here on are free in every test.
+_AWAY = 600
+_LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE)
+
+
+class Zygote:
+    """This process's end of the connection to a zygote, which is a child of it.
+
+    Args:
+        link: The socket.
+        variables: The variables that the zygote was started with.
+        imported: Packages that it has imported; a process whose path holds other packages of these
+            names is started cold.
+    """
+
+    def __init__(
+        self, link: socket.socket, variables: Mapping[str, str], imported: Sequence[str]
+    ) -> None:
+        self.link: socket.socket | None = link
+        self.variables = dict(variables)
+        self.imported = list(imported)
+        self.session = os.getsid(0)
+        self.lock = threading.Lock()
+
+    def fork(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> int | None:
+        """Return the process id of a new child of this process, or None if the zygote is gone."""
+        with self.lock:
+            if self.link is None:
+                return None
+            # The process in between ends at once, which makes the new process a child of this one.
+            _be_subreaper(True)
+            try:
+                socket.send_fds(self.link, [json.dumps(message).encode()], descriptors)
+                answer = self.link.recv(64)
+            except OSError:
+                answer = b""
+            finally:
+                _be_subreaper(False)
+            if not answer:
+                self.link.close()
+                self.link = None
+                return None
+            return int(answer)
+
+
+_zygote: Zygote | None = None
+_preload: list[str] = []
+_is_cold = False
+_cold_start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+def install(preload: Sequence[str]) -> None:
+    """Make `subprocess.Popen` of this process ask a zygote, which is started when it is needed.
+
+    Args:
+        preload: Modules that it imports; those that cannot be imported are left out.
+    """
+    _preload[:] = preload
+    subprocess.Popen._execute_child = _start  # type: ignore[attr-defined]
+
+
+def uninstall() -> None:
+    """Start processes as usual again, and end the zygote."""
+    global _zygote
+    subprocess.Popen._execute_child = _cold_start  # type: ignore[attr-defined]
+    if _zygote is not None and _zygote.link is not None:
+        _zygote.link.close()
+    _zygote = None
+    _preload.clear()
+
+
+def _begin() -> Zygote:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_preload)]
+    with theirs, cold():
+        subprocess.Popen(
+            [*command, "-" * _ROOM_BYTES],
+            env={**variables, _ROOM_VARIABLE: "-" * _ROOM_BYTES},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+        ).returncode = 0  # it ends with this process; its exit code does not matter
+    ours.settimeout(_ANSWER_TIMEOUT_S)
+    imported = json.loads(ours.recv(_MAX_MESSAGE_BYTES))
+    return Zygote(ours, variables, imported)
+
+
+@contextlib.contextmanager
+def cold() -> Iterator[None]:
+    """Start all processes as usual in this block, and with them what they start."""
+    global _is_cold
+    before, _is_cold = _is_cold, True
+    try:
+        yield
+    finally:
+        _is_cold = before
+
+
+def _start(
+    self: subprocess.Popen[Any], args: Any, executable: Any, preexec_fn: Any, close_fds: bool,
+    pass_fds: Any, cwd: Any, env: Any, startupinfo: Any, creationflags: Any, shell: bool,
+    p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
+    restore_signals: bool, gid: Any, gids: Any, uid: Any, umask: int, start_new_session: bool,
+    process_group: int,
+) -> None:  # fmt: skip
+    """Stand in for `subprocess.Popen._execute_child` of Python 3.11."""
+    global _zygote
+    is_usual = (
+        not _is_cold and executable is None and preexec_fn is None and close_fds and not shell
+        and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
+    )  # fmt: skip
+    if is_usual and _zygote is None and _preload and _kind(_words(args), os.environ, "."):
+        _zygote = _begin()
+    streams = [
+        0 if p2cread == -1 else p2cread,
+        1 if c2pwrite == -1 else c2pwrite,
+        2 if errwrite == -1 else errwrite,
+    ]
+    pid = None
+    if is_usual and _zygote is not None:
+        message = _message(_zygote, args, cwd, env, streams, start_new_session)
+        if message is not None:
+            message["descriptors"] = [int(fd) for fd in pass_fds]
+            pid = _zygote.fork(message, [*streams, *message["descriptors"]])
+    if pid is None:
+        _cold_start(
+            self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+            creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
+            restore_signals, gid, gids, uid, umask, start_new_session, process_group,
+        )  # fmt: skip
+        return
+    self._child_created = True  # type: ignore[attr-defined]
+    self.pid = pid
+    self._close_pipe_fds(  # type: ignore[attr-defined]
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
+    )
+
+
+def _message(
+    zygote: Zygote, args: Any, cwd: Any, env: Any, streams: list[int], start_new_session: bool
+) -> dict[str, Any] | None:
+    """Return the request to the zygote, or None if the process must be started as usual."""
+    words = _words(args)
+    variables = {
+        os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()
+    }
+    folder = os.path.abspath(os.fsdecode(cwd or "."))
+    kind = _kind(words, variables, folder)
+    if kind is None or not os.path.isdir(folder) or len(words) > 500:
+        return None
+    read_at_start = {
+        name
+        for name in {*variables, *zygote.variables}
+        if name.startswith(_READ_AT_START) and name not in _ALLOWED_TO_DIFFER
+    }
+    if any(variables.get(name) != zygote.variables.get(name) for name in read_at_start):
+        return None
+    path = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    first = os.path.dirname(os.path.realpath(os.path.join(folder, words[1])))
+    own = [*path, folder if kind == "module" else first]
+    if any(_shadows(entry, zygote.imported) for entry in own):
+        return None
+    if any(os.isatty(stream) for stream in streams):
+        return None
+    if not start_new_session and os.getsid(0) != zygote.session:
+        return None
+    limits = [resource.getrlimit(limit) for limit in _LIMITS]
+    return {
+        "kind": kind, "words": words, "cwd": folder, "variables": variables, "path": path,
+        "setsid": start_new_session, "group": os.getpgrp(), "limits": limits,
+        "ignored": [
+            number for number in signal.valid_signals()
+            if signal.getsignal(number) is signal.SIG_IGN
+        ],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    }  # fmt: skip
+
+
+def _words(args: Any) -> list[str]:
+    return (
+        [os.fsdecode(args)]
+        if isinstance(args, (str, bytes, os.PathLike))
+        else [*map(os.fsdecode, args)]
+    )
+
+
+def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | None:
+    if len(words) < 2 or not os.path.basename(words[0]).startswith("python"):
+        return None
+    program = shutil.which(words[0], path=variables.get("PATH", os.defpath))
+    if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
+        return None
+    if words[1] == "-m" and len(words) > 2 and words[2].startswith("detcore"):
+        return "module"
+    is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
+    return "script" if is_script else None
+
+
+def _shadows(entry: str, imported: Sequence[str]) -> bool:
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(entry)}
+    except OSError:
+        return False
+    return not names.isdisjoint(imported)
+
+
+def _be_subreaper(on: bool) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+# The functions below run inside a zygote.
+
+
+def main() -> None:
+    """Import, and fork; return in each forked process after its program has ended."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    base = sys.path[1:]
+    _import(json.loads(sys.argv[2]))
+    standard = {*sys.stdlib_module_names, "__main__", "sitecustomize"}
+    imported = {name.partition(".")[0] for name in sys.modules} - standard - {"warm_python"}
+    link.send(json.dumps(sorted({*imported, "sitecustomize", "usercustomize"})).encode())
+    _serve(link, base, sorted(imported))
+
+
+def _import(names: Sequence[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        # OpenBLAS ends its idle threads before a fork, and starts them where they are needed.
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(link: socket.socket, base: list[str], imported: list[str]) -> None:
+    """Fork until the other end is closed; return in the forked processes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(link, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)
+        message = json.loads(data)
+        ready_read, ready_write = os.pipe()
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid == 0:
+                link.close()
+                os.close(ready_read)
+                _become(message, descriptors, ready_write, base, imported)
+                return
+            os.write(ready_write, str(pid).encode())
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        os.close(ready_write)
+        os.waitpid(between, 0)
+        pid_text = os.read(ready_read, 32)
+        os.read(ready_read, 1)  # returns when the process has its session and its descriptors
+        os.close(ready_read)
+        try:
+            link.send(pid_text)
+        except OSError:
+            os._exit(0)
+
+
+def _become(
+    message: dict[str, Any],
+    descriptors: list[int],
+    ready: int,
+    base: list[str],
+    imported: list[str],
+) -> None:
+    """Turn this process into the requested one, and run its program."""
+    global _zygote
+    if message["setsid"]:
+        os.setsid()
+    else:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, message["group"])
+    ready = _place(descriptors, message["descriptors"], ready)
+    for limit, values in zip(_LIMITS, message["limits"], strict=True):
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(limit, values)
+    os.chdir(message["cwd"])
+    os.environ.clear()
+    os.environ.update(message["variables"])
+    _show(message["words"], message["variables"])
+    words = message["words"][2:] if message["kind"] == "module" else message["words"][1:]
+    if message["kind"] == "module":
+        first = message["cwd"]
+    else:
+        first = os.path.dirname(os.path.realpath(words[0]))
+    sys.path[:] = [first, *message["path"], *base]
+    sys.argv[:] = words
+    importlib.invalidate_caches()
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    _zygote = None
+    if words[0] in _PARENT_MODULES or (
+        words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS
+    ):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            ours.close()
+            os.close(ready)
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            _close_all_but({theirs.fileno()})
+            _serve(theirs, base, imported)
+            return
+        theirs.close()
+        ours.settimeout(_ANSWER_TIMEOUT_S)
+        _zygote = Zygote(ours, message["variables"], imported)
+        subprocess.Popen._execute_child = _start  # type: ignore[attr-defined]
+    else:
+        subprocess.Popen._execute_child = _cold_start  # type: ignore[attr-defined]
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if number in message["ignored"]:
+            signal.signal(number, signal.SIG_IGN)
+        elif number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+        elif signal.getsignal(number) is signal.SIG_IGN and number not in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, message["blocked"])
+    os.close(ready)
+    _run(message["kind"], words)
+
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def _place(descriptors: list[int], numbers: list[int], ready: int) -> int:
+    """Give descriptors the numbers that the process expects; return the new number of `ready`."""
+    # First out of the way of each other, then where they belong.
+    away = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _AWAY) for fd in (*descriptors, ready)]
+    for number, fd in zip((0, 1, 2, *numbers), away, strict=False):
+        os.dup2(fd, number)
+    _close_all_but({*numbers, away[-1]})
+    return away[-1]
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _show(words: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Write command line and variables where Linux reads them for ``/proc``."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arg_start, arg_end, env_start, env_end = (int(field) for field in fields[45:49])
+    shown = "".join(f"{word}\0" for word in words)
+    _write(arg_start, arg_end, shown)
+    # The marks of tests come first, in case the rest does not fit.
+    ordered = sorted(variables.items(), key=lambda item: not item[0].startswith("DETCORE_"))
+    _write(env_start, env_end, "".join(f"{name}={value}\0" for name, value in ordered))
+
+
+def _write(start: int, end: int, text: str) -> None:
+    data = os.fsencode(text)[: end - start - 1]
+    ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
+
+
+def _run(kind: str, words: list[str]) -> None:
+    name = words[0]
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    module.__dict__["__builtins__"] = __builtins__
+    if kind == "module":
+        sys.modules.pop(name, None)
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+        return
+    module.__dict__["__file__"] = name
+    exec(compile(Path(name).read_bytes(), name, "exec"), module.__dict__)
+
+
+if __name__ == "__main__":
+    # Forked processes replace __main__, and this module's functions need its globals.
+    sys.modules["warm_python"] = sys.modules["__main__"]
+    main()
