@@ -32,7 +32,7 @@ def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
     (source / "link").symlink_to(outside)
     (source / "link.txt").symlink_to(outside / "secret.txt")
 
-    copy_code(source, list_code(source), tmp_path / "code")
+    copy_code(source, list_code(source), tmp_path / "code", config={})
     copied = {
         path.relative_to(tmp_path / "code").as_posix()
         for path in (tmp_path / "code").rglob("*")
@@ -59,5 +59,27 @@ def test_a_folder_of_very_many_files_is_said(
 
 def test_a_file_that_went_away_is_left_out(tmp_path: Path) -> None:
     write(tmp_path / "model", "model_def.py")
-    copy_code(tmp_path / "model", ["model_def.py", "gone.py"], tmp_path / "code")
+    copy_code(tmp_path / "model", ["model_def.py", "gone.py"], tmp_path / "code", config={})
     assert [path.name for path in (tmp_path / "code").iterdir()] == ["model_def.py"]
+
+
+def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
+    """Not of the configuration in use, wherever it stands, nor of another experiment file."""
+    source = tmp_path / "model"
+    source.mkdir()
+    (source / "const.yaml").write_text(
+        "entrypoint: model_def:Trial\nsearcher: {name: single}\n"
+        "checkpoint_storage:\n  type: s3\n  secret_key: overridden1\n"
+        "data: {nested: {token: abcd}}\n"
+    )
+    (source / "model_def.py").write_text("KEY = 'in-use-4711'\npad_token = 0\n")
+    (source / "latin.txt").write_bytes(b"caf\xe9 in-use-4711")
+    config = {"checkpoint_storage": {"type": "s3", "secret_key": "in-use-4711"}}
+    copy_code(source, list_code(source), tmp_path / "code", config=config)
+    copies = {path.name: path.read_bytes() for path in (tmp_path / "code").iterdir()}
+    assert copies["model_def.py"] == b"KEY = '********'\npad_token = 0\n"
+    assert copies["latin.txt"] == b"caf\xe9 ********"
+    settings = copies["const.yaml"].decode()
+    assert "overridden1" not in settings
+    assert "abcd" not in settings
+    assert "entrypoint: model_def:Trial" in settings

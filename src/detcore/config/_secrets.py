@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from detcore.config._suggest import distance
 from detcore.types import JSONValue
 
-__all__ = ["MASK", "hide_lines", "is_secret_key", "mask_config", "mask_text"]
+__all__ = [
+    "MASK",
+    "find_hidden",
+    "hide_lines",
+    "is_secret_key",
+    "mask_code",
+    "mask_config",
+    "mask_text",
+    "secret_values",
+]
 
 MASK = "********"
 
@@ -16,11 +26,20 @@ _NAMES = ("access_key", "secret_key", "connection_string", "credential", "regist
 _PARTS = re.compile(
     r"secret|passw(or)?d|passphrase|credential|connection_?string|registry_?auth"
     r"|(access|account|api|private)_?key"
-    r"|(access|api|auth|bearer|identity|registry|sas|session)_?token",
+    r"|(access|api|auth|bearer|client|github|hf|hub|identity|jwt|oauth|registry|sas|session"
+    r"|wandb)_?token"
+    # Not the tokens of a vocabulary: pad_token, num_tokens.
+    r"|^(?:.*\.)?token$",
     re.IGNORECASE,
 )
 _IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"[\"']?([A-Za-z_][\w.-]*)[\"']?\s*[:=]")
+# A name is looked at from its first character only: a search that also began at every other one
+# would take quadratic time on a long line without an assignment.
+_ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
+
+
+_SHORTEST_SECRET = 6
+_IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.MULTILINE)
 
 
 def is_secret_key(name: str) -> bool:
@@ -59,6 +78,58 @@ def mask_config(value: JSONValue, *, secret: bool = False) -> JSONValue:
             return f"{name}={MASK}"
         return mask_text(value)
     return value
+
+
+def find_hidden(
+    value: Any, hidden: Any, place: Sequence[str | int] = ()
+) -> Iterator[tuple[list[str | int], Any]]:
+    """Yield each value that `mask_config` hid, with its place.
+
+    Args:
+        value: The configuration or a part of it.
+        hidden: The masked copy of `value`.
+        place: Keys and indices that lead to `value`.
+    """
+    if isinstance(value, Mapping) and isinstance(hidden, Mapping):
+        for key in value:
+            yield from find_hidden(value[key], hidden[key], (*place, key))
+    elif isinstance(value, list | tuple) and isinstance(hidden, list | tuple):
+        for index, item in enumerate(value):
+            yield from find_hidden(item, hidden[index], (*place, index))
+    elif value != hidden:
+        yield list(place), value
+
+
+def secret_values(config: Mapping[str, Any]) -> list[str]:
+    """Return the secrets of a configuration that are long enough to be recognized elsewhere.
+
+    Args:
+        config: The configuration, with its secrets.
+    """
+    hidden = find_hidden(config, mask_config(dict(config)))
+    # Shorter values, such as "abc", occur in any text by chance.
+    return [
+        value
+        for _, value in hidden
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and value != MASK
+    ]
+
+
+def mask_code(text: str, secrets: Iterable[str]) -> str:
+    """Return a file of the user's code folder without the secrets of an experiment.
+
+    In an experiment file, which may hold other secrets than the ones in use, the values of secret
+    names are starred out as well.
+
+    Args:
+        text: Content of the file.
+        secrets: The `secret_values` of the experiment's configuration.
+    """
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
+        text = "\n".join(hide_lines(text.split("\n")))
+    return text
 
 
 def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] = ()) -> list[str]:

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,13 @@ class RestoredConfig:
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:
     """Return a configuration and its file's text with every secret starred out."""
-    from detcore.config import MASK, hide_lines
+    from detcore.config import MASK, find_hidden, hide_lines
 
     hidden = _masked(config)
     if text is None:
         return hidden, None
     shown = "\n".join(hide_lines(text.split("\n")))
-    for _, secret in _differences(config, hidden):
+    for _, secret in find_hidden(config, hidden):
         # A secret may be where its name is not: behind an anchor, or in a list.
         if isinstance(secret, str) and len(secret) >= _MOST_LIKELY_A_SECRET:
             shown = shown.replace(secret, MASK)
@@ -67,8 +67,10 @@ def keep_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> N
     Raises:
         StorageError: If the file cannot be written.
     """
+    from detcore.config import find_hidden
+
     path = _path(home, experiment_id)
-    secrets = list(_differences(config, _masked(config)))
+    secrets = list(find_hidden(config, _masked(config)))
     try:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()  # of an experiment of another database
@@ -119,20 +121,6 @@ def _masked(config: Mapping[str, Any]) -> dict[str, Any]:
 
     hidden: Any = mask_config(dict(config))
     return {**hidden, **{name: config[name] for name in (_OPEN,) if name in config}}
-
-
-def _differences(
-    value: Any, hidden: Any, place: Sequence[str | int] = ()
-) -> Iterator[tuple[list[str | int], Any]]:
-    """Yield each value that is hidden, and where it is."""
-    if isinstance(value, Mapping) and isinstance(hidden, Mapping):
-        for key in value:
-            yield from _differences(value[key], hidden[key], (*place, key))
-    elif isinstance(value, list | tuple) and isinstance(hidden, list | tuple):
-        for index, item in enumerate(value):
-            yield from _differences(item, hidden[index], (*place, index))
-    elif value != hidden:
-        yield list(place), value
 
 
 def _read(path: Path) -> list[tuple[list[str | int], Any]]:

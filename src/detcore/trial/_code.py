@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 __all__ = ["copy_code", "list_code"]
 
@@ -56,20 +56,31 @@ def list_code(source: Path) -> list[str]:
     return found
 
 
-def copy_code(source: Path, names: Iterable[str], target: Path) -> None:
-    """Copy files to a new folder, under the same names.
+def copy_code(
+    source: Path, names: Iterable[str], target: Path, *, config: Mapping[str, Any]
+) -> None:
+    """Copy files to a new folder, under the same names and without the experiment's secrets.
+
+    A checkpoint may be handed to people who must not have the storage's credentials.
 
     Args:
         source: Folder of the user's code.
         names: What `list_code` found; files that are gone since then are left out.
         target: Folder to make.
+        config: The experiment's configuration, with its secrets.
     """
+    from detcore.config import mask_code, secret_values
+
+    secrets = secret_values(config)
     target.mkdir()
     for name in names:
         if (source / name).exists():
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / name, copy)
+            content = (source / name).read_bytes()
+            # Text that is not UTF-8 keeps its bytes.
+            text = content.decode("utf-8", "surrogateescape")
+            copy.write_bytes(mask_code(text, secrets).encode("utf-8", "surrogateescape"))
 
 
 def _is_code(path: Path) -> bool:

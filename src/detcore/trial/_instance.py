@@ -137,7 +137,8 @@ class InstanceCheckpoints:
                 controller.save(path)
                 text = json.dumps(self._trial_record(record, steps), indent=2, sort_keys=True)
                 (path / TRIAL_FILE).write_text(text + "\n", encoding="utf-8")
-                copy_code(record.code_dir, record.code_files, path / "code")
+                config = self._context.setup.config
+                copy_code(record.code_dir, record.code_files, path / "code", config=config)
         return self.directory / uuid
 
     def validate(self) -> dict[str, float]:

@@ -307,6 +307,7 @@ def _drive(
             record=record,
             code_dir=Path(info.model_dir),
             code_files=code_files,
+            config=info.config,
             is_async=config.checkpoint_async,
         ),
         searcher_metric=(

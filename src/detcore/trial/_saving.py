@@ -40,6 +40,7 @@ class TrialSaver:
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
         code_files: Files in it that each checkpoint gets a copy of, relative to it.
+        config: The experiment's configuration, whose secrets are kept out of these copies.
         is_async: Whether training goes on while a checkpoint is written and uploaded.
     """
 
@@ -50,6 +51,7 @@ class TrialSaver:
         record: Mapping[str, Any],
         code_dir: Path,
         code_files: Sequence[str],
+        config: Mapping[str, Any],
         is_async: bool = True,
     ) -> None:
         self._core = core
@@ -57,6 +59,7 @@ class TrialSaver:
         self._record = record
         self._code_dir = code_dir
         self._code_files = code_files
+        self._config = config
 
     def save(
         self,
@@ -87,7 +90,7 @@ class TrialSaver:
             rest = write(path)
             _write_json(path / CLOCK_FILE, {"version": 1, "workers": distributed.size, **clock})
             _write_json(path / TRIAL_FILE, record)
-            copy_code(self._code_dir, self._code_files, path / "code")
+            copy_code(self._code_dir, self._code_files, path / "code", config=self._config)
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
                 _write_files(path / _WORKERS / str(rank), contents)

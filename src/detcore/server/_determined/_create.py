@@ -7,9 +7,10 @@ import binascii
 import contextlib
 import io
 import secrets
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.database import TokenRecord
+from detcore.config import mask_code, secret_values
+from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
 from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore.server import _hand_in
@@ -117,12 +119,25 @@ def make_router() -> APIRouter:
                 f"the code of experiment {experiment_id} is not on the server: it was started by "
                 f"detcore run from {record.model_dir}."
             )
-        packed = pack(Path(record.model_dir))
-        with packed.file as file:
-            file.seek(0)
-            return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
+        home = state.settings.environment.home
+        hidden = secret_values(restore_secrets(home, experiment_id, record.config).config)
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            code = _copy_without_secrets(Path(record.model_dir), Path(folder, "code"), hidden)
+            with pack(code).file as file:
+                file.seek(0)
+                return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
 
     return router
+
+
+def _copy_without_secrets(source: Path, target: Path, hidden: Iterable[str]) -> Path:
+    def copy(path: str, to: str) -> None:
+        content = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+        Path(to).write_bytes(mask_code(content, hidden).encode("utf-8", "surrogateescape"))
+        shutil.copymode(path, to)
+
+    shutil.copytree(source, target, symlinks=True, copy_function=copy)
+    return target
 
 
 def _create(state: ServerState, asker: TokenRecord, body: IO[bytes]) -> Document:

@@ -1,0 +1,50 @@
+"""Which settings are secret, and what finding them costs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from detcore.config import hide_lines, mask_config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"data": {"nested": {"token": "abcdef"}}},
+        {"data": {"hf_token": "abcdef"}},
+        {"environment": {"variables": ["WANDB_TOKEN=abcdef"]}},
+        {"checkpoint_storage": {"secret_key": "abcdef"}},
+    ],
+)
+def test_secrets_are_masked_however_deep(config: dict[str, object]) -> None:
+    assert "abcdef" not in str(mask_config(config))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["pad_token", "num_tokens", "tokenizer", "eos_token_id"])
+def test_tokens_of_a_vocabulary_are_no_secrets(name: str) -> None:
+    assert mask_config({"data": {name: "abcdef"}}) == {"data": {name: "abcdef"}}
+
+
+@pytest.mark.parametrize("line", ["1password: abcdef", "'api_token' : abcdef", "x.secret=abcdef"])
+def test_a_secret_line_is_starred_out(line: str) -> None:
+    assert "abcdef" not in hide_lines([line])[0]
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "0", "a.", "a-", "'a", "a ", "://", "?sig=", "a:", "a=b ", "\t", "{a: ["]
+)
+def test_the_time_grows_with_the_length_of_a_line(unit: str) -> None:
+    """Quadratic work would take 64 times as long for eight times the length."""
+
+    def seconds(length: int) -> float:
+        line = unit * (length // len(unit))
+        taken = []
+        for _ in range(3):
+            began = time.process_time()
+            hide_lines([line])
+            taken.append(time.process_time() - began)
+        return min(taken)
+
+    assert seconds(80_000) < 30 * seconds(10_000) + 0.05
