@@ -12,6 +12,7 @@ import click
 
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command, near_name
+from detcore.cli._printable import printable
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class _Main(CommandGroup):
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

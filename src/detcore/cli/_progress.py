@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import format_bytes, format_number
+from detcore.cli._printable import printable
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
@@ -157,7 +158,7 @@ class RunProgress:
             for name in place:
                 value = value.get(name, "-") if isinstance(value, Mapping) else "-"
             text = format_number(value) if isinstance(value, float) else str(value)
-            parts.append(f"{self._names[place]} {text}")
+            parts.append(printable(f"{self._names[place]} {text}"))
         return "  ".join(parts)
 
     def _note_best(self, trial: TrialProgress, value: Any) -> None:
@@ -179,4 +180,4 @@ def format_checkpoint(fields: Mapping[str, Any]) -> str:
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Return metrics as ``name value`` pairs."""
-    return "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
+    return "  ".join(printable(f"{name} {format_number(value)}") for name, value in metrics.items())
