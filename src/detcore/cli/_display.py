@@ -94,6 +94,8 @@ class PlainDisplay(_Display):
         elif event.type == "validation":
             self.notice(f"{at}: validation: {format_metrics(event.fields['metrics'])}")
         elif event.type == "checkpoint":
+            # Saved behind the training, it is of an earlier batch than the trial has reached.
+            at = f"trial {info.trial_id}: batch {event.fields['steps_completed']}"
             self.notice(f"{at}: checkpoint saved: {format_checkpoint(event.fields)}")
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:

@@ -65,7 +65,7 @@ class TrialProgress:
         elif event.type == "validation":
             self.validation = f"{format_metrics(fields['metrics'])}  (batch {self.steps})"
         elif event.type == "checkpoint":
-            self.checkpoint = format_checkpoint(fields)
+            self.checkpoint = f"{format_checkpoint(fields)}  (batch {fields['steps_completed']})"
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
 
@@ -169,13 +169,13 @@ class RunProgress:
 
 
 def format_checkpoint(fields: Mapping[str, Any]) -> str:
-    """Return which checkpoint was saved, and what that took."""
+    """Return which checkpoint was saved, its size, and how long saving took."""
     parts = [format_bytes(fields["size_bytes"])]
     if fields.get("stalled_s") is not None:
         parts.append(f"training stood still {fields['stalled_s']:.2f} s")
     if fields.get("total_s") is not None:
         parts.append(f"saved in {fields['total_s']:.2f} s")
-    return f"{fields['uuid']} at batch {fields['steps_completed']}: {', '.join(parts)}"
+    return f"{fields['uuid']}: {', '.join(parts)}"
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
