@@ -11,7 +11,7 @@ from client_store import ClientStore
 
 from detcore.cli._main import main
 from detcore.database import Database
-from detcore.errors import NotFoundError
+from detcore.errors import NotFoundError, StorageError
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
 
@@ -118,11 +118,11 @@ def test_the_source_of_an_experiment_that_may_start_trials_is_refused(
 def test_an_interrupted_deletion_leaves_nothing_that_counts_and_can_be_repeated(
     store: ClientStore, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(_storage: LocalStorage, prefix: str) -> None:
+        raise StorageError(f"the storage went away before the files of {prefix} were deleted")
+
     with monkeypatch.context() as patch:
-        # Nobody can provoke this at the second of two files without it.
-        patch.setattr(
-            LocalStorage, "delete_tree", lambda *_: (_ for _ in ()).throw(OSError("gone"))
-        )
+        patch.setattr(LocalStorage, "delete_tree", fail)
         assert delete(number, "--yes").exit_code == 1
     states = [found.state for found in store.database.list_checkpoints(experiment_id=number)]
     assert states == ["DELETING", "DELETING"]
