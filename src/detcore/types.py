@@ -178,6 +178,8 @@ class Framework:
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
         install_hint: The command that brings what `requires` names.
+        variables: Environment variables, names and values, that worker processes get where the
+            user has not set them. They are set before anything is imported.
     """
 
     name: str
@@ -193,6 +195,7 @@ class Framework:
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     install_hint: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

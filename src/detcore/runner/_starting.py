@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import CheckpointSource, find_source, recover_checkpoints
+from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.types import TrialInfo
 
@@ -88,7 +89,11 @@ class TrialStarter:
                 on_output=output,
                 disabled_plugins=self.plugins.disabled,
                 allowed_plugins=self.plugins.allowed,
-                variables={**place.variables, **self._server_variables(trial_id)},
+                variables={
+                    **framework_variables(self.plugins),
+                    **place.variables,
+                    **self._server_variables(trial_id),
+                },
             )
         except BaseException:
             output.close()

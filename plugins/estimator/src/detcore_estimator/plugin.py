@@ -24,5 +24,8 @@ def detcore_register_framework() -> Framework:
         several_workers=True,
         requires=("tensorflow",),
         related=("tensorflow_estimator", "keras", "numpy", "horovod"),
+        # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
+        # CPU); only its errors are shown.
+        variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
         install_hint='pip install "tensorflow>=2.15"',
     )
