@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +22,26 @@ __all__ = ["RunningTrial", "TrialOutput"]
 
 
 class TrialOutput:
-    """What the workers of a trial print goes to the trial's log, and to who listens."""
+    """What the workers of a trial print goes to the trial's log, and to who listens.
 
-    def __init__(self, info: TrialInfo, listener: RunListener) -> None:
+    Args:
+        info: The trial.
+        listener: Gets the lines, but for notices.
+        notices: Regular expressions of lines on standard error that are only logged.
+    """
+
+    def __init__(self, info: TrialInfo, listener: RunListener, notices: Iterable[str] = ()) -> None:
         self._info = info
         self._listener = listener
+        self._notices = [re.compile(notice) for notice in notices]
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
         """Take a line; called from threads, and after the end by what left its worker."""
         self._append(stream, line, rank)
+        if stream == "stderr" and any(notice.fullmatch(line) for notice in self._notices):
+            return
         self._listener.output(self._info, stream, line, rank=rank)
 
     def say(self, text: str) -> None:

@@ -79,7 +79,9 @@ class TrialStarter:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
-        output = TrialOutput(info, self.listener)
+        frameworks = self.plugins.frameworks().values()
+        notices = [notice for framework in frameworks for notice in framework.notices]
+        output = TrialOutput(info, self.listener, notices)
         try:
             workers = self.launcher.start(
                 info,
