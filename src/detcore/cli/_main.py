@@ -12,7 +12,6 @@ import click
 
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command
-from detcore.cli._printable import printable
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
@@ -112,6 +111,8 @@ class _Main(CommandGroup):
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
+            from detcore.cli._printable import printable
+
             click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
         except KeyboardInterrupt:
