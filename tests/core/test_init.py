@@ -362,7 +362,8 @@ def test_a_script_that_goes_on_says_from_where(
         pass
     context.close(SystemExit(75))
     assert said(capsys)[-1] == (
-        "experiment 1, trial 1: paused; core.init(resume=True) goes on from its latest checkpoint"
+        "experiment 1, trial 1: paused; "
+        "core.init(resume=True) resumes it from its latest checkpoint"
     )
     with alone(resume=True):
         pass

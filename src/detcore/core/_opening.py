@@ -348,5 +348,5 @@ def _record_end(
         if outcome.record:
             text += f": {outcome.record}"
         if outcome.state is ExperimentState.PAUSED:
-            text += "; core.init(resume=True) goes on from its latest checkpoint"
+            text += "; core.init(resume=True) resumes it from its latest checkpoint"
         _say(info, text)
