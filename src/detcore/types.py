@@ -178,6 +178,10 @@ class Framework:
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
         install_hint: The command that brings what `requires` names.
+        variables: Environment variables, names and values, that worker processes get where the
+            user has not set them. They are set before anything is imported.
+        notices: Regular expressions of whole lines that the framework writes to standard error at
+            every start. A run keeps such lines in the trial's log and does not display them.
     """
 
     name: str
@@ -193,6 +197,8 @@ class Framework:
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     install_hint: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from fake_distributions import run_detcore, write_distribution
 
 from detcore import __version__
-from detcore.cli._main import COMMANDS
+from detcore.cli._main import COMMANDS, main
 
 BAKE = """
 import os, sys, time
@@ -109,6 +110,7 @@ def test_version() -> None:
         ("checkpoints", "Did you mean 'checkpoint'?"),
         ("bak", "Did you mean 'bake'?"),
         ("zzz", "'detcore --help' lists the commands."),
+        ("doctor", "Did you mean 'detcore plugins doctor'?"),
     ],
 )
 def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
@@ -116,6 +118,12 @@ def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
     result = run_detcore(typed, sites=[tmp_path], only=["bakery"])
     assert f"no command is called '{typed}'.\n{hint}" in result.stderr
     assert result.returncode == 2
+
+
+def test_a_command_of_another_group_is_found() -> None:
+    result = CliRunner().invoke(main, ["trial", "plot", "1"], prog_name="detcore")
+    assert result.exit_code == 2
+    assert "has no command 'plot'.\nDid you mean 'detcore experiment plot'?" in result.output
 
 
 def test_an_unknown_option() -> None:

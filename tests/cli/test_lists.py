@@ -260,7 +260,7 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
     ("arguments", "hint"),
     [
         (("experiment", "tirals", "1"), "Did you mean 'trials'?"),
-        (("experiment", "zzz"), "lists them."),
+        (("experiment", "zzz"), "--help' lists the commands."),
         (("trial", "log", "1"), "Did you mean 'logs'?"),
         (("model", "registerversion"), "Did you mean 'register-version'?"),
         (("checkpoint", "verfy"), "Did you mean 'verify'?"),

@@ -18,6 +18,7 @@ from detcore.cli._output import format_bytes, format_duration
 from detcore.cli._plot import draw_plot
 from detcore.database import Database, Spool
 from detcore.errors import NotFoundError
+from detcore.pages import summarize_config
 from detcore.types import ExperimentState
 
 
@@ -103,6 +104,19 @@ def test_an_experiment_is_described(records: Records) -> None:
     ):
         assert expected in text
     assert "every 0" not in text
+
+
+@pytest.mark.parametrize(
+    ("period", "text"),
+    [
+        ({"epochs": 1}, "every epoch"),
+        ({"batches": 1}, "every batch"),
+        ({"epochs": 2}, "every 2 epochs"),
+        ({"batches": 10}, "every 10 batches"),
+    ],
+)
+def test_periods_are_written_in_words(period: dict[str, int], text: str) -> None:
+    assert summarize_config({"min_validation_period": period})["validation"] == text
 
 
 def test_secrets_of_a_configuration_are_not_shown(records: Records) -> None:

@@ -88,3 +88,17 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
     os.close(leader)
     assert process.returncode == 130
     assert stderr == b"interrupted\n"
+
+
+def test_the_progress_of_a_single_trial_that_is_measured_in_epochs(records: Records) -> None:
+    config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}}
+    experiment = records.experiment(config)
+    trial = records.trial(experiment)
+    records.database.start_run(trial)
+    records.database.set_trial_state(trial, TrialState.RUNNING)
+    records.database.set_search_progress(experiment, 0.25)
+    rows = records.data("top", "--experiment", str(experiment))["trials"]
+    assert [row["progress"] for row in rows] == [0.25]
+    assert "25%" in records("top", "--experiment", str(experiment)).stdout
+    assert "RUNNING 25%" in records("experiment", "list").stdout
+    records.database.set_experiment_state(experiment, ExperimentState.COMPLETED)

@@ -189,9 +189,24 @@ def test_of_very_many_mistakes_of_yaml_the_first_are_shown(tmp_path: Path, const
 def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
     (tmp_path / "const.yaml").write_text("")
     error = failing(tmp_path / "cnst.yaml")
-    assert str(error).startswith(f"{tmp_path / 'cnst.yaml'}:1:1: error: no file")
+    assert str(error).startswith(f"{tmp_path / 'cnst.yaml'}: error: no file")
     assert "const.yaml" in str(error)
     assert error.diagnostics[0].suggestion == "const.yaml"
+
+
+def test_code_in_place_of_the_experiment_file_is_not_read_as_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("const.yaml").touch()
+    path = Path("model_def.py")
+    path.write_text('"""A model."""\n')
+    assert str(failing(path)).splitlines() == [
+        "model_def.py: error: this is Python code; expected an experiment file (YAML)",
+        "  = an experiment file names a trial class: 'entrypoint: model_def:CLASS'",
+        "  = a script that calls core.init() runs by itself: python model_def.py",
+        "  = experiment files in .: const.yaml",
+    ]
 
 
 def test_a_folder_is_not_an_experiment_file(tmp_path: Path) -> None:

@@ -330,3 +330,52 @@ def test_reporting_is_quick(alone: Callable[..., core.Context]) -> None:
         for step in range(1, 101):
             context.train.report_training_metrics(step, {"loss": 1.0}, batches)
         assert (time.process_time() - began) / 100 < 0.01
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    written = capsys.readouterr()
+    assert written.out == ""  # is the script's own
+    return written.err.splitlines()
+
+
+def test_a_script_says_which_trial_it_is_and_how_it_ended(
+    alone: Any, home: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with alone() as context:
+        context.train.report_training_metrics(1, {"loss": 0.5})
+        (start,) = said(capsys)
+    assert start == (
+        f"experiment 1, trial 1: from the start; records in {home.url}; "
+        "look at it: detcore trial describe 1"
+    )
+    assert said(capsys) == ["experiment 1, trial 1: completed"]
+    with pytest.raises(ZeroDivisionError), alone():
+        raise ZeroDivisionError("my mistake")
+    assert said(capsys)[-1] == "experiment 2, trial 2: error: ZeroDivisionError: my mistake"
+
+
+def test_a_script_that_goes_on_says_from_where(
+    alone: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = alone().start()
+    with context.checkpoint.store_path({"steps_completed": 7}) as (_, uuid):
+        pass
+    context.close(SystemExit(75))
+    assert said(capsys)[-1] == (
+        "experiment 1, trial 1: paused; "
+        "core.init(resume=True) resumes it from its latest checkpoint"
+    )
+    with alone(resume=True):
+        pass
+    assert said(capsys)[0].startswith(
+        f"experiment 1, trial 1: from batch 7 (checkpoint {uuid}); records in "
+    )
+
+
+def test_the_worker_of_a_runner_leaves_that_to_the_runner(
+    managed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context, _ = managed()
+    with context:
+        pass
+    assert said(capsys) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -77,6 +78,9 @@ def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
     detcore.hurry()
     assert "detcore run --resume 2" in stdout
     assert "experiment 2: paused" in stdout
+    # Known before the trial has ended: more than 10 of 40 batches are done.
+    (_, paused) = json.loads(detcore("experiment", "list", "--json").stdout)["experiments"]
+    assert 0.25 <= paused["progress"] < 1
 
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stderr

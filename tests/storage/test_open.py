@@ -155,6 +155,7 @@ def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> 
         opened({"type": "s3", "bucket": "b"}, tmp_path)
     assert isinstance(caught.value, TypeError)
     assert "s3://BUCKET/PREFIX" in str(caught.value)
+    assert "pip install 'detcore-storage[s3]'" in str(caught.value)
 
 
 def test_an_unknown_scheme_is_refused_when_used(tmp_path: Path) -> None:
@@ -162,9 +163,33 @@ def test_an_unknown_scheme_is_refused_when_used(tmp_path: Path) -> None:
         opened("nonsense://x/y", tmp_path).probe()
 
 
-def test_a_missing_driver_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"needs a package.*\n.*[Ii]nstall"):
-        opened("abfs://container/x", tmp_path).probe()
+def test_an_unknown_scheme_is_reported_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown URL scheme, 's4'\.\n.*: abfs, .* s3, "
+    ) as caught:
+        opened("s4://bucket/x", tmp_path).probe()
+    assert "simplecache" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "package"),
+    [
+        ("abfs://container/x", "'detcore-storage[azure]'"),
+        ("gs://bucket/x", "'detcore-storage[gcs]'"),
+        ("s3://bucket/x", "'detcore-storage[s3]'"),
+        ("smb://host/x", "smbprotocol"),
+    ],
+)
+def test_a_missing_driver_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, package: str
+) -> None:
+    for module in ("adlfs", "gcsfs", "s3fs", "smbclient"):  # some environments have them
+        monkeypatch.setitem(sys.modules, module, None)
+    loaded = sys.modules["fsspec.registry"]._registry
+    monkeypatch.delitem(loaded, url.partition(":")[0], raising=False)
+    with pytest.raises(StorageError, match=r"needs a package.*\n.*[Ii]nstall") as caught:
+        opened(url, tmp_path).probe()
+    assert package in str(caught.value)
 
 
 def test_plugins_come_first(tmp_path: Path, plugins: Any) -> None:

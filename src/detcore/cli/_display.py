@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from detcore.cli._output import format_duration, format_number
+from detcore.cli._printable import printable
 from detcore.cli._progress import (
     RunProgress,
     TrialProgress,
@@ -93,15 +94,18 @@ class PlainDisplay(_Display):
         elif event.type == "validation":
             self.notice(f"{at}: validation: {format_metrics(event.fields['metrics'])}")
         elif event.type == "checkpoint":
+            # Saved behind the training, it is of an earlier batch than the trial has reached.
+            at = f"trial {info.trial_id}: batch {event.fields['steps_completed']}"
             self.notice(f"{at}: checkpoint saved: {format_checkpoint(event.fields)}")
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """Show what a worker printed."""
-        self.notice(self._with_source(info, line, rank))
+        text = printable(self._with_source(info, line, rank), keep_colours=True)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def notice(self, text: str) -> None:
         """Show what the runner says."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
         """Nothing to redraw."""
@@ -126,13 +130,13 @@ class LiveDisplay(_Display):
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """Show what a worker printed."""
         with self._lock:
-            text = Text.from_ansi(self._with_source(info, line, rank))
-            self._console.print(text, soft_wrap=True)
+            text = printable(self._with_source(info, line, rank), keep_colours=True)
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def notice(self, text: str) -> None:
         """Show what the runner says."""
         with self._lock:
-            self._console.print(Text(text, style="dim"), soft_wrap=True)
+            self._console.print(Text(printable(text), style="dim"), soft_wrap=True)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Take note of a trial that starts; of several the table tells."""

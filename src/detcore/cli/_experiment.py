@@ -60,6 +60,7 @@ _COMMANDS = {
     "kill": Lazy("detcore.cli._control:kill", "End all trials at once."),
     "archive": Lazy("detcore.cli._experiment:archive", "Leave an experiment out of lists."),
     "unarchive": Lazy("detcore.cli._experiment:unarchive", "Bring it back."),
+    "delete": Lazy("detcore.cli._delete:delete", "Delete its records and checkpoints for good."),
 }
 _STATES = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
 
@@ -68,7 +69,7 @@ _LISTED_TRIALS = 50
 
 @click.group("experiment", cls=CommandGroup, lazy_commands=_COMMANDS)
 def experiment_group() -> None:
-    """See experiments, plot them, and pause, resume, cancel them."""
+    """See experiments, plot them, and pause, resume, cancel, delete them."""
 
 
 @click.command("list", epilog=_LIST_EXAMPLES)

@@ -60,9 +60,25 @@ class CommandGroup(click.Group):
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
         """Return what is said of a command that there is not."""
-        near = near_name(name, self.list_commands(ctx))
-        hint = f"Did you mean '{near}'?" if near else f"'{ctx.command_path} --help' lists them."
+        hint = self.hint(ctx, name, self.list_commands(ctx))
         return f"'{ctx.command_path}' has no command {name!r}.\n{hint}"
+
+    def hint(self, ctx: click.Context, name: str, names: Iterable[str]) -> str:
+        """Return which command was probably meant: one of `names`, or one of another group."""
+        root = ctx.find_root()
+        elsewhere = []
+        if isinstance(root.command, CommandGroup):
+            for group_name, lazy in root.command.lazy_commands.items():
+                group = import_command(lazy)
+                if isinstance(group, CommandGroup) and name in group.list_commands(ctx):
+                    elsewhere.append(f"'detcore {group_name} {name}'")
+        near = near_name(name, names)
+        if near and not elsewhere:
+            return f"Did you mean '{near}'?"
+        if elsewhere:
+            return f"Did you mean {' or '.join(elsewhere)}?"
+        path = "detcore" if ctx is root else ctx.command_path  # not "python -m detcore"
+        return f"'{path} --help' lists the commands."
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands; those that are imported late need not be for it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
+from detcore.cli._printable import printable
 from detcore.cli._records import open_records
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def _log_options(command: Any) -> Any:
         click.option("--timestamps", is_flag=True, help="Show when each line was printed."),
         click.option("--rank", type=click.IntRange(min=0), metavar="R", help="One worker's only."),
         click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines."),
+        click.option("--raw", is_flag=True, help="Keep colours and control sequences."),
         click.option("-f", "--follow", is_flag=True, help="Wait for more, until it has ended."),
     ):
         command = option(command)
@@ -61,6 +63,7 @@ def trial_logs(
     tail: int | None,
     rank: int | None,
     timestamps: bool,
+    raw: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -77,7 +80,7 @@ def trial_logs(
             return state != "RUNNING" or database.run_is_alive(trial_id) is False
 
         source = _Source(lambda: [trial], rank=rank)
-        show = _Printer(form, timestamps=timestamps, with_trial=False)
+        show = _Printer(form, timestamps=timestamps, with_trial=False, raw=raw)
         _show(source, show, tail=tail, follow=follow, is_over=is_over)
 
 
@@ -93,6 +96,7 @@ def experiment_logs(
     tail: int | None,
     rank: int | None,
     timestamps: bool,
+    raw: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -109,7 +113,7 @@ def experiment_logs(
             return is_alive is False
 
         source = _Source(lambda: database.list_trials(experiment_id), rank=rank)
-        show = _Printer(form, timestamps=timestamps, with_trial=True)
+        show = _Printer(form, timestamps=timestamps, with_trial=True, raw=raw)
         _show(source, show, tail=tail, follow=follow, is_over=is_over)
 
 
@@ -150,10 +154,11 @@ class _Source:
 class _Printer:
     """Writes lines to standard output."""
 
-    def __init__(self, form: Format, *, timestamps: bool, with_trial: bool) -> None:
+    def __init__(self, form: Format, *, timestamps: bool, with_trial: bool, raw: bool) -> None:
         self._form = form
         self._timestamps = timestamps
         self._with_trial = with_trial
+        self._raw = raw
         self._has_ranks = False
         self._has_header = False
 
@@ -162,8 +167,10 @@ class _Printer:
             self._csv(lines)
             return
         for trial_id, line in lines:
-            click.echo(self._json(trial_id, line) if self._form == "json" else
-                       self._text(trial_id, line))  # fmt: skip
+            text = (
+                self._json(trial_id, line) if self._form == "json" else self._text(trial_id, line)
+            )
+            click.echo(text, color=True if self._raw else None)  # None: only on a terminal
 
     def _text(self, trial_id: int, line: LogLine) -> str:
         self._has_ranks = self._has_ranks or line.rank > 0
@@ -174,7 +181,9 @@ class _Printer:
             parts.append(f"trial {trial_id}")
         if self._has_ranks:
             parts.append(f"[{line.rank}]")
-        return " ".join([*parts, line.text] if not self._with_trial else [*parts, "|", line.text])
+        if self._with_trial:
+            parts.append("|")
+        return " ".join([*parts, line.text if self._raw else printable(line.text)])
 
     def _json(self, trial_id: int, line: LogLine) -> str:
         import json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._context import CliContext
-from detcore.cli._groups import CommandGroup, Lazy, import_command, near_name
+from detcore.cli._groups import CommandGroup, Lazy, import_command
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ class _Main(CommandGroup):
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
         """Return what is said of a command that there is not."""
-        near = near_name(name, [*COMMANDS, *_plugins_of(ctx).commands()])
-        hint = f"Did you mean '{near}'?" if near else "'detcore --help' lists the commands."
+        hint = self.hint(ctx, name, [*COMMANDS, *_plugins_of(ctx).commands()])
         return f"no command is called {name!r}.\n{hint}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -112,7 +111,9 @@ class _Main(CommandGroup):
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
-            click.echo(f"error: {error}", err=True)
+            from detcore.cli._printable import printable
+
+            click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
@@ -161,7 +162,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     ctx.exit()
 
 
-@click.group(cls=_Main, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Main,
+    lazy_commands=COMMANDS,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version",
     is_flag=True,

@@ -21,6 +21,7 @@ from detcore.cli._output import (
     print_line,
     print_table,
 )
+from detcore.cli._printable import printable
 from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def create(
     with obj.open_database() as database:
         record = database.create_model(name, description=description, metadata=given, labels=labels)
     if form == "table":
-        click.echo(f"created model {record.name} (id {record.id})")
+        click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
         _print_records(form, _plain_model(record))
 
@@ -218,7 +219,11 @@ def register_version(
             metadata=given,
         )
     if form == "table":
-        click.echo(f"{model.name} version {version.number}: checkpoint {version.checkpoint_uuid}")
+        click.echo(
+            printable(
+                f"{model.name} version {version.number}: checkpoint {version.checkpoint_uuid}"
+            )
+        )
     else:
         _print_records(form, {"model": model.name, **_plain_version(version)})
 
@@ -231,7 +236,7 @@ def set_description(obj: CliContext, name: str, text: str) -> None:
     """Replace the description of a model."""
     with obj.open_database() as database:
         model = database.update_model(_find(database, name).id, description=text)
-    click.echo(f"{model.name}: {model.description}")
+    click.echo(printable(f"{model.name}: {model.description}"))
 
 
 @model_group.command("set-metadata")
@@ -246,7 +251,7 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     given = _read_metadata(pairs)
     with obj.open_database() as database:
         model = database.add_model_metadata(_find(database, name).id, given)
-    click.echo(f"{model.name}: {_metadata_text(model.metadata)}")
+    click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
 
 
 @model_group.command("remove-metadata")
@@ -257,7 +262,7 @@ def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
     """Remove keys from the metadata of a model; those that are not there are skipped."""
     with obj.open_database() as database:
         model = database.remove_model_metadata(_find(database, name).id, keys)
-    click.echo(f"{model.name}: {_metadata_text(model.metadata)}")
+    click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
 
 
 @model_group.command()
@@ -267,7 +272,7 @@ def archive(obj: CliContext, name: str) -> None:
     """Put a model away: it is left out of lists and not changed any more."""
     with obj.open_database() as database:
         model = database.set_model_archived(_find(database, name).id, True)
-    click.echo(f"{model.name} is archived")
+    click.echo(printable(f"{model.name} is archived"))
 
 
 @model_group.command()
@@ -277,7 +282,7 @@ def unarchive(obj: CliContext, name: str) -> None:
     """Bring an archived model back."""
     with obj.open_database() as database:
         model = database.set_model_archived(_find(database, name).id, False)
-    click.echo(f"{model.name} is in lists again")
+    click.echo(printable(f"{model.name} is in lists again"))
 
 
 @model_group.command()
@@ -297,12 +302,12 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
                 raise click.UsageError(
                     "there is no terminal to ask on; pass --yes to delete without asking"
                 )
-            click.confirm(f"Delete {what}?", abort=True)
+            click.confirm(printable(f"Delete {what}?"), abort=True)
         if number is None:
             database.delete_model(model.id)
         else:
             database.delete_version(model.id, number)
-    click.echo(f"deleted {what}")
+    click.echo(printable(f"deleted {what}"))
 
 
 def _print_records(form: str, row: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from detcore.cli._printable import printable
 from detcore.pages import format_bytes, format_duration, format_number, format_time
 
 if TYPE_CHECKING:
@@ -100,22 +101,20 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Tabl
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
-            column.title,
+            Text(printable(column.title)),
             justify=column.align,
             style=column.style,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in rows:
-        table.add_row(*[Text(value) for value in row])
+        table.add_row(*[Text(printable(value)) for value in row])
     return table
 
 
 def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    table = [
-        [column.title for column in columns],
-        *[[" ".join(v.split()) for v in r] for r in rows],
-    ]
+    titles = [column.title for column in columns]
+    table = [[" ".join(printable(v).split()) for v in row] for row in [titles, *rows]]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     lines = []
     for row in table:
@@ -133,6 +132,7 @@ def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
     from rich.text import Text
 
     console = make_console()
+    fields = {printable(name): printable(value) for name, value in fields.items()}
     width = max((len(name) for name in fields), default=0)
     if not console.is_terminal:
         for name, value in fields.items():
@@ -148,16 +148,13 @@ def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
 
 def print_heading(text: str) -> None:
     """Print a heading with an empty line before it."""
-    console = make_console()
     click.echo()
-    if console.is_terminal:
-        console.print(text, style="bold")
-    else:
-        click.echo(text)
+    print_line(text, style="bold")
 
 
 def print_line(text: str = "", *, style: str = "") -> None:
-    """Print a line of text, which is never cut; the style is for terminals only."""
+    """Print text, which is never cut; the style is for terminals only."""
+    text = printable(text)
     console = make_console()
     if console.is_terminal and style:
         console.print(text, style=style, soft_wrap=True)
@@ -184,7 +181,7 @@ def print_csv(
 
     What is nested becomes columns with dots in their names, such as ``hparams.layers.count``; a
     list is JSON. Nothing is an empty cell. A text that a spreadsheet would take for a formula has
-    an apostrophe before it; numbers are as they are.
+    an apostrophe before it, and control characters are escaped; numbers are as they are.
 
     Args:
         rows: Values by name, as for `print_json`.
@@ -225,6 +222,7 @@ def _cell(value: object) -> str:
 
 
 def _guarded(text: str) -> str:
+    text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import format_bytes, format_number
+from detcore.cli._printable import printable
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
@@ -64,7 +65,7 @@ class TrialProgress:
         elif event.type == "validation":
             self.validation = f"{format_metrics(fields['metrics'])}  (batch {self.steps})"
         elif event.type == "checkpoint":
-            self.checkpoint = format_checkpoint(fields)
+            self.checkpoint = f"{format_checkpoint(fields)}  (batch {fields['steps_completed']})"
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
 
@@ -157,7 +158,7 @@ class RunProgress:
             for name in place:
                 value = value.get(name, "-") if isinstance(value, Mapping) else "-"
             text = format_number(value) if isinstance(value, float) else str(value)
-            parts.append(f"{self._names[place]} {text}")
+            parts.append(printable(f"{self._names[place]} {text}"))
         return "  ".join(parts)
 
     def _note_best(self, trial: TrialProgress, value: Any) -> None:
@@ -168,15 +169,15 @@ class RunProgress:
 
 
 def format_checkpoint(fields: Mapping[str, Any]) -> str:
-    """Return which checkpoint was saved, and what that took."""
+    """Return which checkpoint was saved, its size, and how long saving took."""
     parts = [format_bytes(fields["size_bytes"])]
     if fields.get("stalled_s") is not None:
         parts.append(f"training stood still {fields['stalled_s']:.2f} s")
     if fields.get("total_s") is not None:
         parts.append(f"saved in {fields['total_s']:.2f} s")
-    return f"{fields['uuid']} at batch {fields['steps_completed']}: {', '.join(parts)}"
+    return f"{fields['uuid']}: {', '.join(parts)}"
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Return metrics as ``name value`` pairs."""
-    return "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
+    return "  ".join(printable(f"{name} {format_number(value)}") for name, value in metrics.items())

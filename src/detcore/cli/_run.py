@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._printable import printable
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.config import LoadedConfig
@@ -258,7 +260,7 @@ def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
         click.echo(json.dumps(summary))
         return
     for line in _summary(result, at):
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def _plain_trial(trial: Any) -> dict[str, Any]:

@@ -136,10 +136,11 @@ def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
 
 
 def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
-    """Return how much of what the search wants is done, where that is counted in batches."""
-    length = (experiment.config.get("searcher") or {}).get("max_length")
+    """Return how much of what the search wants of a trial is done, or None if that is unknown."""
+    searcher = experiment.config.get("searcher") or {}
+    length = searcher.get("max_length")
     if not isinstance(length, Mapping) or not length.get("batches"):
-        return None
+        return experiment.progress if searcher.get("name") == "single" else None
     wanted = trial.length or int(length["batches"])
     return min(1.0, steps / wanted) if wanted else None
 

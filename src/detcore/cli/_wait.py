@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._output import choose_format, format_options
+from detcore.cli._printable import printable
 from detcore.cli._records import open_records
 from detcore.pages import describe_experiment, describe_state
 
@@ -81,5 +82,5 @@ def wait(
         state = describe_state(record.state.value, is_alive, host)
         error = f": {record.error}" if record.error else ""
         still = " still" if code == _EXIT_TIMEOUT else ""
-        click.echo(f"experiment {experiment_id} is{still} {state}{error}", err=True)
+        click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
     context.exit(code)

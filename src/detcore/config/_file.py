@@ -13,6 +13,9 @@ __all__ = ["read_file"]
 def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
     """Return the file as a source, its text with plain line ends, and what keeps it from use."""
     name = str(path)
+    if path.suffix == ".py":
+        source = Source(name=name, kind="file", lines=())
+        return source, "", [_is_code(path, source)]
     try:
         raw = path.read_bytes()
     except OSError as exc:
@@ -47,15 +50,32 @@ def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
         message, label = f"no file '{path}'", ""
     else:
         message, label = f"cannot read '{path}': {exc.strerror or exc}", ""
-    folder = path if path.is_dir() else path.parent
-    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))[:8]
-    hints = (f"experiment files in {folder}: {', '.join(near)}",) if near else ()
+    near, hints = _experiment_files(path)
     return Diagnostic(
         message=message,
         primary=Label(Span(source, 0, 0, 0, 0), label),
         help=hints,
         suggestion=nearest(path.name, near),
     )
+
+
+def _is_code(path: Path, source: Source) -> Diagnostic:
+    return Diagnostic(
+        message="this is Python code; expected an experiment file (YAML)",
+        primary=Label(Span(source, 0, 0, 0, 0)),
+        help=(
+            f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
+            f"a script that calls core.init() runs by itself: python {path}",
+            *_experiment_files(path)[1],
+        ),
+    )
+
+
+def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of the experiment files near a path, and a line that lists them."""
+    folder = path if path.is_dir() else path.parent
+    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))[:8]
+    return near, (f"experiment files in {folder}: {', '.join(near)}",) if near else ()
 
 
 def _not_utf8(

@@ -52,6 +52,8 @@ class ExperimentFileError(ConfigError):
     def report(self, style: Style = no_style) -> str:
         """Return the report, coloured by `style`; see `detcore.config.render`."""
         body = render(self.diagnostics, secrets=self._secrets, style=style)
+        if not any(found.primary.span.source.lines for found in self.diagnostics):
+            return body  # no mistakes are counted in a file that cannot be read
         return f"{body}\n\n{style(self.summary, 'message')}"
 
     @property

@@ -47,7 +47,9 @@ class _Printer:
         self._hidden: dict[int, list[str]] = {}
 
     def block(self, found: Diagnostic) -> str:
-        place = f"{found.source_name}:{found.line}:{found.column}:"
+        place = f"{found.source_name}:"
+        if found.primary.span.source.lines:  # a file that cannot be read has no lines
+            place += f"{found.line}:{found.column}:"
         head = [
             f"{self._style(place, 'place')} {self._style('error:', 'error')} "
             f"{self._style(found.message, 'message')}"

@@ -18,6 +18,7 @@ from detcore.core._replies import open_replies
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 from detcore.errors import UnavailableError
+from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
@@ -247,7 +248,7 @@ def _record_script(
             settings.environment.master,
         )
     _standalone.settle_dead_scripts(database, environment, plugins)
-    return _standalone.create_records(
+    info = _standalone.create_records(
         database,
         environment,
         plugins,
@@ -256,6 +257,19 @@ def _record_script(
         spec=settings.checkpoint_storage,
         resume=settings.resume,
     )
+    start = "from the start"
+    if info.latest_checkpoint is not None:
+        start = f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
+    _say(
+        info,
+        f"{start}; records in {database.url}; look at it: detcore trial describe {info.trial_id}",
+    )
+    return info
+
+
+def _say(info: TrialInfo, text: str) -> None:
+    """Tell the person who started a script; standard output is the script's own."""
+    print(f"experiment {info.experiment_id}, trial {info.trial_id}: {text}", file=sys.stderr)
 
 
 def _make_train(
@@ -329,3 +343,10 @@ def _record_end(
         database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
         database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
     observers.finished(outcome)
+    if database is not None:
+        text = outcome.state.value.lower()
+        if outcome.record:
+            text += f": {outcome.record}"
+        if outcome.state is ExperimentState.PAUSED:
+            text += "; core.init(resume=True) resumes it from its latest checkpoint"
+        _say(info, text)

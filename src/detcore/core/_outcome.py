@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from detcore.core._cause import describe_cause
 from detcore.core._modes import EarlyExitReason
-from detcore.errors import DetcoreError, InvalidHP
+from detcore.errors import InvalidHP
 from detcore.types import ExperimentState
 
 __all__ = ["Outcome", "is_failure", "outcome_of"]
@@ -63,22 +64,14 @@ def outcome_of(
         early_exit: What it reported itself.
     """
     if isinstance(error, InvalidHP):
-        return Outcome(ExperimentState.ERROR, _one_line(error), is_invalid_hp=True)
+        return Outcome(ExperimentState.ERROR, describe_cause(error), is_invalid_hp=True)
     if isinstance(error, SystemExit):
         if error.code == _EXIT_COME_BACK:
             return Outcome(ExperimentState.PAUSED)
         if error.code not in (None, 0):
             return Outcome(ExperimentState.ERROR, f"the script ended with exit code {error.code}")
     elif error is not None and not isinstance(error, GeneratorExit):
-        return Outcome(ExperimentState.ERROR, _one_line(error))
+        return Outcome(ExperimentState.ERROR, describe_cause(error))
     if early_exit is EarlyExitReason.INVALID_HP:
         return Outcome(ExperimentState.ERROR, None, is_invalid_hp=True)
     return Outcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
-
-
-def _one_line(error: BaseException) -> str:
-    first = str(error).partition("\n")[0]
-    name = type(error).__name__
-    if isinstance(error, DetcoreError) and first:
-        return first  # written to be read as it is
-    return f"{name}: {first}" if first else name

@@ -120,6 +120,19 @@ class SearchQueries(Queries):
                 change(connection, experiments, "experiment", experiment_id, progress=progress)
             return ids
 
+    def set_search_progress(self, experiment_id: int, progress: float) -> None:
+        """Record how much of a search is done between two of its events.
+
+        Args:
+            experiment_id: Which experiment.
+            progress: 0 to 1.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        with self._write() as connection:
+            change(connection, experiments, "experiment", experiment_id, progress=progress)
+
     def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
         """Return the log of a search, oldest first; the first entry, its beginning, is None."""
         with self._read() as connection:

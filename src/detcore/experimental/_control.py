@@ -19,10 +19,10 @@ from detcore.experimental._files import delete_files
 from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.database import Database, ExperimentRecord
+    from detcore.database import CheckpointRecord, Database, ExperimentRecord
     from detcore.environment import Environment
 
-__all__ = ["control"]
+__all__ = ["check_deletable", "control"]
 
 _LOG = "runner.log"
 _LOG_LINES = 15
@@ -51,7 +51,8 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If its state does not allow it.
+        RunError: If its state does not allow it, or another experiment starts from a checkpoint of
+            one that is to be deleted.
         CheckpointStateError: If it is to be deleted and a model needs a checkpoint of it.
     """
     if action in ("archive", "unarchive"):
@@ -162,29 +163,68 @@ def _tail(log: Path, begin: int) -> str:
 def _delete(database: Database, environment: Environment, experiment_id: int) -> None:
     """Delete checkpoints, then the folder, then the records: what is interrupted can be repeated.
 
-    The records go last, so that the number is not given to another experiment while its spools are
-    still there.
+    All checkpoints are marked before the first file goes, so that nothing starts from one of them
+    meanwhile. The records go last, so that the number is not given to another experiment while its
+    spools are still there.
     """
     from detcore.runner import experiment_folder, experiment_lock
 
+    check_deletable(database, experiment_id)
+    folder = experiment_folder(environment, experiment_id)
+    with experiment_lock(folder, experiment_id, records=database):
+        checkpoints = check_deletable(database, experiment_id)
+        doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
+        for uuid in doomed:
+            database.checkpoint_deleting(uuid)
+        for uuid in doomed:
+            delete_files(database, environment, uuid, None)
+        for path in folder.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        database.delete_experiment(experiment_id)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRecord]:
+    """Return the checkpoints of an experiment that may be deleted with them.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        RunError: If it is running, or if another experiment starts from one of its checkpoints.
+        CheckpointStateError: If a checkpoint is in the model registry.
+    """
     _, is_alive = database.observe_experiment(experiment_id)
     if is_alive is not False:
         raise RunError(
             f"experiment {experiment_id} is running, so it is not deleted.\n"
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"
         )
-    folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(folder, experiment_id, records=database):
-        checkpoints = database.list_checkpoints(experiment_id=experiment_id)
-        _refuse_registered(database, experiment_id, [found.uuid for found in checkpoints])
-        for found in checkpoints:
-            if found.state != "DELETED":
-                delete_files(database, environment, found.uuid, None)
-        for path in folder.iterdir():
-            if path.name != "lock":
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        database.delete_experiment(experiment_id)
-        shutil.rmtree(folder, ignore_errors=True)
+    checkpoints = database.list_checkpoints(experiment_id=experiment_id)
+    uuids = [found.uuid for found in checkpoints]
+    _refuse_registered(database, experiment_id, uuids)
+    _refuse_sources(database, experiment_id, uuids)
+    return checkpoints
+
+
+def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) -> None:
+    """Refuse while an experiment that may start trials yet starts them from one of the checkpoints.
+
+    One that is COMPLETED or CANCELED starts none any more.
+    """
+    open_states = [ExperimentState.RUNNING, ExperimentState.PAUSED, ExperimentState.ERROR]
+    users = [
+        str(other.id)
+        for other in database.list_experiments(states=open_states)
+        if other.id != experiment_id
+        and (other.config.get("searcher") or {}).get("source_checkpoint_uuid") in uuids
+    ]
+    if users:
+        raise RunError(
+            f"trials of experiment {', '.join(users)} start from a checkpoint of experiment "
+            f"{experiment_id}.\n"
+            "They could not be started again. Nothing was deleted.\n"
+            f"Complete, cancel or delete it first: detcore experiment cancel {users[0]}"
+        )
 
 
 def _refuse_registered(database: Database, experiment_id: int, uuids: list[str]) -> None:
@@ -195,5 +235,5 @@ def _refuse_registered(database: Database, experiment_id: int, uuids: list[str])
             f"checkpoints of experiment {experiment_id} are in the model registry: "
             f"{', '.join(used)}.\n"
             "The models would lose their files. Nothing was deleted.\n"
-            "Delete those versions first: Model.delete_version(number)"
+            "Delete those versions first: Model.delete_version(number), or detcore model delete"
         )

@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
+from detcore.core._cause import describe_cause, plain_message, without_frames
 from detcore.errors import DetcoreError
 
 __all__ = ["format_user_error"]
 
 
-def format_user_error(error: BaseException, model_dir: Path) -> str:
+def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> str:
     """Format an error for the person who wrote the code in `model_dir`.
 
-    Frames of detcore and of frameworks are left out where frames of the user's code remain;
-    an error that detcore raised on purpose needs none where the user's code was not running.
+    The frames of that code come first and the cause is the last line. Frames of detcore and of
+    frameworks are written to a file; an error that detcore raised on purpose has none where the
+    user's code was not running.
 
     Args:
-        error: What was raised; its causes are followed.
+        error: The error; its causes are followed.
         model_dir: Folder of the user's code.
+        full: File that gets the whole traceback, where frames are left out.
     """
-    parts: list[str] = []
-    chain: list[BaseException] = []
+    chain = [error] if isinstance(error, DetcoreError) else list(_chain(error))
+    text = "\n\nwhich led to:\n\n".join(_format_one(e, model_dir, full) for e in reversed(chain))
+    if isinstance(error, DetcoreError):
+        return text
+    whole = "".join(traceback.format_exception(error))
+    try:
+        full.parent.mkdir(parents=True, exist_ok=True)
+        full.write_text(whole, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return f"{whole}\n{text}"  # the disk may be full
+    return text
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that led to it, as tracebacks show them."""
+    seen: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
+    while current is not None and current not in seen:
+        yield current
+        seen.append(current)
         hidden = current.__suppress_context__
         current = current.__cause__ or (None if hidden else current.__context__)
-    for link in reversed(chain):
-        # What a message of ours explains needs no second telling.
-        if isinstance(error, DetcoreError) and link is not error:
-            continue
-        parts.append(_format_one(link, model_dir))
-    return "\n\nwhich led to:\n\n".join(parts)
 
 
-def _format_one(error: BaseException, model_dir: Path) -> str:
+def _format_one(error: BaseException, model_dir: Path, full: Path) -> str:
+    def is_own(path: str) -> bool:
+        file = Path(path)
+        return file.is_relative_to(model_dir) and "site-packages" not in file.parts
+
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(model_dir)]
-    message = "".join(traceback.format_exception_only(type(error), error)).rstrip()
-    if isinstance(error, DetcoreError):
-        message = f"{type(error).__name__}: {error}"
-        shown = own
-    else:
-        shown = own or list(frames)
-    if not shown:
-        return message
-    left_out = len(frames) - len(shown)
-    lines = ["Traceback (your code, most recent call last):" if own else "Traceback:"]
+    shown = [frame for frame in frames if is_own(frame.filename)]
+    title = "Traceback (your code, most recent call last):"
+    is_ours, is_syntax = isinstance(error, DetcoreError), isinstance(error, SyntaxError)
+    if not (shown or is_ours or is_syntax):  # the message of invalid syntax names the place
+        shown, title = frames[-1:], "Traceback (raised outside your code):"
+    lines = [title] if shown else []
     lines.extend(line.rstrip() for line in traceback.format_list(shown))
-    if left_out:
-        lines.append(f"  ({left_out} frames outside {model_dir} left out)")
-    lines.append(message)
+    if shown and len(shown) < len(frames):
+        left_out = len(frames) - len(shown)
+        where = "" if is_ours else f"; {full} has all"
+        lines.append(f"  ({left_out} frames outside {model_dir} left out{where})")
+    if is_ours:
+        return "\n".join([*lines, f"{type(error).__name__}: {error}"])
+    message = plain_message("".join(traceback.format_exception_only(error))).splitlines()
+    lines.extend(message if is_syntax else without_frames(message, is_kept=is_own))
+    cause = describe_cause(error)
+    if not (lines[-1].endswith(cause) or cause.startswith(lines[-1])):
+        lines.append(cause)
     return "\n".join(lines)

@@ -32,7 +32,6 @@ from detcore.launch._exit_codes import (
     EXIT_INVALID_HP,
     EXIT_PEER_LOST,
 )
-from detcore.launch._traceback import format_user_error
 
 if TYPE_CHECKING:
     from detcore.core import Context
@@ -84,7 +83,7 @@ def main() -> int:
             code = _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
         has_begun = bool(opened) and opened[0].events.has_sent("started")
-        code = _tell_error(error, model_dir, has_begun=has_begun)
+        code = _tell_error(error, info, has_begun=has_begun)
     if opened and opened[0].checkpoint.abandon():
         _leave(code)
     return code
@@ -149,8 +148,12 @@ def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
     return EXIT_COME_BACK if outcome.is_preempted else 0
 
 
-def _tell_error(error: Exception, model_dir: Path, *, has_begun: bool) -> int:
-    print(format_user_error(error, model_dir), file=sys.stderr)
+def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
+    from detcore.launch._traceback import format_user_error
+
+    rank = read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0")
+    full = Path(info.trial_dir) / f"traceback-run{info.run_id}-rank{rank}.txt"
+    print(format_user_error(error, Path(info.model_dir), full=full), file=sys.stderr)
     if isinstance(error, PeerLostError):
         return EXIT_PEER_LOST
     if isinstance(error, InvalidHP):

@@ -189,6 +189,9 @@ def _describe_trial(
     }
 
 
+_ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
+
+
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return what of a configuration decides how training went."""
     fields: dict[str, str] = {}
@@ -207,7 +210,7 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     ):
         period = _length(config.get(key))
         if period is not None:
-            fields[name] = f"every {period}"
+            fields[name] = f"every {period.removeprefix('1 ')}"
     storage = config.get("checkpoint_storage")
     if storage:
         text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
@@ -221,5 +224,8 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
 def _length(value: object) -> str | None:
     """Return ``{"epochs": 5}`` as ``5 epochs``; None for nothing and for never."""
     if isinstance(value, Mapping):
-        return next((f"{count} {unit}" for unit, count in value.items() if count), None)
+        for unit, count in value.items():
+            if count:
+                return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
+        return None
     return str(value) if value else None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.environment import read_variables
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import Launcher, LocalLauncher, read_imports
 from detcore.launch.worker import is_trial_class
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
     from detcore.types import Framework
 
-__all__ = ["choose_launcher", "find_launcher"]
+__all__ = ["choose_launcher", "find_launcher", "framework_variables"]
 
 _logger = logging.getLogger("detcore.runner")
 
@@ -109,6 +110,17 @@ def choose_launcher(
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
     return LocalLauncher(preload=preload, notice=listener.notice)
+
+
+def framework_variables(plugins: PluginManager) -> dict[str, str]:
+    """Return the variables that frameworks want for their workers, but for those the user has set.
+
+    Which framework a trial uses is known only when its code is imported, so all are asked.
+    """
+    frameworks = plugins.frameworks().values()
+    wanted = {name: value for framework in frameworks for name, value in framework.variables}
+    given = read_variables(wanted)
+    return {name: value for name, value in wanted.items() if name not in given}
 
 
 def _find_preload(

@@ -167,6 +167,8 @@ class SearchLoop:
             self._completed(trial, int(event.fields["length"]), float(event.fields["metric"]))
             return
         trial.note(event)
+        if trial.progress is not None:
+            self._standing.progressed(trial.progress)
         self._listener.event(trial.info, event)
 
     def _completed(self, trial: RunningTrial, length: int, metric: float) -> None:

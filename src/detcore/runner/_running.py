@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +22,26 @@ __all__ = ["RunningTrial", "TrialOutput"]
 
 
 class TrialOutput:
-    """What the workers of a trial print goes to the trial's log, and to who listens."""
+    """What the workers of a trial print goes to the trial's log, and to who listens.
 
-    def __init__(self, info: TrialInfo, listener: RunListener) -> None:
+    Args:
+        info: The trial.
+        listener: Gets the lines, but for notices.
+        notices: Regular expressions of lines on standard error that are only logged.
+    """
+
+    def __init__(self, info: TrialInfo, listener: RunListener, notices: Iterable[str] = ()) -> None:
         self._info = info
         self._listener = listener
+        self._notices = [re.compile(notice) for notice in notices]
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
         """Take a line; called from threads, and after the end by what left its worker."""
         self._append(stream, line, rank)
+        if stream == "stderr" and any(notice.fullmatch(line) for notice in self._notices):
+            return
         self._listener.output(self._info, stream, line, rank=rank)
 
     def say(self, text: str) -> None:
@@ -58,6 +69,7 @@ class RunningTrial:
     Attributes:
         index: The trial's number in its search.
         was_told_end: Whether the workers were told that there is no more to train for now.
+        progress: How much of what the workers train for is done, 0 to 1; None: not known.
         damaged: Checkpoint that could not be restored, and the error, or None.
     """
 
@@ -76,6 +88,8 @@ class RunningTrial:
         self.place = place
         self.was_told_end = False
         self.damaged: tuple[str, str] | None = None
+        self.progress: float | None = None
+        self._length = 0  # in batches, as the workers said
         self._told_error: str | None = None
         self._told_state: str | None = None
         self._was_killed = False
@@ -83,12 +97,22 @@ class RunningTrial:
         self._code = 0
 
     def note(self, event: WorkerEvent) -> None:
-        """Remember what an event says of the end."""
+        """Remember what an event says of the progress, and of the end."""
+        if event.type == "started":
+            self._length = int(event.fields["length"])
+        if event.type == "progress":  # of a script, in the unit of the searcher
+            self._progressed(event.fields["progress"], event.fields["length"])
+        elif event.type in ("started", "training", "validation"):
+            self._progressed(event.fields["steps_completed"], self._length)
         if event.type == "finished":
             self._told_error = event.fields.get("error") or self._told_error
             self._told_state = event.fields.get("state")
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
+
+    def _progressed(self, done: float, length: float | None) -> None:
+        if length:
+            self.progress = min(1.0, done / length)
 
     def signal(self, number: int) -> None:
         """Ask the workers to checkpoint and end; each kind of signal is sent once."""

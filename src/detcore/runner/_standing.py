@@ -39,6 +39,7 @@ class Standing:
         self.left_alone: set[int] = set()
         self.again: list[int] = []
         self.errors: dict[int, str] = {}
+        self._percent = 0
 
     def settle(self) -> None:
         """Bring the records to where the log is: a runner may have died in between."""
@@ -61,6 +62,17 @@ class Standing:
             else:
                 self._record(index, trial, TrialState.COMPLETED)
         self._listener.search_progress(self._log.search.progress)
+
+    def progressed(self, progress: float) -> None:
+        """Record how far the trial of a search of one trial came: at most once for each percent.
+
+        Other searches know how much of them is done only when a trial has ended.
+        """
+        percent = int(progress * 100)
+        if self._starter.plain["searcher"]["name"] == "single" and percent != self._percent:
+            self._percent = percent
+            self._database.set_search_progress(self._experiment_id, progress)
+            self._listener.search_progress(progress)
 
     def states(self) -> list[TrialState]:
         """Return the recorded states of all trials."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import CheckpointSource, find_source, recover_checkpoints
+from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.types import TrialInfo
 
@@ -78,7 +79,9 @@ class TrialStarter:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
-        output = TrialOutput(info, self.listener)
+        frameworks = self.plugins.frameworks().values()
+        notices = [notice for framework in frameworks for notice in framework.notices]
+        output = TrialOutput(info, self.listener, notices)
         try:
             workers = self.launcher.start(
                 info,
@@ -88,7 +91,11 @@ class TrialStarter:
                 on_output=output,
                 disabled_plugins=self.plugins.disabled,
                 allowed_plugins=self.plugins.allowed,
-                variables={**place.variables, **self._server_variables(trial_id)},
+                variables={
+                    **framework_variables(self.plugins),
+                    **place.variables,
+                    **self._server_variables(trial_id),
+                },
             )
         except BaseException:
             output.close()

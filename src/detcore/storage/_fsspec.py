@@ -31,6 +31,37 @@ __all__ = ["FsspecStorage"]
 _FEW = 2
 _PUTS_AT_ONCE = 2  # large files
 
+# The extra of the storage distribution that brings the driver of a scheme.
+_EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "abfs": "azure",
+    "adl": "azure",
+    "az": "azure",
+}
+# What fsspec calls protocols without reaching a storage: they wrap another one, or read an archive.
+_WRAPPERS = frozenset(
+    {
+        "async_wrapper",
+        "asynclocal",
+        "asyncwrapper",
+        "blockcache",
+        "cached",
+        "data",
+        "dir",
+        "filecache",
+        "generic",
+        "libarchive",
+        "local",
+        "reference",
+        "simplecache",
+        "tar",
+        "zip",
+    }
+)
+
 
 class FsspecStorage:
     """Files under a URL of any scheme that fsspec knows (``s3://``, ``memory://``, ...).
@@ -311,12 +342,26 @@ class FsspecStorage:
                 fs, root = self._connect()
             except ImportError as error:
                 raise StorageError(
-                    f"the storage {self._url} needs a package that is not installed.\n{error}"
+                    f"the storage {self._url} needs a package that is not installed.\n"
+                    f"{self._how_to_install(error)}"
                 ) from error
             except ValueError as error:
+                scheme = self._url.partition("://")[0]
+                known = _known_schemes()
+                if scheme not in known:
+                    raise ConfigError(
+                        f"the storage {self._url} has an unknown URL scheme, {scheme!r}.\n"
+                        f"Schemes that can be used: {', '.join(known)}."
+                    ) from error
                 raise ConfigError(f"the storage {self._url} cannot be used: {error}") from error
             self._opened = (pid, fs, root.rstrip("/"))
         return self._opened[1], self._opened[2]
+
+    def _how_to_install(self, error: ImportError) -> str:
+        extra = _EXTRAS.get(self._url.partition("://")[0])
+        if extra is None:
+            return str(error)
+        return f"Install it with: pip install 'detcore-storage[{extra}]'"
 
     def _connect(self) -> tuple[Any, str]:
         """Return a file system and the root's path in it."""
@@ -379,3 +424,9 @@ class FsspecStorage:
 def _some(keys: Sequence[str], indices: Sequence[int]) -> str:
     more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
     return f"{keys[indices[0]]}{more}"
+
+
+def _known_schemes() -> list[str]:
+    import fsspec
+
+    return sorted(set(fsspec.available_protocols()) - _WRAPPERS)

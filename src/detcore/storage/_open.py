@@ -157,11 +157,16 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
         return _open_shared_fs(fields)
     if name == "directory":
         return open_folder(_text(fields, "container_path", name))
-    hint = f"Or give a URL: checkpoint_storage: {_BY_URL[name]}" if name in _BY_URL else ""
+    how = "Install the plugin that brings it (detcore plugins list shows what is installed)."
+    if name in _BY_URL:
+        how = (
+            f"Install it with: pip install 'detcore-storage[{name}]'\n"
+            f"Or give a URL: checkpoint_storage: {_BY_URL[name]}"
+        )
     raise StorageTypeError(
         f"no installed plugin provides the storage type {name!r}.\n"
         f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}.\n"
-        f"Install the plugin that brings it (detcore plugins list shows what is installed). {hint}"
+        f"{how}"
     )
 
 

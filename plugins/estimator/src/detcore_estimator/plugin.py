@@ -24,5 +24,14 @@ def detcore_register_framework() -> Framework:
         several_workers=True,
         requires=("tensorflow",),
         related=("tensorflow_estimator", "keras", "numpy", "horovod"),
+        # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
+        # CPU); only its errors are shown.
+        variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
+        # Those that no variable turns off.
+        notices=(
+            r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",
+            r"I0000 .*\] oneDNN custom operations are on\..*",
+            r"WARNING:tensorflow:From .* The name \S+ is deprecated\. Please use \S+ instead\.",
+        ),
         install_hint='pip install "tensorflow>=2.15"',
     )

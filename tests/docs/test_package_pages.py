@@ -1,0 +1,63 @@
+"""Pages of the packages: links that work outside of the repository, URLs and classifiers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+# Of "[text](target)" and of "[name]: target".
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
+USE = re.compile(r"\]\[([^\]]+)\]")
+
+
+def project(folder: Path) -> dict[str, Any]:
+    with (folder / "pyproject.toml").open("rb") as file:
+        found: dict[str, Any] = tomllib.load(file)["project"]
+    return found
+
+
+def files_of(folder: Path) -> str:
+    """Return the address that files of the repository have, as the package's own URLs say."""
+    return f"{project(folder)['urls']['Source']}/blob/main/"
+
+
+def assert_leads_to_a_file(url: str, folder: Path) -> None:
+    if url.startswith(files_of(folder)):
+        path = url.removeprefix(files_of(folder)).partition("#")[0]
+        assert (ROOT / path).is_file(), url
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_links_of_a_readme_are_absolute_and_lead_to_files(folder: Path) -> None:
+    text = (folder / project(folder)["readme"]).read_text()
+    links = [inline or defined for inline, defined in LINK.findall(text)]
+    assert links
+    for link in links:
+        assert re.match(r"https://", link), f"{link} is dead on the package's page"
+        assert_leads_to_a_file(link, folder)
+    for name in USE.findall(text):
+        assert f"\n[{name}]: " in text, f"[{name}] is not defined"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_package_has_urls_classifiers_and_a_licence(folder: Path) -> None:
+    found = project(folder)
+    assert list(found["urls"]) == ["Documentation", "Source", "Issues", "Changelog"]
+    assert found["urls"]["Source"] == project(ROOT)["urls"]["Source"]
+    for url in found["urls"].values():
+        assert_leads_to_a_file(url, folder)
+    assert found["classifiers"] == project(ROOT)["classifiers"]
+    assert len(found["classifiers"]) > 5
+    assert found["license"] == "Apache-2.0"
+    assert (folder / "LICENSE").is_file()

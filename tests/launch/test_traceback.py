@@ -1,0 +1,194 @@
+"""Errors of the user's code: its own frames, and the cause as the last line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from detcore.core._cause import describe_cause
+from detcore.errors import ConfigError
+from detcore.launch._traceback import format_user_error
+
+# As Keras 3.15, Keras 2.15 and TensorFlow write them; paths are shortened.
+KERAS_3 = """Exception encountered when calling Sequential.call().
+
+\x1b[1mInput 0 of layer 'dense' is incompatible with the layer: expected axis -1\x1b[0m
+
+Arguments received by Sequential.call():
+  • inputs=tf.Tensor(shape=(None, 7, 8, 1), dtype=float32)
+  • mask=None"""
+KERAS_2 = """in user code:
+
+    File "/lib/site-packages/keras/src/engine/training.py", line 1401, in train_function  *
+        return step_function(self, iterator)
+    File "/lib/site-packages/keras/src/input_spec.py", line 280, in assert_compatible
+        raise ValueError(
+
+    ValueError: Exception encountered when calling layer 'dense' (type Dense).
+    
+    Input 0 of layer "dense" is incompatible with the layer: expected axis -1
+    
+    Call arguments received by layer 'dense' (type Dense):
+      • inputs=tf.Tensor(shape=(None, 768), dtype=float32)
+"""  # noqa: W293
+GRAPH = """Graph execution error:
+
+Detected at node compile_loss/GatherV2 defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+
+  File "{own}", line 88, in train_step
+
+  File "/lib/site-packages/tensorflow/python/util/tf_stack.py", line 162, in extract_stack
+
+indices[0] = 10 is not in [0, 10)
+\t [[{{{{node compile_loss/GatherV2}}}}]] [Op:__inference__loop_1891]"""
+ROOTS = """Graph execution error:
+
+Detected at node 'Equal' defined at (most recent call last):
+    File "/lib/python3.11/runpy.py", line 198, in _run_module_as_main
+      return _run_code(code)
+Node: 'Equal'
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  Incompatible shapes: [8] vs. [7]"""
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("one line", "one line"),
+        ("", ""),
+        ("a line\nand a second", "a line"),
+        ("these are missing:\n  loss\n  accuracy", "these are missing: loss"),
+        ("nothing follows:\n\n", "nothing follows:"),
+        (
+            KERAS_3,
+            "Exception encountered when calling Sequential.call(): Input 0 of "
+            "layer 'dense' is incompatible with the layer: expected axis -1",
+        ),
+        (
+            KERAS_2,
+            'in user code: Input 0 of layer "dense" is incompatible with the layer: expected '
+            "axis -1",
+        ),
+        (GRAPH.format(own="x.py"), "Graph execution error: indices[0] = 10 is not in [0, 10)"),
+        (
+            ROOTS,
+            "Graph execution error: (0) INVALID_ARGUMENT:  Incompatible shapes: [8] vs. [7]",
+        ),
+    ],
+)
+def test_the_cause_is_found_behind_what_announces_it(message: str, cause: str) -> None:
+    expected = f"ValueError: {cause}" if cause else "ValueError"
+    assert describe_cause(ValueError(message)) == expected
+
+
+MODEL = """
+def call(function):
+    return function()
+
+def helper(function):
+    try:
+        return function()
+    except Exception as error:
+        raise RuntimeError("in the helper") from error
+"""
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "own_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+def own(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.delitem(sys.modules, "own_model", raising=False)
+    return importlib.import_module("own_model")
+
+
+def formatted(function: Callable[[], object], model_dir: Path) -> tuple[list[str], Path]:
+    full = model_dir.parent / "trial" / "traceback.txt"
+    with pytest.raises(Exception) as caught:
+        function()
+    return format_user_error(caught.value, model_dir, full=full).splitlines(), full
+
+
+def fail(message: str) -> Callable[[], object]:
+    def raise_it() -> object:
+        raise ValueError(message)
+
+    return raise_it
+
+
+def test_own_frames_come_first_and_the_cause_last(own: ModuleType, model_dir: Path) -> None:
+    file = model_dir / "own_model.py"
+    error = fail(GRAPH.format(own=file))
+    lines, full = formatted(lambda: own.call(error), model_dir)
+    assert lines[:2] == [
+        "Traceback (your code, most recent call last):",
+        f'  File "{file}", line 3, in call',
+    ]
+    assert f"  (3 frames outside {model_dir} left out; {full} has all)" in lines
+    # Also of a traceback inside of the message the own frames stay.
+    assert f'  File "{file}", line 88, in train_step' in lines
+    assert not any("site-packages" in line or "runpy" in line for line in lines)
+    assert lines[-1] == "ValueError: Graph execution error: indices[0] = 10 is not in [0, 10)"
+    whole = full.read_text()
+    assert "raise_it" in whole
+    assert "site-packages" in whole
+
+
+def test_without_own_frames_the_innermost_is_shown(model_dir: Path) -> None:
+    lines, full = formatted(fail(KERAS_3), model_dir)
+    assert lines[0] == "Traceback (raised outside your code):"
+    assert [line for line in lines if line.startswith("  File")] == [
+        line for line in lines if line.endswith(", in raise_it")
+    ]
+    assert lines[-1].endswith("is incompatible with the layer: expected axis -1")
+    assert full.exists()
+
+
+def test_invalid_syntax_is_shown_without_the_frames_of_the_import(model_dir: Path) -> None:
+    broken = model_dir / "broken_model.py"
+    broken.write_text("def build(self -> None:\n    pass\n")
+    lines, full = formatted(lambda: importlib.import_module("broken_model"), model_dir)
+    assert lines == [
+        f'  File "{broken}", line 1',
+        "    def build(self -> None:",
+        "                   ^^",
+        "SyntaxError: invalid syntax",
+    ]
+    assert "importlib" in full.read_text()
+
+
+def test_a_chain_ends_with_the_error_that_ended_the_trial(own: ModuleType, model_dir: Path) -> None:
+    lines, _ = formatted(lambda: own.helper(fail("first")), model_dir)
+    assert "ValueError: first" in lines
+    assert lines.index("ValueError: first") < lines.index("which led to:")
+    assert lines[-1] == "RuntimeError: in the helper"
+
+
+def test_nothing_is_left_out_where_the_file_cannot_be_written(model_dir: Path) -> None:
+    (model_dir.parent / "trial").write_text("no folder")
+    lines, full = formatted(fail("short"), model_dir)
+    assert not full.exists()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "ValueError: short"
+
+
+def test_an_error_of_detcore_has_the_own_frames_only(own: ModuleType, model_dir: Path) -> None:
+    def refuse() -> None:
+        raise ConfigError("the file is wrong.\nCorrect it.")
+
+    lines, full = formatted(lambda: own.call(refuse), model_dir)
+    assert lines[-2:] == ["ConfigError: the file is wrong.", "Correct it."]
+    assert not full.exists()
+    assert formatted(refuse, model_dir)[0] == lines[-2:]

@@ -1,0 +1,44 @@
+"""How far a single trial is, from what its workers tell."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from detcore.launch import WorkerEvent
+from detcore.runner._running import RunningTrial
+
+
+def progress_after(*events: tuple[str, dict[str, Any]]) -> float | None:
+    nothing = cast(Any, None)  # events need neither workers nor an output
+    trial = RunningTrial(0, nothing, nothing, nothing, nothing)
+    for kind, fields in events:
+        trial.note(WorkerEvent(kind, fields))
+    return trial.progress
+
+
+STARTED = ("started", {"length": 90, "steps_completed": 0})
+
+
+@pytest.mark.parametrize(
+    ("events", "progress"),
+    [
+        ([], None),
+        ([STARTED], 0.0),
+        ([("started", {"length": 90, "steps_completed": 45})], 0.5),
+        ([STARTED, ("training", {"steps_completed": 45})], 0.5),
+        ([STARTED, ("validation", {"steps_completed": 91})], 1.0),
+        # A checkpoint may be reported when training is beyond it.
+        ([STARTED, ("training", {"steps_completed": 45}), ("checkpoint", {"steps_completed": 9})],
+         0.5),
+        # A script that does not say how far it trains, and one that does.
+        ([("training", {"steps_completed": 45})], None),
+        ([("progress", {"progress": 1.5, "length": 6, "unit": "epochs"})], 0.25),
+        ([("progress", {"progress": 1.5, "length": None, "unit": None})], None),
+    ],
+)  # fmt: skip
+def test_progress_is_counted_in_batches(
+    events: list[tuple[str, dict[str, Any]]], progress: float | None
+) -> None:
+    assert progress_after(*events) == progress
