@@ -130,7 +130,7 @@ def share_of_commit() -> str:
 
 
 def install_horovod(session: nox.Session) -> None:
-    """Build Horovod against the TensorFlow of the session, once; needs cmake and a C++ compiler."""
+    """Build Horovod against the session's TensorFlow, with its cmake; needs a C++ compiler."""
     session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
 
 
