@@ -42,7 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("detcore")
     group.addoption(
         "--soak", default="all", metavar="K/N",
-        help="which of the tests marked soak run: all, none, or the K-th of N equal shares",
+        help="which tests marked soak run: all, none, the K-th of N shares; only: nothing else",
+    )  # fmt: skip
+    group.addoption(
+        "--half", default="all", metavar="K/2",
+        help="which tests of a plugin run with this version of its framework: all, 0/2 or 1/2",
     )  # fmt: skip
     group.addoption("--cold", action="store_true", help="start all processes as users do")
     group.addoption("--durations-file", help="append how long each test took, as lines of JSON")
@@ -53,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
         warm_python.install([*PRELOAD, *_own_modules()])
     config.addinivalue_line(
         "markers", "soak: takes long for what one run adds, so each commit runs a tenth of these"
+    )
+    config.addinivalue_line(
+        "markers", "each_version: runs with each version of its framework on each commit"
     )
     config.addinivalue_line(
         "markers", "cold: starts its processes as users do, instead of forking a warm one"
@@ -66,11 +73,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the soak tests of other commits, and deal the long tests out.
+    """Leave out the tests of other commits and versions, and deal the long tests out.
 
     xdist gives each worker one stretch of the list to begin with.
     """
-    left_out = [item for item in items if not _is_in_share(item, config.getoption("soak"))]
+    soak, half = config.getoption("soak"), config.getoption("half")
+    left_out = [
+        item for item in items if not (_is_in_share(item, soak) and _is_in_half(item, half))
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         kept = {*items} - {*left_out}
@@ -97,12 +107,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_in_share(item: pytest.Item, share: str) -> bool:
-    if share == "all" or item.get_closest_marker("soak") is None:
+    is_soak = item.get_closest_marker("soak") is not None
+    if share in ("none", "only"):
+        return is_soak == (share == "only")
+    if share == "all" or not is_soak:
         return True
-    if share == "none":
-        return False
-    index, count = map(int, share.split("/"))
-    return zlib.crc32(item.nodeid.encode()) % count == index % count
+    return _is_in_part(item.nodeid, share)
+
+
+def _is_in_half(item: pytest.Item, half: str) -> bool:
+    """Whether a test runs here rather than with the other version of its framework.
+
+    Soak tests have a share anyway, and a test with ``skipif`` may run nowhere else.
+    """
+    exempt = any(item.get_closest_marker(name) for name in ("each_version", "skipif", "soak"))
+    if half == "all" or exempt or "plugins" not in item.path.parts:
+        return True
+    mark = item.get_closest_marker("long")
+    shares_work = mark is not None and "together" in mark.kwargs
+    return _is_in_part(str(item.path) if shares_work else item.nodeid, half)
+
+
+def _is_in_part(name: str, part: str) -> bool:
+    index, count = map(int, part.split("/"))
+    return zlib.crc32(name.encode()) % count == index % count
 
 
 def pytest_unconfigure() -> None:

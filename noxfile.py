@@ -108,7 +108,7 @@ def run_tests(
     durations.unlink(missing_ok=True)
     options = ["-o", f"cache_dir={cache}", f"--durations-file={durations}", *arguments]
     if not any(argument.startswith("--soak") for argument in arguments):
-        options.append(f"--soak={share_of_commit()}")
+        options.append(f"--soak={num_commits() % NUM_SHARES}/{NUM_SHARES}")
     try:
         session.run("pytest", *options, env=env)
     except CommandFailed:
@@ -121,12 +121,18 @@ def run_tests(
         session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
 
 
-def share_of_commit() -> str:
-    """Return which share of the soak tests belongs to this commit, as ``K/N``."""
-    count = subprocess.run(
-        ["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return f"{int(count.stdout) % NUM_SHARES}/{NUM_SHARES}"
+def num_commits() -> int:
+    """Return the number of commits up to this one, which chooses the tests that take turns."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def half(session: nox.Session, turn: int) -> str:
+    """Return the option that divides the tests of a plugin between two versions of TensorFlow.
+
+    Each test runs with one of them, and on the next commit with the other.
+    """
+    return "--half=all" if session.posargs else f"--half={(num_commits() + turn) % 2}/2"
 
 
 def install_horovod(session: nox.Session) -> None:
@@ -234,13 +240,13 @@ def tensorflow_old(session: nox.Session) -> None:
     install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
     install_horovod(session)
     run_tests(
-        session, "keras-2", *AT_ONCE, "plugins/keras/tests", *session.posargs,
-        "plugins/ray/tests/test_horovod_on_ray.py", env=QUIET_TENSORFLOW,
+        session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0),
+        "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
-        session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", ESTIMATOR_EXAMPLES,
-        "tests/examples/test_mnist_files.py", "tests/docs/test_pages.py", *session.posargs,
-        env=QUIET_TENSORFLOW,
+        session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", half(session, 0),
+        ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py", "tests/docs/test_pages.py",
+        *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
 
@@ -249,13 +255,14 @@ def tensorflow(session: nox.Session) -> None:
     """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
     install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
     run_tests(
-        session, "keras-3", *AT_ONCE, "plugins/keras/tests", "tests/examples",
+        session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
         f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
-        session, "estimator", *AT_ONCE, "plugins/estimator/tests", *session.posargs,
-        f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", env=QUIET_TENSORFLOW,
+        session, "estimator", *AT_ONCE, "plugins/estimator/tests", half(session, 1),
+        f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
+        env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 
 MIGRATIONS = "detcore.database.migrations."
@@ -26,6 +27,7 @@ PUBLIC_MODULES = [
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
+@pytest.mark.cold
 def test_each_package_imports_alone_without_a_warning() -> None:
     """Public modules too; a private one comes with its package, whatever is imported first."""
     groups: dict[str, list[str]] = {}

@@ -59,9 +59,7 @@ def page(request: pytest.FixtureRequest) -> Page:
 @pytest.mark.parametrize("session", sorted(set(ENVIRONMENTS.values()) - {"bare"}))
 def test_the_session_runs_the_pages_of_its_environment(session: str) -> None:
     text = _sessions()[session]
-    assert re.search(r'run_tests\(\s*session,[^)]*"tests/docs/test_pages\.py"', text), (
-        f"{session} runs no pages"
-    )
+    assert '"tests/docs/test_pages.py"' in text, f"{session} runs no pages"
 
 
 def _sessions() -> dict[str, str]:

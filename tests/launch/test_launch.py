@@ -66,6 +66,7 @@ def test_workers_share_the_cores_unless_the_user_says_otherwise(launch: Launch) 
     assert finished.stdout.count("] 7 1\n") == 64, finished.stderr
 
 
+@pytest.mark.cold
 def test_the_key_is_on_no_command_line(launch: Launch) -> None:
     handler = 'Path(f"key-{rank}").write_text(os.environ["DETCORE_JOB_KEY"])'
     process = launch.start(

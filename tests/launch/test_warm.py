@@ -23,6 +23,8 @@ from warm_trials import Trials, finish, wait_for_event
 from detcore.launch import LocalLauncher, read_imports
 from detcore.launch._warm_parent import WarmParent
 
+pytestmark = pytest.mark.cold
+
 MODEL = """
 import json, os, random, signal, sys, time
 import numpy as np

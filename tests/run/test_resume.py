@@ -151,6 +151,7 @@ def test_a_killed_worker_is_an_error_that_says_so(detcore: Detcore) -> None:
     assert "experiment 1: error: the worker was killed by SIGKILL" in stdout
 
 
+@pytest.mark.cold
 def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
     process = detcore.start("run", endless(detcore), MODEL_DIR)
     pid = worker_pid(detcore)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from toy_command import MODEL_DIR, Detcore
 
 
+@pytest.mark.cold
 def test_a_run_ends_with_a_summary_and_a_loadable_checkpoint(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
@@ -96,6 +98,7 @@ def test_a_searcher_metric_that_is_not_there_lists_those_that_are(detcore: Detco
     )
 
 
+@pytest.mark.cold
 def test_a_missing_plugin_is_named_with_the_command_that_brings_it(detcore: Detcore) -> None:
     model_dir = detcore.tmp_path / "model"
     model_dir.mkdir()
@@ -124,6 +127,7 @@ def test_a_mistake_in_the_file_is_exit_code_2_with_its_place(detcore: Detcore) -
     assert f"{path}:" in finished.stderr
 
 
+@pytest.mark.cold
 def test_a_script_is_a_trial_too(detcore: Detcore) -> None:
     model_dir = detcore.tmp_path / "script"
     model_dir.mkdir()

@@ -99,6 +99,7 @@ def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> N
     assert "HOROVOD_RANK" not in text
 
 
+@pytest.mark.cold
 def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
     pids = worker_pids(process)

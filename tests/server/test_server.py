@@ -35,6 +35,7 @@ def test_who_has_logged_in_is_answered(shared_server: RunningServer) -> None:
     assert server.ask("GET", path, token=server.token())["name"] == "one"
 
 
+@pytest.mark.cold
 def test_it_comes_back_after_a_kill_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
     server = RunningServer(make_home(tmp_path), "--token-lifetime", "1h").start()
     try:

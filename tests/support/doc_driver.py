@@ -15,9 +15,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
+import warm_python
 import yaml
 from doc_blocks import Block, Page, read_page
 from source_tree import ROOT
@@ -238,4 +240,5 @@ def _loose(line: str) -> str:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path.cwd()))  # as for a script in that folder
-    Driver(read_page(Path(sys.argv[1]).resolve())).run()
+    with tempfile.TemporaryDirectory() as commands, warm_python.warm_commands(Path(commands)):
+        Driver(read_page(Path(sys.argv[1]).resolve())).run()

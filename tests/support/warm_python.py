@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Zygote", "cold", "install", "uninstall"]
+__all__ = ["Zygote", "cold", "install", "uninstall", "warm_commands"]
 
 # Python, the C library and frameworks read these only when they start or are imported.
 _READ_AT_START = (
@@ -47,6 +47,7 @@ _READ_AT_START = (
 _ALLOWED_TO_DIFFER = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES"})
 # The programs and commands that start further processes.
 _PARENT_MODULES = ("detcore.launch.worker", "detcore.launch._agent", "detcore.runner.handed_in")
+_PARENT_SCRIPTS = ("doc_driver.py",)
 _PARENT_COMMANDS = frozenset({"run", "launch", "serve"})
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 1 << 20
@@ -265,6 +266,89 @@ def _be_subreaper(on: bool) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
+@contextlib.contextmanager
+def warm_commands(folder: Path) -> Iterator[None]:
+    """Let shells that this block starts find warm ``detcore`` and ``python`` commands.
+
+    A shell starts programs, not `subprocess.Popen`. It finds small stand-ins first on its path,
+    which ask this process to start the command with their streams, variables and folder, and end
+    as it ends.
+
+    Args:
+        folder: Where the stand-ins and the socket go; made if it does not exist.
+    """
+    if _zygote is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    address = str(folder / "warm.sock")
+    for name, words in (("detcore", ["-m", "detcore"]), ("python", []), ("python3", [])):
+        stand_in = folder / name
+        command = [sys.executable, *words]
+        stand_in.write_text(_STAND_IN.format(python=sys.executable, address=address, words=command))
+        stand_in.chmod(0o755)
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        threading.Thread(target=_accept, args=(listening,), daemon=True).start()
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = path
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+_STAND_IN = """#!{python} -IS
+import json, os, signal, socket, sys
+link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+link.connect({address!r})
+words = [*{words!r}, *sys.argv[1:]]
+message = json.dumps([words, os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(link, [message], [0, 1, 2])
+pid = int(link.recv(64))
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = int(link.recv(64))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+def _accept(listening: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            link, _ = listening.accept()
+            threading.Thread(target=_run_for, args=(link,), daemon=True).start()
+
+
+def _run_for(link: socket.socket) -> None:
+    """Run the command that a stand-in asks for; kill it if the stand-in is killed."""
+    with link:
+        data, streams, _, _ = socket.recv_fds(link, _MAX_MESSAGE_BYTES, 3)
+        words, folder, variables = json.loads(data)
+        stdin, stdout, stderr = streams
+        process = subprocess.Popen(
+            words, cwd=folder, env=variables, stdin=stdin, stdout=stdout, stderr=stderr
+        )
+        for stream in streams:
+            os.close(stream)
+        link.send(str(process.pid).encode())
+        threading.Thread(target=_kill_with, args=(link, process), daemon=True).start()
+        code = process.wait()
+        with contextlib.suppress(OSError):
+            link.send(str(code).encode())
+
+
+def _kill_with(link: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if not link.recv(1):
+            process.kill()
+
+
 # The functions below run inside a zygote.
 
 
@@ -363,9 +447,8 @@ def _become(
     if numpy is not None:
         numpy.random.seed()
     _zygote = None
-    if words[0] in _PARENT_MODULES or (
-        words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS
-    ):
+    is_parent = words[0] in _PARENT_MODULES or os.path.basename(words[0]) in _PARENT_SCRIPTS
+    if is_parent or (words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             ours.close()

@@ -137,6 +137,7 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
         assert value.tobytes() == right[name].tobytes(), name
 
 
+@pytest.mark.cold
 def test_a_script_by_itself(detcore: Detcore) -> None:
     """Length from max_steps; metrics, a checkpoint with a serving function, the script's code."""
     config = {
@@ -246,6 +247,7 @@ def run_config(detcore: Detcore) -> Path:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.long
 def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcore: Detcore) -> None:
     script = write_script(detcore, max_steps=7)  # the run's length counts

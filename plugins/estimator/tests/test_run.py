@@ -84,6 +84,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "signals"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_killed_and_resumed_ends_bit_identical(
@@ -185,6 +186,7 @@ def test_the_last_validation_is_the_final_export_also_after_a_resume(detcore: De
     assert len(list(detcore.home.rglob("export/final/*/saved_model.pb"))) == 1
 
 
+@pytest.mark.cold
 def test_smoke_run(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Shuffled"), MODEL_DIR, "--test", "--json")
     assert finished.code == 0, finished.stderr

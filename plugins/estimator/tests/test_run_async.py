@@ -75,6 +75,7 @@ def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
 
 
 # Between two saves that training waits for: test_run.py.
+@pytest.mark.soak
 @pytest.mark.long(together="async")
 @pytest.mark.parametrize(
     ("is_async", "in_a_write"),

@@ -30,7 +30,12 @@ CHECKS = {1: ALONE, 2: (*TRAINING, *SHARDS, *VALIDATION), 3: (*SHARDS, *VALIDATI
 
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.each_version]
+
+
+def marks_of(num_workers: int) -> list[pytest.MarkDecorator]:
+    long = pytest.mark.long(together=f"{num_workers} workers")
+    return [long] if num_workers < 4 else [long, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[st
 @pytest.mark.parametrize(
     ("num_workers", "name"),
     [
-        pytest.param(count, name, marks=pytest.mark.long(together=f"{count} workers"))
+        pytest.param(count, name, marks=marks_of(count))
         for count, names in CHECKS.items()
         for name in names
     ],

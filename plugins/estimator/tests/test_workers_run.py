@@ -36,6 +36,7 @@ PERIODS: dict[str, Any] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "sent", "settings"),

@@ -25,6 +25,8 @@ from processes import Starter
 if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16):
     pytest.skip("there is no Horovod for this TensorFlow", allow_module_level=True)
 
+pytestmark = pytest.mark.each_version
+
 ALLREDUCE = """
 import os
 import horovod.tensorflow as hvd

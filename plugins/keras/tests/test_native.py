@@ -107,6 +107,7 @@ def arrays_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.cold
 def test_a_script_by_itself(detcore: Detcore) -> None:
     """Length and batch size from fit; metrics, a checkpoint, the script's code; fit is over."""
     config = {
@@ -159,6 +160,7 @@ def run_config(detcore: Detcore) -> Path:
     )
 
 
+@pytest.mark.soak
 def test_as_a_trial_of_a_run_that_is_killed_it_ends_bit_identical(detcore: Detcore) -> None:
     script = write_script(detcore, dataset=True)  # the run's length counts
     straight = detcore("run", run_config(detcore), script.parent, "--json")

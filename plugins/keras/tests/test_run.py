@@ -68,6 +68,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "is_async"),
@@ -113,6 +114,7 @@ def half_written(detcore: Detcore, known: set[Path]) -> Path | None:
 
 
 # A save that training waits for: test_suite.py.
+@pytest.mark.soak
 def test_killed_in_the_middle_of_a_write_behind_the_training(detcore: Detcore) -> None:
     """The state is large enough for a middle; what was half written counts for nothing."""
     settings = config(
@@ -166,6 +168,7 @@ def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
     assert "_controller.py" not in finished.stdout
 
 
+@pytest.mark.cold
 def test_smoke_run(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Dataset"), MODEL_DIR, "--test", "--json")
     assert finished.code == 0, finished.stderr

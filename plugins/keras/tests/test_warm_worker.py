@@ -70,6 +70,7 @@ def weights(home: Path) -> dict[str, bytes]:
     return files
 
 
+@pytest.mark.cold
 def test_a_forked_worker_trains_bit_for_bit_what_a_cold_one_trains(tmp_path: Path) -> None:
     model_dir = tmp_path / "model"
     model_dir.mkdir()

@@ -19,6 +19,7 @@ from detcore_keras._keras import KERAS_MAJOR
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
 SHARED = ["gradients", "aggregated", "validation", "uneven_data", "chief_only_callbacks"]
 ALONE = ["own_state", "refused_metric", "plain_numbers", "forgotten_optimizer", "compressed"]
+FOUR = pytest.param(4, marks=pytest.mark.soak)
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long(together="workers")]
 
 
@@ -89,7 +90,7 @@ def check_validation(expected: Any, found: Any) -> None:
             assert found[case][0][name] == pytest.approx(value, rel=1e-6, abs=1e-6), (case, name)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, FOUR])
 def test_validation_does_not_depend_on_the_number_of_workers(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:
@@ -171,7 +172,7 @@ def test_compressed_gradients_train_nearly_the_same(one: Path, two: Path) -> Non
     assert any(not np.array_equal(a, b) for a, b in zip(first, exact, strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, FOUR])
 def test_another_number_of_workers_goes_on(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:

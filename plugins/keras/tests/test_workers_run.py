@@ -69,6 +69,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["Stops", "Adapter"])
 @pytest.mark.timeout(600)
 @pytest.mark.long

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ray_runs import RayRuns
+
+pytestmark = pytest.mark.each_version
 
 # Of the Keras plugin's own tests.
 MODEL_DIR = Path(__file__).parents[2] / "keras" / "tests" / "model"
