@@ -2,7 +2,7 @@
 
 It remembers names and sizes, and gives back zeros. It checks nothing.
 
-    python benchmarks/drop_server.py [DELAY_S]
+    python benchmarks/_drop_server.py [DELAY_S]
 
 prints its URL; each request is answered DELAY_S seconds late. The bucket is called ``ckpt``.
 """
