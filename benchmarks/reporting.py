@@ -165,6 +165,7 @@ def run(
                 "DETCORE_HOME": home,
                 "DETCORE_TRIAL_INFO": f"{home}/info.json",
                 "DETCORE_TOKEN": token,
+                **({"DETCORE_DELIVERY_WAIT_S": "0.2"} if options.quick else {}),
             },
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
         )  # fmt: skip

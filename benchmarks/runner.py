@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=10, help="of a bare process, before each")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--search", metavar="WAY", help=argparse.SUPPRESS)
-    options = parse_options(parser, trials=14, rounds=1, starts=1)
+    options = parse_options(parser, trials=5, rounds=1, starts=1)
     if options.search is not None:
         _search(options.folder, options.search)
         return
@@ -147,7 +147,7 @@ class Listener:
             if is_warm is (self._way == "warm"):
                 print("told", self._way, end - began)
         print("told", "memory", _memory_kb("VmHWM") / 1024)
-        print("told", "growth", (self._memory[-1] - self._memory[10]) / 1024)
+        print("told", "growth", (self._memory[-1] - self._memory[:11][-1]) / 1024)
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_, **__: None
@@ -167,6 +167,8 @@ def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
         ("cold", "a trial, process started"),
         ("warm", "a trial, process forked"),
     ):
+        if not times[name]:
+            continue  # a short search may be over before the warm process is ready
         middle = statistics.median(times[name])
         beyond = "" if name == "process" else f"{(middle - process) * 1000:.0f}"
         spread = f"{min(times[name]) * 1000:.0f} to {max(times[name]) * 1000:.0f}"

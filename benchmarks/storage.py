@@ -46,7 +46,7 @@ SETS = {
     "1 GB": (1, 1 << 30),
     "8 x 128 MB": (8, 128 << 20),
     "4 GB": (1, 4 << 30),
-    "quick": (2, 1 << 20),
+    "quick": (2, 20 << 20),
 }
 MEMORY = Path("/dev/shm")
 BUCKET, KEY, SECRET = "ckpt", "test", "testsecret"
@@ -274,7 +274,7 @@ def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(place: str) -> Iterator[str]:
+def server(place: str, zeros_mib: int = 1024) -> Iterator[str]:
     """Run the server of a place; gives its URL."""
     if place == "local":
         yield ""
@@ -287,7 +287,7 @@ def server(place: str) -> Iterator[str]:
             yield url
     else:
         delay = "0.02" if place.endswith("20ms") else "0"
-        command = [sys.executable, str(HERE / "_drop_server.py"), delay]
+        command = [sys.executable, str(HERE / "_drop_server.py"), delay, str(zeros_mib)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
@@ -313,7 +313,8 @@ def run_ways(
     """Measure some ways, in rounds."""
     results: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     folder = MEMORY if place != "local" and MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=folder) as top, server(place) as url:
+    zeros_mib = 1 if name == "quick" else 1024
+    with tempfile.TemporaryDirectory(dir=folder) as top, server(place, zeros_mib) as url:
         source = Path(top) / "source"
         make_files(source, name)
         for turn in range(rounds):

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER))
 
 import _report  # noqa: E402  (from the folder above)
 
