@@ -90,9 +90,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
-    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0)
+    parser.add_argument("--kill-after", type=float, default=1.0, help="seconds of a server's life")
+    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0, kill_after=4.0)
     found: dict[str, list[tuple[list[float], list[float], float]]] = {case: [] for case in CASES}
-    with tempfile.TemporaryDirectory(prefix="reporting-") as name, addresses(Path(name)) as urls:
+    with (
+        tempfile.TemporaryDirectory(prefix="reporting-") as name,
+        addresses(Path(name), options.kill_after) as urls,
+    ):
         (Path(name) / "train.py").write_text(SCRIPT)
         for number in range(options.rounds):
             for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
@@ -101,7 +105,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def addresses(folder: Path) -> Iterator[dict[str, str]]:
+def addresses(folder: Path, kill_after_s: float) -> Iterator[dict[str, str]]:
     """Yield what each case's trial reports to."""
     with contextlib.ExitStack() as stack:
         urls = {"database": f"sqlite:///{folder / 'detcore.db'}"}
@@ -111,7 +115,7 @@ def addresses(folder: Path) -> Iterator[dict[str, str]]:
             urls[case] = server.url
         stack.callback(lambda: servers["server"].end(signal.SIGTERM))
         over = threading.Event()
-        restless = threading.Thread(target=restart, args=(servers["killed"], over))
+        restless = threading.Thread(target=restart, args=(servers["killed"], over, kill_after_s))
         restless.start()
         stack.callback(restless.join)
         stack.callback(over.set)
@@ -123,9 +127,9 @@ def addresses(folder: Path) -> Iterator[dict[str, str]]:
         yield urls
 
 
-def restart(server: Server, over: threading.Event) -> None:
+def restart(server: Server, over: threading.Event, kill_after_s: float) -> None:
     """Kill a server and start it again until the end."""
-    while not over.wait(1.0):
+    while not over.wait(kill_after_s):
         server.end(signal.SIGKILL)
         time.sleep(0.5)
         server.start()

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=10, help="of a bare process, before each")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--search", metavar="WAY", help=argparse.SUPPRESS)
-    options = parse_options(parser, trials=5, rounds=1, starts=1)
+    options = parse_options(parser, trials=3, rounds=1, starts=1)
     if options.search is not None:
         _search(options.folder, options.search)
         return
