@@ -130,7 +130,7 @@ def uninstall() -> None:
 def _begin() -> Zygote:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_preload)]
+    command = [sys.executable, __file__, str(theirs.fileno())]
     with theirs, cold():
         subprocess.Popen(
             [*command, "-" * _ROOM_BYTES],
@@ -139,6 +139,7 @@ def _begin() -> Zygote:
             stdin=subprocess.DEVNULL,
         ).returncode = 0  # it ends with this process; its exit code does not matter
     ours.settimeout(_ANSWER_TIMEOUT_S)
+    ours.send(json.dumps(_preload).encode())
     imported = json.loads(ours.recv(_MAX_MESSAGE_BYTES))
     return Zygote(ours, variables, imported)
 
@@ -248,7 +249,8 @@ def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | 
     program = shutil.which(words[0], path=variables.get("PATH", os.defpath))
     if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
         return None
-    if words[1] == "-m" and len(words) > 2 and words[2].startswith("detcore"):
+    # Ray's processes start threads of gRPC, whose state no other process may have touched.
+    if words[1] == "-m" and len(words) > 2 and words[2].partition(".")[0] == "detcore":
         return "module"
     is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
     return "script" if is_script else None
@@ -356,7 +358,7 @@ def main() -> None:
     """Import, and fork; return in each forked process after its program has ended."""
     link = socket.socket(fileno=int(sys.argv[1]))
     base = sys.path[1:]
-    _import(json.loads(sys.argv[2]))
+    _import(json.loads(link.recv(_MAX_MESSAGE_BYTES)))
     standard = {*sys.stdlib_module_names, "__main__", "sitecustomize"}
     imported = {name.partition(".")[0] for name in sys.modules} - standard - {"warm_python"}
     link.send(json.dumps(sorted({*imported, "sitecustomize", "usercustomize"})).encode())
