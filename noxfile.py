@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -136,7 +137,7 @@ def half(session: nox.Session, turn: int) -> str:
 
 
 def install_horovod(session: nox.Session) -> None:
-    """Build Horovod against the TensorFlow of the session, once; needs cmake and a C++ compiler."""
+    """Build Horovod against the session's TensorFlow, with its cmake; needs a C++ compiler."""
     session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
 
 
@@ -240,7 +241,7 @@ def tensorflow_old(session: nox.Session) -> None:
     install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
     install_horovod(session)
     run_tests(
-        session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0),
+        session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
         "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
@@ -256,14 +257,39 @@ def tensorflow(session: nox.Session) -> None:
     install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
-        f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py", *session.posargs,
-        env=QUIET_TENSORFLOW,
+        "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py",
+        *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
         session, "estimator", *AT_ONCE, "plugins/estimator/tests", half(session, 1),
         f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Regenerate the tables of docs/benchmarks.md, or those named; needs a quiet machine."""
+    sys.path.append("benchmarks")
+    import _report
+
+    names = session.posargs or [table.name for table in _report.TABLES]
+    chosen = {name: table for table in _report.TABLES if (name := table.name) in names}
+    if unknown := {*names} - {*chosen}:
+        session.error(f"no table {', '.join(unknown)}: {', '.join(t.name for t in _report.TABLES)}")
+    peers = {}
+    for option in sorted({table.peer for table in chosen.values() if table.peer}):
+        folder = Path(f".nox/bench{option}")
+        session.run(sys.executable, "-m", "venv", str(folder), external=True)
+        packages = _report.PEERS[option].split()
+        session.run(f"{folder}/bin/pip", "install", "--quiet", *packages, external=True)
+        peers[option] = str(folder.absolute() / "bin/python")
+    given = [word for option, python in peers.items() for word in (option, python)]
+    for name in sorted({table.environment for table in chosen.values()}):
+        session.run(sys.executable, "-m", "nox", "--install-only", "-s", name, external=True)
+        python = f".nox/{name.replace('.', '-')}/bin/python"
+        mine = [table.name for table in chosen.values() if table.environment == name]
+        session.run(python, "benchmarks/_report.py", *mine, *given, external=True)
 
 
 @nox.session

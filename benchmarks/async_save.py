@@ -1,6 +1,6 @@
 """How long a save of 1 GB keeps a Keras trial from training.
 
-    python benchmarks/async_save.py [--rounds 7] [--steps 8] [--batch 32] [--markdown]
+    python benchmarks/async_save.py [--rounds 7] [--steps 8] [--batch 32] [--quick]
 
 Run it with the Python of an environment that has detcore-keras and TensorFlow. A model of dense
 layers with Adam trains inside one `model.fit`, a batch at a time, 1 GB of state in all. Each round
@@ -28,6 +28,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, print_table
+from _trial_setup import BenchmarkClock, make_setup
+
 WIDTH = 2048
 GIGABYTE = 1 << 30
 WAYS = ("none", "asynchronous", "synchronous")
@@ -41,8 +44,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=float, default=1.0, help="of the state, in GiB")
     parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, steps=2, batch=4, size=0.05)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     with tempfile.TemporaryDirectory(prefix="async-save-", dir=options.folder) as name:
@@ -70,7 +72,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> tuple[Times, int]:
     return times, clock.size_bytes
 
 
-class Clock:
+class Clock(BenchmarkClock):
     """A clock whose boundary is each step: it saves, and measures.
 
     Args:
@@ -80,12 +82,9 @@ class Clock:
     """
 
     def __init__(self, controller: Any, checkpoint: Any, options: argparse.Namespace) -> None:
+        super().__init__(every=1)
         self.times: Times = {}
         self.size_bytes = 0
-        self.steps_completed = 0
-        self.next_boundary = 1
-        self.interrupt_requested = False
-        self.batches_per_epoch = 0
         self._controller, self._checkpoint = controller, checkpoint
         self._steps, self._rounds = options.steps, options.rounds
         # The first save takes memory that is kept for the ones after it, and is told apart.
@@ -94,10 +93,9 @@ class Clock:
         self._step_in_stretch = 0
         self._began = self._last = 0.0
 
-    def boundary(self, steps: int, training: Any, batches: Any = None, **_: Any) -> bool:
+    def at_boundary(self, steps: int) -> bool:
         """Take note of a step, and do what comes at its end."""
         now = time.perf_counter()
-        self.steps_completed, self.next_boundary = steps, steps + 1
         self._checkpoint.poll()
         if steps < 3:
             return True
@@ -249,8 +247,6 @@ def _trial_class(options: argparse.Namespace) -> Any:
 
 
 def _trial_context(folder: Path, batch: int) -> Any:
-    from trial_setup import make_setup
-
     from detcore_keras import TFKerasTrialContext
 
     return TFKerasTrialContext(make_setup(folder, batch))
@@ -270,17 +266,12 @@ def _tell(times: Times, size_bytes: int, options: argparse.Namespace) -> None:
     lost["first save: training time lost"] = [
         times["first save: stretch"][0] - times["none: stretch"][0]
     ]
-    bar = "|" if options.markdown else ""
     print(f"{size_bytes / GIGABYTE:.2f} GiB in a checkpoint, {options.rounds} rounds of stretches "
-          f"of {options.steps} steps")  # fmt: skip
-    print(f"{bar} what {bar} median, s {bar} range, s {bar} x copy, new {bar} x copy, used {bar}")
-    if bar:
-        print("|---|---|---|---|---|")
+          f"of {options.steps} steps\n")  # fmt: skip
+    rows = []
     for name, seconds in {**times, **lost}.items():
         if name.endswith("outlasted"):
-            print(
-                f"{bar} {name} {bar} {sum(seconds):.0f} of {len(seconds)} {bar} {bar} {bar} {bar}"
-            )
+            rows.append((name, f"{sum(seconds):.0f} of {len(seconds)}", "", "", ""))
             continue
         middle = statistics.median(seconds)
         ratios = [
@@ -288,8 +279,8 @@ def _tell(times: Times, size_bytes: int, options: argparse.Namespace) -> None:
             for kind in ("new", "used")
         ]
         spread = f"{min(seconds):.3f} to {max(seconds):.3f}"
-        print(f"{bar} {name} {bar} {middle:.3f} {bar} {spread} {bar} {ratios[0]} {bar} "
-              f"{ratios[1]} {bar}")  # fmt: skip
+        rows.append((name, f"{middle:.3f}", spread, *ratios))
+    print_table(("what", "median, s", "range, s", "x copy, new", "x copy, used"), rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Latency and bandwidth of ``allgather`` between processes of one machine, beside its peers.
 
-    python benchmarks/distributed.py [--sizes 2,4,8] [--rounds 5] [--large-calls 3] [--markdown]
+    python benchmarks/distributed.py [--sizes 2,4,8] [--rounds 5] [--large-calls 3] [--quick]
         [--only latency,bandwidth,read,kept] [--peer-python PYTHON] [--baseline SRC]
 
 Every turn starts N plain processes anew and measures one implementation; the implementations take
@@ -37,14 +37,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _report import parse_options, print_table, with_quartiles
 
-ARRAY_BYTES = 64 << 20
-CALLS = 500
 WARM_UP = 4  # memory that is used again has been used twice by then
 PEERS_WARM_UP = 1  # theirs makes no difference, and takes long
 KEPT_CALLS = 3
@@ -101,7 +100,7 @@ def open_gloo(place: dict[str, int], ports: list[int]) -> AllGather:
 
 
 def run_rank(
-    name: str, rank: int, size: int, ports: list[int], large_calls: int, only: list[str]
+    name: str, rank: int, size: int, ports: list[int], options: argparse.Namespace
 ) -> None:
     """Join, measure, and print what was measured if this is rank 0."""
     openers = {"determined": open_determined, "gloo": open_gloo}
@@ -110,7 +109,7 @@ def run_rank(
         "cross_rank": 0, "cross_size": 1,
     }  # fmt: skip
     allgather = openers.get(name, open_detcore)(place, ports)
-    found = measure(allgather, rank, large_calls, only, is_peer=name in openers)
+    found = measure(allgather, rank, options, is_peer=name in openers)
     allgather("all are done")
     if rank == 0:
         print(json.dumps(found), flush=True)
@@ -119,11 +118,12 @@ def run_rank(
 
 
 def measure(
-    allgather: AllGather, rank: int, large_calls: int, only: list[str], *, is_peer: bool
+    allgather: AllGather, rank: int, options: argparse.Namespace, *, is_peer: bool
 ) -> dict[str, float]:
     """Return the median microseconds of a small call, and megabytes per second of large ones."""
     small = {"rank": rank, "loss": 0.25, "batches": 100}
-    large = np.full(ARRAY_BYTES // 4, rank, np.float32)
+    large = np.full(options.array_mib << 18, rank, np.float32)
+    only = options.only.split(",")
     kept: list[Any] = []
 
     def read(value: Any) -> None:
@@ -134,17 +134,17 @@ def measure(
         kept.append(allgather(value))
 
     def bandwidth(call: Callable[[Any], Any], calls: int, warm_up: int) -> float:
-        return ARRAY_BYTES / median_s(call, large, calls, warm_up) / 1e6
+        return large.nbytes / median_s(call, large, calls, warm_up) / 1e6
 
     gc.collect()
     found = {}
     if "latency" in only:
-        found["latency"] = median_s(allgather, small, CALLS, 20) * 1e6
+        found["latency"] = median_s(allgather, small, options.calls, 20) * 1e6
     if "bandwidth" in only:
         warm_up = PEERS_WARM_UP if is_peer else WARM_UP
-        found["bandwidth"] = bandwidth(allgather, large_calls, warm_up)
+        found["bandwidth"] = bandwidth(allgather, options.large_calls, warm_up)
     if "read" in only:
-        found["read"] = bandwidth(read, large_calls, 0 if is_peer else 1)
+        found["read"] = bandwidth(read, options.large_calls, 0 if is_peer else 1)
     if "kept" in only and not is_peer:
         found["kept"] = bandwidth(keep, KEPT_CALLS, IN_STOCK)
     return found
@@ -164,7 +164,7 @@ def median_s(call: Callable[[Any], Any], value: Any, calls: int, warm_up: int) -
 
 
 def turn(
-    name: str, python: str, size: int, source: str | None, large_calls: int, only: str
+    name: str, python: str, size: int, source: str | None, options: argparse.Namespace
 ) -> dict[str, float]:
     """Start the ranks of one implementation and return what rank 0 measured."""
     environ = {k: v for k, v in os.environ.items() if k != "DETCORE_JOB_KEY"}
@@ -175,7 +175,8 @@ def turn(
     ranks = [
         subprocess.Popen(
             [python, __file__, "--rank", name, str(rank), str(size), ports,
-             "--large-calls", str(large_calls), "--only", only],
+             "--large-calls", str(options.large_calls), "--only", options.only,
+             "--calls", str(options.calls), "--array-mib", str(options.array_mib)],
             stdout=subprocess.PIPE, env=environ, text=True,
         )
         for rank in range(size)
@@ -196,30 +197,23 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def quartiles(values: list[float], digits: int) -> str:
-    """Return the median and, in brackets, the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
 def ratios(mine: list[dict[str, float]], theirs: list[dict[str, float]], measure: str) -> str:
     """Return how many times as fast as the other, within rounds; above 1 is faster."""
     pairs = [(m[measure], t[measure]) for m, t in zip(mine, theirs, strict=True)]
-    return quartiles([t / m if measure == "latency" else m / t for m, t in pairs], 2)
+    return with_quartiles([t / m if measure == "latency" else m / t for m, t in pairs], 2)
 
 
-def report(size: int, found: dict[str, list[dict[str, float]]], markdown: bool) -> None:
-    """Print a row for each implementation and measure."""
+def rows(size: int, found: dict[str, list[dict[str, float]]]) -> Iterator[list[str]]:
+    """Yield a row for each implementation and measure."""
     for measure_name, label in MEASURES.items():
         having = {name: turns for name, turns in found.items() if measure_name in turns[0]}
         if not having:
             continue
         reference = "determined" if "determined" in having else "detcore"
         for name, turns in having.items():
-            value = quartiles([measured[measure_name] for measured in turns], 0)
+            value = with_quartiles([measured[measure_name] for measured in turns], 0)
             ratio = ratios(turns, found[reference], measure_name)
-            cells = [str(size), label, LABELS[name], value, ratio]
-            print("| " + " | ".join(cells) + " |" if markdown else "  ".join(cells), flush=True)
+            yield [str(size), label, LABELS[name], value, ratio]
 
 
 def main() -> None:
@@ -233,15 +227,15 @@ def main() -> None:
         "--large-calls", type=int, default=3, help="calls with large arrays in a turn (3)"
     )
     parser.add_argument("--only", default=",".join(MEASURES), help="what to measure (everything)")
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--calls", type=int, default=500, help="calls for the latency (500)")
+    parser.add_argument("--array-mib", type=int, default=64, help="of a rank's array (64)")
     parser.add_argument("--peer-python", help="Python with determined and torch")
     parser.add_argument("--baseline", help="src folder of another checkout of detcore")
     parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse_options(parser, sizes="2", rounds=1, calls=10, large_calls=1, array_mib=1)
     if arguments.rank:
         name, rank, size, ports = arguments.rank
-        only, large_calls = arguments.only.split(","), arguments.large_calls
-        run_rank(name, int(rank), int(size), json.loads(ports), large_calls, only)
+        run_rank(name, int(rank), int(size), json.loads(ports), arguments)
         return
     variants: dict[str, tuple[str, str | None]] = {}
     if arguments.peer_python:
@@ -249,19 +243,22 @@ def main() -> None:
     if arguments.baseline:
         variants["baseline"] = (sys.executable, str(Path(arguments.baseline).resolve()))
     variants |= {"detcore": (sys.executable, None), "null": (sys.executable, None)}
-    head = ["processes", "measure", "variant", "median [q1, q3]", "times as fast [q1, q3]"]
-    print("| " + " | ".join(head) + " |" if arguments.markdown else "  ".join(head), flush=True)
-    if arguments.markdown:
-        print("|" + "---|" * len(head))
+    heads = ["processes", "measure", "variant", "median [q1, q3]", "times as fast [q1, q3]"]
+    print_table(heads, compare(variants, arguments))
+
+
+def compare(
+    variants: dict[str, tuple[str, str | None]], arguments: argparse.Namespace
+) -> Iterator[list[str]]:
+    """Let the implementations take turns; yield the rows of the table."""
     for size in [int(text) for text in arguments.sizes.split(",")]:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
         for _ in range(arguments.rounds):
             for name in random.sample(list(variants), len(variants)):
                 python, source = variants[name]
-                measured = turn(name, python, size, source, arguments.large_calls, arguments.only)
-                found[name].append(measured)
+                found[name].append(turn(name, python, size, source, arguments))
                 print(size, name, found[name][-1], file=sys.stderr, flush=True)
-        report(size, found, arguments.markdown)
+        yield from rows(size, found)
 
 
 if __name__ == "__main__":

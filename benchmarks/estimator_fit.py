@@ -1,7 +1,7 @@
 """How fast an `EstimatorTrial` and the stand-alone `Estimator` are, beside `tf.estimator` alone.
 
     python benchmarks/estimator_fit.py [--rounds 9] [--only steady,schedule] [--threads 1]
-        [--markdown] [--determined PYTHON]
+        [--quick] [--determined PYTHON]
 
 Run it with the Python of an environment that has detcore-estimator and TensorFlow 2.15. Each
 variant is a process of its own that waits between turns; the parent hands the turn to one after the
@@ -37,6 +37,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _report import fixed_variables, parse_options, print_table, with_quartiles
+from _trial_setup import BenchmarkClock, make_setup
+
 ENGINE_CASES = ("train", "train hooks", "short trains", "evaluate", "predict")
 VARIANTS = {
     "steady": ("bare", "null", "fast", "bare hooks", "hooks", "determined"),
@@ -54,7 +57,8 @@ LABELS = {
     "hooks": "detcore, hooks",
 }
 BATCH, RECORDS, UNIT, TURN = 32, 1792, 100, 400
-CYCLES, EVALUATION = 5, 50
+EVALUATION = 50
+SIZES = {"cycles": 5}
 
 Times = list[tuple[float, float]]
 
@@ -64,56 +68,66 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(VARIANTS))
     parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--determined", metavar="PYTHON", help="interpreter that has Determined")
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
-    options = parser.parse_args()
+    parser.add_argument("--cycles", type=int, default=5, help="of a schedule")
+    parser.add_argument("--variants", default="", help="those measured (all)")
+    options = parse_options(
+        parser,
+        rounds=1,
+        only="steady,schedule,train hooks",
+        variants="bare,hooks,detcore",
+        cycles=1,
+    )
+    SIZES["cycles"] = options.cycles
     if options.worker:
         _serve(*options.worker, threads=options.threads)
         return
-    if options.markdown:
-        print("| case | variant | wall | cpu | against | times as fast [q1, q3] | cpu x |")
-        print("|---|---|---|---|---|---|---|")
-    for case in options.only.split(","):
-        for line in _compare(case.strip(), options.rounds, options.threads, options.determined):
-            print(line, flush=True)
+    heads = "case", "variant", "wall", "cpu", "against", "times as fast [q1, q3]", "cpu x"
+    cases = (case.strip() for case in options.only.split(","))
+    print_table(heads, (row for case in cases for row in _compare(case, options)))
 
 
 # -- the parent: turns and ratios ------------------------------------------------------------------
 
 
-def _compare(case: str, rounds: int, threads: int, determined: str | None) -> list[str]:
-    names = [name for name in VARIANTS[case] if determined or name != "determined"]
+def _compare(case: str, options: argparse.Namespace) -> list[list[str]]:
+    determined = options.determined
+    wanted = options.variants.split(",") if options.variants else VARIANTS[case]
+    names = [
+        name for name in VARIANTS[case] if name in wanted and (determined or name != "determined")
+    ]
     times: dict[str, Times] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detcore-benchmark-"))
         workers = {}
         for name in names:
             python = determined if determined and name == "determined" else sys.executable
-            workers[name] = _start([python, __file__, "--worker", case, name], folder, threads)
-            stack.callback(_stop, workers[name])
-        for _ in range(rounds):
+            command = [python, __file__, "--worker", case, name]
+            # The end of the stack closes its input, which ends it.
+            workers[name] = stack.enter_context(_start(command, folder, options))
+        for _ in range(options.rounds):
             for name in random.sample(names, len(names)):
                 times[name].append(_turn(workers[name]))
     return [
-        _row(case, name, other, times) for name in names for other in AGAINST.get(name, ("bare",))
+        _row(case, name, other, times)
+        for name in names
+        for other in AGAINST.get(name, ("bare",))
+        if other in names
     ]
 
 
-def _start(command: list[str], folder: str, threads: int) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-        "TMPDIR": folder,
-    }
-    if threads:
+def _start(command: list[str], folder: str, options: argparse.Namespace) -> subprocess.Popen[str]:
+    threads = str(options.threads)
+    variables = {
+        "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"
+    }  # fmt: skip
+    if options.threads:
         # Also where a session of the default configuration is opened before the user's.
-        environment["TF_NUM_INTRAOP_THREADS"] = str(threads)
-        environment["TF_NUM_INTEROP_THREADS"] = str(threads)
+        variables |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
+    environment = {**fixed_variables(options, **variables), "TMPDIR": folder}
     worker = subprocess.Popen(
-        [*command, "--threads", str(threads)],
+        [*command, "--threads", threads, "--cycles", str(options.cycles)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -121,12 +135,6 @@ def _start(command: list[str], folder: str, threads: int) -> subprocess.Popen[st
     )
     _read(worker)  # ready, after a warm-up
     return worker
-
-
-def _stop(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None
-    worker.stdin.close()
-    worker.wait(60)
 
 
 def _turn(worker: subprocess.Popen[str]) -> tuple[float, float]:
@@ -145,26 +153,18 @@ def _read(worker: subprocess.Popen[str]) -> str:
     raise SystemExit(f"a worker ended with code {worker.wait()}")
 
 
-def _row(case: str, name: str, other: str, times: dict[str, Times]) -> str:
+def _row(case: str, name: str, other: str, times: dict[str, Times]) -> list[str]:
     wall, cpu = (
         _readable(case, statistics.median(turn[part] for turn in times[name])) for part in (0, 1)
     )
     pairs = list(zip(times[other], times[name], strict=True))
-    speed = _quartiles([theirs[0] / mine[0] for theirs, mine in pairs])
-    cpus = _quartiles([mine[1] / theirs[1] for theirs, mine in pairs])
-    return (
-        f"| {case} | {LABELS.get(name, name)} | {wall} | {cpu} | {LABELS[other]} | "
-        f"{speed[1]:.2f} [{speed[0]:.2f}, {speed[2]:.2f}] | "
-        f"{cpus[1]:.3f} [{cpus[0]:.3f}, {cpus[2]:.3f}] |"
-    )
+    speed = with_quartiles([theirs[0] / mine[0] for theirs, mine in pairs], 2)
+    cpus = with_quartiles([mine[1] / theirs[1] for theirs, mine in pairs], 3)
+    return [case, LABELS.get(name, name), wall, cpu, LABELS[other], speed, cpus]
 
 
 def _readable(case: str, seconds: float) -> str:
     return f"{seconds / TURN * 1e6:.0f} us/batch" if case == "steady" else f"{seconds * 1e3:.0f} ms"
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
 
 
 # -- a worker: one variant, one turn at a time -----------------------------------------------------
@@ -330,7 +330,7 @@ def _bare_schedule(threads: int) -> None:
 
     config = _run_config(tf.estimator, threads)
     estimator = tf.estimator.Estimator(_model_fn(tf.estimator), _folder(), config)
-    for _ in range(CYCLES):
+    for _ in range(SIZES["cycles"]):
         estimator.train(lambda: _training_data().repeat(), steps=UNIT)
         estimator.evaluate(lambda: _validation_data(EVALUATION))
 
@@ -338,21 +338,14 @@ def _bare_schedule(threads: int) -> None:
 # -- detcore's trial -------------------------------------------------------------------------------
 
 
-class _TurnClock:
+class _TurnClock(BenchmarkClock):
     """A clock whose boundary is each unit, for a session that is never left."""
 
     def __init__(self) -> None:
-        self.steps_completed = 0
-        self.next_boundary = UNIT
+        super().__init__(every=UNIT, batches_per_epoch=RECORDS // BATCH)
         self.length = 1 << 40
-        self.interrupt_requested = False
-        self.batches_per_epoch = RECORDS // BATCH
 
-    def boundary(
-        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
-    ) -> bool:
-        self.steps_completed = steps
-        self.next_boundary = steps + UNIT
+    def at_boundary(self, steps: int) -> bool:
         _every_turn(steps // UNIT)
         return True
 
@@ -362,14 +355,10 @@ class _ScheduleClock(_TurnClock):
 
     def __init__(self, controller: Any, folder: Path) -> None:
         super().__init__()
-        self.length = CYCLES * UNIT
+        self.length = SIZES["cycles"] * UNIT
         self._controller, self._folder = controller, folder
 
-    def boundary(
-        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
-    ) -> bool:
-        self.steps_completed = steps
-        self.next_boundary = steps + UNIT
+    def at_boundary(self, steps: int) -> bool:
         self._controller.validate()
         if steps < self.length:
             return True
@@ -438,8 +427,6 @@ class _TrialMethods:
 
 
 def _context(folder: Path) -> Any:
-    from trial_setup import make_setup
-
     from detcore_estimator import EstimatorTrialContext
 
     return EstimatorTrialContext(make_setup(folder, BATCH))
@@ -490,7 +477,7 @@ def _determined_work(*, is_schedule: bool) -> Iterator[Any]:
             continue
         evaluate = Workload.Kind.COMPUTE_VALIDATION_METRICS
         yield Workload(evaluate, 1, 1, unit, 0, UNIT * unit), _ignore
-        if unit == CYCLES:
+        if unit == SIZES["cycles"]:
             yield Workload(Workload.Kind.CHECKPOINT_MODEL, 1, 1, unit, 0, UNIT * unit), _ignore
             return
 

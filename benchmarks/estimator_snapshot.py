@@ -1,6 +1,6 @@
 """How long a snapshot of 1 GB keeps an Estimator trial from training.
 
-    python benchmarks/estimator_snapshot.py [--rounds 7] [--size 1.0] [--markdown]
+    python benchmarks/estimator_snapshot.py [--rounds 7] [--size 1.0] [--quick]
 
 Run it with the Python of an environment that has detcore-estimator and TensorFlow. A trial with
 variables of that size trains; at each round's boundary the controller makes a snapshot, which is
@@ -20,6 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, print_table
+from _trial_setup import BenchmarkClock, make_setup
+
 GIGABYTE = 1 << 30
 NUM_VARIABLES = 24
 MEASURE, NEW = "copy, used memory", "copy, new memory"
@@ -30,13 +33,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=float, default=1.0, help="of the state, in GiB")
     parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, size=0.01)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     with tempfile.TemporaryDirectory(prefix="snapshot-", dir=options.folder) as name:
         times = _measure(Path(name).absolute(), options)
-    _tell(times, options)
+    _tell(times)
 
 
 def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
@@ -52,25 +54,22 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[float]
     return clock.times
 
 
-class Clock:
+class Clock(BenchmarkClock):
     """A clock with a snapshot at each boundary; the first, which takes memory, is told apart."""
 
     def __init__(self, controller: Any, folder: Path, options: argparse.Namespace) -> None:
         import numpy as np
 
+        super().__init__(every=2)
         self.times: dict[str, list[float]] = {}
-        self.steps_completed, self.next_boundary = 0, 2
-        self.interrupt_requested = False
-        self.batches_per_epoch = 0
         self._controller, self._folder = controller, folder
         self._rounds = options.rounds + 1
         length = int(options.size * GIGABYTE) // 4 // NUM_VARIABLES
         self._arrays = [np.ones(length, np.float32) for _ in range(NUM_VARIABLES)]
         self._copies = [array.copy() for array in self._arrays]
 
-    def boundary(self, steps: int, training: Any, batches: Any = None, **_: Any) -> bool:
+    def at_boundary(self, steps: int) -> bool:
         """Measure, in random order, and write the snapshot."""
-        self.steps_completed, self.next_boundary = steps, steps + 2
         ways = [
             ("snapshot", self._snapshot),
             (MEASURE, self._copy),
@@ -148,23 +147,19 @@ def _trial_class(size: float) -> Any:
 
 
 def _trial_context(folder: Path) -> Any:
-    from trial_setup import make_setup
-
     from detcore_estimator import EstimatorTrialContext
 
     return EstimatorTrialContext(make_setup(folder, 8))
 
 
-def _tell(times: dict[str, list[float]], options: argparse.Namespace) -> None:
-    bar = "|" if options.markdown else ""
-    print(f"{bar} what {bar} median, s {bar} range, s {bar} of one copy {bar}")
-    if bar:
-        print("|---|---|---|---|")
+def _tell(times: dict[str, list[float]]) -> None:
+    rows = []
     measure = statistics.median(times[MEASURE])
     for name, seconds in times.items():
         middle = statistics.median(seconds)
-        print(f"{bar} {name} {bar} {middle:.3f} {bar} {min(seconds):.3f} to {max(seconds):.3f} "
-              f"{bar} {middle / measure:.2f} {bar}")  # fmt: skip
+        spread = f"{min(seconds):.3f} to {max(seconds):.3f}"
+        rows.append((name, f"{middle:.3f}", spread, f"{middle / measure:.2f}"))
+    print_table(("what", "median, s", "range, s", "of one copy"), rows)
 
 
 if __name__ == "__main__":

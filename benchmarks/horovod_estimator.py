@@ -1,9 +1,9 @@
 """How fast an `EstimatorTrial` trains on two workers, beside the same training on bare Horovod.
 
-    detcore launch --launcher horovod -n 2 -- python benchmarks/horovod_estimator.py
-        [--rounds 15] [--steps 300] [--threads 1] [--markdown]
+    python benchmarks/horovod_estimator.py [--rounds 15] [--steps 300] [--threads 1] [--quick]
 
-Run it with the Python of an environment that has detcore-estimator, TensorFlow 2.15 and Horovod.
+Run it with the Python of an environment that has detcore-estimator, TensorFlow 2.15 and Horovod. It
+starts the workers with ``detcore launch``.
 Both kinds of training live in the same processes, and take turns of so many steps: the trial
 through the plugin's controller, and the same model in a ``MonitoredTrainingSession`` with
 ``hvd.DistributedOptimizer`` and ``hvd.BroadcastGlobalVariablesHook``. A ratio is taken within a
@@ -18,11 +18,16 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from _report import fixed_variables, parse_options, print_table, with_quartiles
+from _trial_setup import BenchmarkClock, make_setup
 
 BATCH, RECORDS, FEATURES, CLASSES = 32, 4096, 64, 10
 TURNS = ("detcore", "bare", "null")
@@ -34,9 +39,31 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of a turn")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parse_options(parser, rounds=1, steps=10)
+    if options.worker:
+        _work(options)
+        return
+    start = ["-m", "detcore", "launch", "--launcher", "horovod", "-n", "2", "--", sys.executable]
+    own = [
+        __file__, "--worker", "--rounds", str(options.rounds), "--steps", str(options.steps),
+        "--hidden", str(options.hidden), "--threads", str(options.threads),
+    ]  # fmt: skip
+    environment = fixed_variables(
+        options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
+    )
+    ended = subprocess.run(
+        [sys.executable, *start, *own],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode:
+        sys.exit(ended.stdout + ended.stderr)
+    for line in ended.stdout.splitlines():
+        if line.startswith("[rank=0] |"):
+            print(line.partition("] ")[2])
 
+
+def _work(options: argparse.Namespace) -> None:
     from detcore.core import DistributedContext
     from detcore.trial import PrepareOptions
     from detcore_estimator._worker import prepare_worker
@@ -61,23 +88,16 @@ def main() -> None:
             _print(clock.times, options)
 
 
-class _Clock:
+class _Clock(BenchmarkClock):
     """Ends a turn of the trial at each boundary, and lets the bare training have its turns."""
 
-    interrupt_requested = False
-    batches_per_epoch = 0
-
     def __init__(self, distributed: Any, options: Any, train_bare: Callable[[], None]) -> None:
+        super().__init__(every=options.steps)
         self._distributed, self._options, self._train_bare = distributed, options, train_bare
         self.times: dict[str, list[tuple[float, float]]] = {name: [] for name in TURNS}
-        self.steps_completed = 0
-        self.next_boundary = options.steps
         self._is_warm = False
 
-    def boundary(
-        self, steps: int, training: Any, batches: Any = None, *, n_records: Any = None
-    ) -> bool:
-        self.steps_completed, self.next_boundary = steps, steps + self._options.steps
+    def at_boundary(self, steps: int) -> bool:
         if self._is_warm:
             self._end("detcore")
         for name in TURNS[1:]:
@@ -100,22 +120,18 @@ class _Clock:
 
 
 def _print(times: dict[str, list[tuple[float, float]]], options: Any) -> None:
-    if options.markdown:
-        print("| training | us/step | CPU us/step | times as fast [q1, q3] | CPU x [q1, q3] |")
-        print("|---|---|---|---|---|")
+    rows = []
     for name in ("bare", "null", "detcore"):
         wall, cpu = (
             statistics.median(turn[part] for turn in times[name]) / options.steps * 1e6
             for part in (0, 1)
         )
         pairs = list(zip(times["bare"], times[name], strict=True))
-        speed = statistics.quantiles([one[0] / other[0] for one, other in pairs], n=4)
-        cpus = statistics.quantiles([other[1] / one[1] for one, other in pairs], n=4)
-        print(
-            f"| {name} | {wall:.0f} | {cpu:.0f} | "
-            f"{speed[1]:.3f} [{speed[0]:.3f}, {speed[2]:.3f}] | "
-            f"{cpus[1]:.3f} [{cpus[0]:.3f}, {cpus[2]:.3f}] |"
-        )
+        speed = with_quartiles([one[0] / other[0] for one, other in pairs], 3)
+        cpus = with_quartiles([other[1] / one[1] for one, other in pairs], 3)
+        rows.append((name, f"{wall:.0f}", f"{cpu:.0f}", speed, cpus))
+    heads = "training", "us/step", "CPU us/step", "times as fast [q1, q3]", "CPU x [q1, q3]"
+    print_table(heads, rows)
 
 
 # -- the model and its data ------------------------------------------------------------------------
@@ -238,8 +254,6 @@ def _train_with_detcore(distributed: Any, options: Any, folder: Path, clock: Any
 
 
 def _context(distributed: Any, folder: Path) -> Any:
-    from trial_setup import make_setup
-
     from detcore_estimator import EstimatorTrialContext
 
     return EstimatorTrialContext(make_setup(folder, BATCH * distributed.size, distributed))

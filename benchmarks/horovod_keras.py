@@ -1,6 +1,6 @@
 """How fast a `TFKerasTrial` trains on two workers, beside the same training on Horovod alone.
 
-    python benchmarks/horovod_keras.py [--rounds 15] [--workers 2] [--markdown]
+    python benchmarks/horovod_keras.py [--rounds 15] [--workers 2] [--quick]
 
 Run it with the Python of an environment that has detcore-keras, TensorFlow 2.15 and Horovod. It
 starts the workers, which train the same model on the same data in turns:
@@ -18,19 +18,20 @@ CPU is that of the process, all threads included.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _report import fixed_variables, parse_options, print_table, with_quartiles
+from _trial_setup import BenchmarkClock, make_setup
 
-UNIT = 100
+SIZES = {"unit": 100}
 UNITS = 4
 BATCH = 32
 RECORDS = 4096
@@ -43,24 +44,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default=",".join(WIDTHS))
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--worker", metavar="CASE")
-    options = parser.parse_args()
+    parser.add_argument("--unit", type=int, default=100, help="batches of a graph call")
+    options = parse_options(parser, rounds=1, only="small", unit=3)
+    SIZES["unit"] = options.unit
     if options.worker:
         _work(options.worker, options.rounds)
         return
-    if options.markdown:
-        print("| model | variant | us/batch | cpu us/batch | plugin's speed [q1, q3] | its cpu x |")
-        print("|---|---|---|---|---|---|", flush=True)
+    heads = (
+        "model", "variant", "us/batch", "cpu us/batch", "plugin's speed [q1, q3]", "its cpu x"
+    )  # fmt: skip
+    print_table(heads, _compare(options))
+
+
+def _compare(options: argparse.Namespace) -> Iterator[list[str]]:
+    """Start the workers of each case, and yield the rows that the chief prints."""
     for case in options.only.split(","):
         start = ["-m", "detcore", "launch", "--launcher", "horovod", "-n", str(options.workers)]
-        own = [sys.executable, __file__, "--worker", case, "--rounds", str(options.rounds)]
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "TF_ENABLE_ONEDNN_OPTS": "0",
-        }
+        sizes = ["--rounds", str(options.rounds), "--unit", str(options.unit)]
+        own = [sys.executable, __file__, "--worker", case, *sizes]
+        environment = fixed_variables(
+            options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
+        )
         ended = subprocess.run(
             [sys.executable, *start, "--", *own],
             env=environment,
@@ -72,7 +77,7 @@ def main() -> None:
             sys.exit(ended.stdout + ended.stderr)
         for line in ended.stdout.splitlines():
             if "|" in line and line.startswith("[rank=0]"):
-                print(line.partition("] ")[2], flush=True)
+                yield line.partition("] ")[2].split("|")
 
 
 def _work(case: str, rounds: int) -> None:
@@ -97,7 +102,7 @@ def _work(case: str, rounds: int) -> None:
             times = _race(case, rounds, distributed, others, Path(folder))
     if rank == 0:
         for name in others:
-            print(_row(case, name, times), flush=True)
+            print("|".join(_row(case, name, times)), flush=True)
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +162,7 @@ def _loop(case: str, distributed: Any, *, in_graph: bool) -> Callable[[], None]:
 
     @tf.function
     def many(batches: Any) -> None:
-        for _ in tf.range(UNIT):
+        for _ in tf.range(SIZES["unit"]):
             step(*next(batches))
 
     def train() -> None:
@@ -165,7 +170,7 @@ def _loop(case: str, distributed: Any, *, in_graph: bool) -> Callable[[], None]:
             if in_graph:
                 many(batches)
             else:
-                for _ in range(UNIT):
+                for _ in range(SIZES["unit"]):
                     step(*next(batches))
             mean.result().numpy(), accuracy.result().numpy()
 
@@ -182,7 +187,7 @@ def _fit(case: str, distributed: Any) -> Callable[[], None]:
     dataset = _dataset(distributed).repeat()
 
     def train() -> None:
-        model.fit(dataset, steps_per_epoch=UNIT, epochs=UNITS, verbose=0)
+        model.fit(dataset, steps_per_epoch=SIZES["unit"], epochs=UNITS, verbose=0)
 
     return train
 
@@ -197,8 +202,6 @@ def _race(
     """Train in turns: the plugin is inside its run, and the others' turns at its boundaries."""
     from tensorflow import keras
 
-    from detcore.trial import TrialSetup
-    from detcore.types import TrialInfo
     from detcore_keras import TFKerasTrial, TFKerasTrialContext
     from detcore_keras._controller import KerasController
 
@@ -219,27 +222,20 @@ def _race(
 
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("plugin", *others)}
 
-    class Clock:
-        next_boundary = UNIT
-        interrupt_requested = False
-
+    class Clock(BenchmarkClock):
         def __init__(self) -> None:
+            super().__init__(every=SIZES["unit"])
             self._since = _now()
 
         def slowest(self, seconds: float) -> float:
             return max(distributed.allgather(seconds))
 
-        def boundary(
-            self,
-            steps: int,
-            metrics: Mapping[str, float],
-            batches: Sequence[Mapping[str, float]] | None = None,
-            *,
-            n_records: int | None = None,
-        ) -> bool:
-            distributed.allgather((dict(metrics), batches, n_records))
-            self.next_boundary = steps + UNIT
-            if steps % (UNIT * UNITS):
+        def boundary(self, *unit: Any, **more: Any) -> bool:
+            distributed.allgather((unit, more))  # as the workers agree on what they report
+            return super().boundary(*unit, **more)
+
+        def at_boundary(self, steps: int) -> bool:
+            if steps % (SIZES["unit"] * UNITS):
                 return True
             times["plugin"].append(_since(self._since))
             names = sorted(others, reverse=bool(len(times["plugin"]) % 2))
@@ -253,20 +249,7 @@ def _race(
             # The first two rounds trace, and find their pace.
             return len(times["plugin"]) < rounds + 2
 
-    hparams = {"global_batch_size": BATCH * distributed.size}
-    info = TrialInfo(
-        experiment_id=1,
-        trial_id=1,
-        run_id=1,
-        trial_seed=3,
-        hparams=hparams,
-        config={},
-        model_dir=str(folder),
-        trial_dir=str(folder),
-        database_url="",
-    )
-    setup = TrialSetup(config={}, hparams=hparams, seed=3, distributed=distributed, info=info)
-    context = TFKerasTrialContext(setup)
+    context = TFKerasTrialContext(make_setup(folder, BATCH * distributed.size, distributed))
     controller = KerasController(Trial(context), context)
     controller.run(Clock())  # type: ignore[arg-type]  # the part of a clock that is measured
     controller.close()
@@ -282,19 +265,18 @@ def _since(begun: tuple[float, float]) -> tuple[float, float]:
     return wall - begun[0], cpu - begun[1]
 
 
-def _row(case: str, name: str, times: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    batches = UNIT * UNITS
+def _row(case: str, name: str, times: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    batches = SIZES["unit"] * UNITS
     mine, plugin = times[name], times["plugin"]
     speeds = [other[0] / own[0] for other, own in zip(mine, plugin, strict=True)]
     costs = [own[1] / other[1] for other, own in zip(mine, plugin, strict=True)]
-    low, middle, high = statistics.quantiles(speeds, n=4)
     wall, cpu = (statistics.median(t[i] for t in mine) * 1e6 / batches for i in (0, 1))
     own = statistics.median(t[0] for t in plugin) * 1e6 / batches
     own_cpu = statistics.median(t[1] for t in plugin) * 1e6 / batches
-    return (
-        f"| {case} | {name} | {wall:.0f} (plugin {own:.0f}) | {cpu:.0f} (plugin {own_cpu:.0f}) | "
-        f"{middle:.2f} [{low:.2f}, {high:.2f}] | {statistics.median(costs):.2f} |"
-    )
+    return [
+        case, name, f"{wall:.0f} (plugin {own:.0f})", f"{cpu:.0f} (plugin {own_cpu:.0f})",
+        with_quartiles(speeds, 2), f"{statistics.median(costs):.2f}",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

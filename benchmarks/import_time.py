@@ -1,6 +1,6 @@
 """What importing detcore and asking the command for help cost, over an empty interpreter.
 
-    python benchmarks/import_time.py [--rounds 15] [--markdown]
+    python benchmarks/import_time.py [--rounds 15] [--quick]
 
 Each start is a process of its own; variants take turns in one run. Times are medians of wall and
 CPU time minus those of the empty start in the same round; modules are counted over bare Python.
@@ -14,6 +14,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+from _report import parse_options, print_table
 
 VARIANTS = {
     "null control (empty again)": "pass",
@@ -54,25 +56,18 @@ def modules(code: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--markdown", action="store_true")
-    arguments = parser.parse_args()
+    options = parse_options(parser, rounds=1)
     net: dict[str, list[tuple[float, float]]] = {name: [] for name in VARIANTS}
-    for _ in range(arguments.rounds):
+    for _ in range(options.rounds):
         empty = start("pass")
         for name, code in VARIANTS.items():
             wall, cpu = start(code)
             net[name].append((wall - empty[0], cpu - empty[1]))
-    separator = " | " if arguments.markdown else "  "
-    print(separator.join(["| variant", "wall ms", "cpu ms", "modules |"]))
-    if arguments.markdown:
-        print("|---|---|---|---|")
+    rows = []
     for name, times in net.items():
         wall_ms, cpu_ms = (statistics.median(t[i] for t in times) * 1000 for i in (0, 1))
-        print(
-            separator.join(
-                [f"| {name}", f"{wall_ms:.0f}", f"{cpu_ms:.0f}", f"{modules(VARIANTS[name])} |"]
-            )
-        )
+        rows.append((name, f"{wall_ms:.0f}", f"{cpu_ms:.0f}", str(modules(VARIANTS[name]))))
+    print_table(("variant", "wall ms", "cpu ms", "modules"), rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast a `TFKerasTrial` trains and validates, beside Keras alone.
 
-    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--threads 1] [--markdown]
+    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--threads 1] [--quick]
 
 Run it with the Python of an environment that has detcore-keras and TensorFlow. Each variant is a
 process of its own that waits between turns; the parent hands the turn to one after the other, in a
@@ -12,6 +12,7 @@ differences within its spread say nothing, and then the CPU column counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -24,6 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _report import fixed_variables, parse_options, print_table, with_quartiles
+from _trial_setup import BenchmarkClock, make_setup
+
 CASES = ("tf.data", "arrays", "cnn", "evaluate", "evaluate arrays")
 VARIANTS = ("bare", "null", "hooks", "fast")
 UNIT = 100
@@ -35,53 +39,50 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--batches", type=int, default=1 << 40, help="of a turn, at most")
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, only="tf.data,evaluate arrays", batches=4)
+    for case in BATCHES:
+        BATCHES[case] = min(BATCHES[case], options.batches)
     if options.worker:
         _serve(*options.worker, threads=options.threads)
         return
-    if options.markdown:
-        print("| case | variant | us/batch | cpu us/batch | times as fast [q1, q3] | cpu x |")
-        print("|---|---|---|---|---|---|")
-    for case in options.only.split(","):
-        for line in _compare(case.strip(), options.rounds, options.threads):
-            print(line, flush=True)
+    heads = "case", "variant", "us/batch", "cpu us/batch", "times as fast [q1, q3]", "cpu x"
+    cases = (case.strip() for case in options.only.split(","))
+    print_table(heads, (row for case in cases for row in _compare(case, options)))
 
 
 # -- the parent: turns and ratios ------------------------------------------------------------------
 
 
-def _compare(case: str, rounds: int, threads: int) -> list[str]:
-    names = [v for v in VARIANTS if not (case.startswith("evaluate") and v == "hooks")]
-    workers = {name: _start(case, name, threads) for name in names}
+def _compare(case: str, options: argparse.Namespace) -> list[list[str]]:
+    left_out = {"hooks"} if case.startswith("evaluate") else set()
+    if options.quick:
+        left_out.add("null")
+    names = [name for name in VARIANTS if name not in left_out]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    try:
-        for _ in range(rounds):
+    with contextlib.ExitStack() as stack:  # whose end closes their input, which ends them
+        workers = {name: stack.enter_context(_start(case, name, options)) for name in names}
+        for _ in range(options.rounds):
             for name in random.sample(names, len(names)):
                 times[name].append(_turn(workers[name]))
-    finally:
-        for worker in workers.values():
-            assert worker.stdin is not None
-            worker.stdin.close()
-            worker.wait(60)
     return [_row(case, name, times) for name in names]
 
 
-def _start(case: str, name: str, threads: int) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-    }
+def _start(case: str, name: str, options: argparse.Namespace) -> subprocess.Popen[str]:
+    environment = fixed_variables(
+        options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
+    )
     worker = subprocess.Popen(
-        [sys.executable, __file__, "--worker", case, name, "--threads", str(threads)],
+        [
+            sys.executable, __file__, "--worker", case, name,
+            "--threads", str(options.threads), "--batches", str(options.batches),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-    )
+    )  # fmt: skip
     _read(worker)  # ready, after a warm-up
     return worker
 
@@ -102,24 +103,17 @@ def _read(worker: subprocess.Popen[str]) -> str:
     raise SystemExit(f"a worker ended with code {worker.wait()}")
 
 
-def _row(case: str, name: str, times: dict[str, list[tuple[float, float]]]) -> str:
+def _row(case: str, name: str, times: dict[str, list[tuple[float, float]]]) -> list[str]:
     count = BATCHES[case]
     wall = statistics.median(t[0] for t in times[name]) / count * 1e6
     cpu = statistics.median(t[1] for t in times[name]) / count * 1e6
     pairs = list(zip(times["bare"], times[name], strict=True))
-    speed = _quartiles([bare[0] / mine[0] for bare, mine in pairs])
-    cpus = _quartiles([mine[1] / bare[1] for bare, mine in pairs])
+    speed = with_quartiles([bare[0] / mine[0] for bare, mine in pairs], 2)
+    cpus = with_quartiles([mine[1] / bare[1] for bare, mine in pairs], 3)
     label = {"null": "Keras alone, null control", "bare": "Keras alone"}.get(
         name, f"detcore, {name}"
     )
-    return (
-        f"| {case} | {label} | {wall:.0f} | {cpu:.0f} | {speed[1]:.2f} [{speed[0]:.2f}, "
-        f"{speed[2]:.2f}] | {cpus[1]:.3f} [{cpus[0]:.3f}, {cpus[2]:.3f}] |"
-    )
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return [case, label, f"{wall:.0f}", f"{cpu:.0f}", speed, cpus]
 
 
 # -- a worker: one variant, one turn at a time -----------------------------------------------------
@@ -243,20 +237,16 @@ def _bare(case: str) -> Run:
     return run
 
 
-class _TurnClock:
+class _TurnClock(BenchmarkClock):
     """A clock whose boundary is each unit, and whose turns are `count` batches."""
 
     def __init__(
         self, count: int, unit: int, ready: Callable[[], None], turn: Callable[[], None]
     ) -> None:
-        self.steps_completed = 0
-        self.next_boundary = self._unit = unit
+        super().__init__(every=unit, batches_per_epoch=56)
         self._count, self._ready, self._turn = count, ready, turn
-        self.interrupt_requested = False
-        self.batches_per_epoch = 56
 
-    def boundary(self, steps: int, training: Any, batches: Any = None) -> bool:
-        self.next_boundary = steps + self._unit
+    def at_boundary(self, steps: int) -> bool:
         if steps == 2 * self._count:
             self._ready()
         elif steps > self._count and steps % self._count == 0:
@@ -317,8 +307,6 @@ def _trial_class(case: str, variant: str) -> Any:
 
 
 def _context(folder: Path) -> Any:
-    from trial_setup import make_setup
-
     from detcore_keras import TFKerasTrialContext
 
     return TFKerasTrialContext(make_setup(folder, 32))

@@ -1,6 +1,6 @@
 """What a report costs the thread that trains, with and without plugins that observe.
 
-    python benchmarks/observers.py [--rounds 5] [--reports 400] [--pause-ms 2] [--markdown]
+    python benchmarks/observers.py [--rounds 5] [--reports 400] [--pause-ms 2] [--quick]
 
 One process per case and round, taking turns. Each is a script by itself that reports two training
 metrics, trains for a moment (sleeps, as a process does that waits for its accelerator), reports
@@ -25,13 +25,14 @@ import http.server
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from _report import parse_options, percentiles, print_table
 
 CASES = ("none", "healthy", "refused", "black hole", "waiting for it")
 
@@ -91,8 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0)
     found: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
     with tempfile.TemporaryDirectory(prefix="observers-") as name, trackers() as addresses:
         install(Path(name))
@@ -101,7 +101,7 @@ def main() -> None:
                 walls, cpus = run(Path(name), case, addresses, options)
                 found[case][0].extend(walls)
                 found[case][1].extend(cpus)
-    show(found, markdown=options.markdown)
+    show(found)
 
 
 @contextlib.contextmanager
@@ -164,22 +164,14 @@ def run(
     return walls, cpus
 
 
-def show(found: dict[str, tuple[list[float], list[float]]], *, markdown: bool) -> None:
+def show(found: dict[str, tuple[list[float], list[float]]]) -> None:
     """Print percentiles in microseconds."""
     titles = ("observer", "reports", "wall p50", "wall p99", "wall p99.9", "cpu p50", "cpu p99")
     rows = []
     for case, (walls, cpus) in found.items():
-        wall, cpu = (statistics.quantiles(times, n=1000) for times in (walls, cpus))
-        figures = (wall[499], wall[989], wall[998], cpu[499], cpu[989])
+        figures = (*percentiles(walls, 50, 99, 99.9), *percentiles(cpus, 50, 99))
         rows.append((case, str(len(walls)), *(f"{1e6 * figure:.0f}" for figure in figures)))
-    if markdown:
-        print("| " + " | ".join(titles) + " |")
-        print("|" + "---|" * len(titles))
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        return
-    for row in (titles, *rows):
-        print("  ".join(f"{cell:>14}" for cell in row))
+    print_table(titles, rows)
 
 
 if __name__ == "__main__":

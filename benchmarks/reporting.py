@@ -1,6 +1,6 @@
 """What a report costs the thread that trains, where records are behind a server, or it is away.
 
-    python benchmarks/reporting.py [--rounds 4] [--reports 400] [--pause-ms 2] [--markdown]
+    python benchmarks/reporting.py [--rounds 4] [--reports 400] [--pause-ms 2] [--quick]
 
 One process per case and round, taking turns. Each is a worker that reports two training metrics,
 trains for a moment (sleeps, as a process does that waits for its accelerator), reports again, and
@@ -31,6 +31,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from _report import parse_options, percentiles, print_table
 
 from detcore.database import Database, new_token, token_digest
 
@@ -88,19 +90,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--kill-after", type=float, default=1.0, help="seconds of a server's life")
+    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0, kill_after=4.0)
     found: dict[str, list[tuple[list[float], list[float], float]]] = {case: [] for case in CASES}
-    with tempfile.TemporaryDirectory(prefix="reporting-") as name, addresses(Path(name)) as urls:
+    with (
+        tempfile.TemporaryDirectory(prefix="reporting-") as name,
+        addresses(Path(name), options.kill_after) as urls,
+    ):
         (Path(name) / "train.py").write_text(SCRIPT)
         for number in range(options.rounds):
             for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
                 found[case].append(run(Path(name), case, urls, options))
-    show(found, markdown=options.markdown)
+    show(found)
 
 
 @contextlib.contextmanager
-def addresses(folder: Path) -> Iterator[dict[str, str]]:
+def addresses(folder: Path, kill_after_s: float) -> Iterator[dict[str, str]]:
     """Yield what each case's trial reports to."""
     with contextlib.ExitStack() as stack:
         urls = {"database": f"sqlite:///{folder / 'detcore.db'}"}
@@ -110,7 +115,7 @@ def addresses(folder: Path) -> Iterator[dict[str, str]]:
             urls[case] = server.url
         stack.callback(lambda: servers["server"].end(signal.SIGTERM))
         over = threading.Event()
-        restless = threading.Thread(target=restart, args=(servers["killed"], over))
+        restless = threading.Thread(target=restart, args=(servers["killed"], over, kill_after_s))
         restless.start()
         stack.callback(restless.join)
         stack.callback(over.set)
@@ -122,9 +127,9 @@ def addresses(folder: Path) -> Iterator[dict[str, str]]:
         yield urls
 
 
-def restart(server: Server, over: threading.Event) -> None:
+def restart(server: Server, over: threading.Event, kill_after_s: float) -> None:
     """Kill a server and start it again until the end."""
-    while not over.wait(1.0):
+    while not over.wait(kill_after_s):
         server.end(signal.SIGKILL)
         time.sleep(0.5)
         server.start()
@@ -164,6 +169,7 @@ def run(
                 "DETCORE_HOME": home,
                 "DETCORE_TRIAL_INFO": f"{home}/info.json",
                 "DETCORE_TOKEN": token,
+                **({"DETCORE_DELIVERY_WAIT_S": "0.2"} if options.quick else {}),
             },
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
         )  # fmt: skip
@@ -171,7 +177,7 @@ def run(
     return walls, cpus, end_s
 
 
-def show(found: dict[str, list[tuple[list[float], list[float], float]]], *, markdown: bool) -> None:
+def show(found: dict[str, list[tuple[list[float], list[float], float]]]) -> None:
     """Print percentiles in microseconds, and seconds."""
     titles = (
         "records", "reports", "wall p50", "wall p99", "wall p99.9", "cpu p50", "cpu p99", "end (s)"
@@ -180,19 +186,11 @@ def show(found: dict[str, list[tuple[list[float], list[float], float]]], *, mark
     for case, runs in found.items():
         walls = [wall for each, _, _ in runs for wall in each]
         cpus = [cpu for _, each, _ in runs for cpu in each]
-        wall, cpu = (statistics.quantiles(times, n=1000) for times in (walls, cpus))
-        figures = (wall[499], wall[989], wall[998], cpu[499], cpu[989])
+        figures = (*percentiles(walls, 50, 99, 99.9), *percentiles(cpus, 50, 99))
         end_s = statistics.median(end for _, _, end in runs)
         cells = (f"{1e6 * figure:.0f}" for figure in figures)
         rows.append((case, str(len(walls)), *cells, f"{end_s:.2f}"))
-    if markdown:
-        print("| " + " | ".join(titles) + " |")
-        print("|" + "---|" * len(titles))
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        return
-    for row in (titles, *rows):
-        print("  ".join(f"{cell:>12}" for cell in row))
+    print_table(titles, rows)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, print_table
+
 ROOT = Path(__file__).parents[1]
 TOY_PLUGIN = ROOT / "tests" / "toy_plugin"
 MODEL = """
@@ -55,10 +57,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--starts", type=int, default=10, help="of a bare process, before each")
     parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--search", metavar="WAY", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options(parser, trials=3, rounds=1, starts=1)
     if options.search is not None:
         _search(options.folder, options.search)
         return
@@ -76,7 +78,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     for number in range(options.rounds):
         for way in ("cold", "warm"):
             home = folder / f"{way}-{number}"
-            times["process"] += [_start_process() for _ in range(10)]
+            times["process"] += [_start_process() for _ in range(options.starts)]
             output = subprocess.run(
                 [sys.executable, __file__, "--search", way, "--folder", str(folder)],
                 env={**os.environ, "DETCORE_HOME": str(home)},
@@ -145,7 +147,7 @@ class Listener:
             if is_warm is (self._way == "warm"):
                 print("told", self._way, end - began)
         print("told", "memory", _memory_kb("VmHWM") / 1024)
-        print("told", "growth", (self._memory[-1] - self._memory[10]) / 1024)
+        print("told", "growth", (self._memory[-1] - self._memory[:11][-1]) / 1024)
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_, **__: None
@@ -158,20 +160,20 @@ def _memory_kb(name: str) -> int:
 
 def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
     process = statistics.median(times["process"])
-    bar = "|" if options.markdown else ""
-    print(f"{options.rounds} rounds of searches with {options.trials} trials")
-    print(f"{bar} what {bar} median, ms {bar} range, ms {bar} beyond process start, ms {bar}")
-    if bar:
-        print("|---|---|---|---|")
+    print(f"{options.rounds} rounds of searches with {options.trials} trials\n")
+    rows = []
     for name, what in (
         ("process", "start of a process with a worker's imports"),
         ("cold", "a trial, process started"),
         ("warm", "a trial, process forked"),
     ):
+        if not times[name]:
+            continue  # a short search may be over before the warm process is ready
         middle = statistics.median(times[name])
         beyond = "" if name == "process" else f"{(middle - process) * 1000:.0f}"
         spread = f"{min(times[name]) * 1000:.0f} to {max(times[name]) * 1000:.0f}"
-        print(f"{bar} {what} {bar} {middle * 1000:.0f} {bar} {spread} {bar} {beyond} {bar}")
+        rows.append((what, f"{middle * 1000:.0f}", spread, beyond))
+    print_table(("what", "median, ms", "range, ms", "beyond process start, ms"), rows)
     print(f"\nrunner: peak of {max(times['memory']):.0f} MiB, growth over {options.trials} trials "
           f"{max(times['growth']):.1f} MiB")  # fmt: skip
 

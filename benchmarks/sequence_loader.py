@@ -4,12 +4,13 @@ Each variant is a process of its own. One driver lets one of them at a time run 
 order each round, so that what else the machine does falls on all of them alike. Read the wall
 ratio beside that of the null control, and the CPU ratio where the former is wide.
 
-    python benchmarks/sequence_loader.py [--rounds 9] [--items 300]
+    python benchmarks/sequence_loader.py [--rounds 9] [--items 300] [--keras] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from _report import fixed_variables, parse_options, print_table, with_quartiles
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WORKERS = 2
@@ -197,7 +199,10 @@ def tree_cpu_s() -> float:
 
 def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+        children = ""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+            children = (task / "children").read_text()
+        for child in map(int, children.split()):
             yield child
             yield from _descendants(child)
 
@@ -211,17 +216,17 @@ def _cpu_s(pid: int) -> float:
 # -- the driver ------------------------------------------------------------------------------------
 
 
-def drive(names: list[str], rounds: int, items: int) -> dict[str, list[dict[str, float]]]:
+def drive(names: list[str], options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Let each variant run a turn per round, in a random order."""
-    processes = {name: start(name) for name in names}
+    processes = {name: start(name, options) for name in names}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     try:
-        for round_index in range(rounds + 1):
+        for round_index in range(options.rounds + 1):
             for name in random.sample(names, len(names)):
                 process = processes[name]
                 assert process.stdin is not None
                 assert process.stdout is not None
-                process.stdin.write(f"{items}\n")
+                process.stdin.write(f"{options.items}\n")
                 process.stdin.flush()
                 result = json.loads(process.stdout.readline())
                 if round_index:  # the first round warms up
@@ -232,14 +237,14 @@ def drive(names: list[str], rounds: int, items: int) -> dict[str, list[dict[str,
     return found
 
 
-def start(name: str) -> subprocess.Popen[str]:
+def start(name: str, options: argparse.Namespace) -> subprocess.Popen[str]:
     """Start a variant's process and wait until it is ready."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--variant", name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **SAME_FOR_ALL},
+        env=fixed_variables(options, **SAME_FOR_ALL),
     )
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
@@ -247,25 +252,19 @@ def start(name: str) -> subprocess.Popen[str]:
     return process
 
 
-def quartiles(values: list[float]) -> str:
-    """Return the median and, in brackets, the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def report(found: dict[str, list[dict[str, float]]], items: int) -> None:
     """Print the table: ratios within each round, medians and quartiles over rounds."""
     limit, inlined = found[next(iter(VARIANTS))], found["__getitem__ inline"]
-    print("| variant | items/s | wall ratio to the limit [q1, q3] | CPU ms/item | CPU / inline |")
-    print("|---|---|---|---|---|")
+    rows = []
     for name, turns in found.items():
         speed = statistics.median(items / turn["wall"] for turn in turns)
         wall = [at["wall"] / turn["wall"] for at, turn in zip(limit, turns, strict=True)]
         cpu = [turn["cpu"] / at["cpu"] for at, turn in zip(inlined, turns, strict=True)]
         milliseconds = statistics.median(turn["cpu"] / items * 1e3 for turn in turns)
-        print(
-            f"| {name} | {speed:.0f} | {quartiles(wall)} | {milliseconds:.3f} | {quartiles(cpu)} |"
-        )
+        ratios = with_quartiles(wall, 3), f"{milliseconds:.3f}", with_quartiles(cpu, 3)
+        rows.append((name, f"{speed:.0f}", *ratios))
+    heads = "variant", "items/s", "wall / limit [q1, q3]", "CPU ms/item", "CPU / inline [q1, q3]"
+    print_table(heads, rows)
 
 
 def main() -> None:
@@ -277,12 +276,12 @@ def main() -> None:
         "--keras", action="store_true", help="with Keras 2's own enqueuer (needs TensorFlow 2.15)"
     )
     parser.add_argument("--variant", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse_options(parser, rounds=1, items=4)
     if arguments.variant:
         run_variant(arguments.variant)
         return
     names = [*VARIANTS, *(OPTIONAL if arguments.keras else [])]
-    report(drive(names, arguments.rounds, arguments.items), arguments.items)
+    report(drive(names, arguments), arguments.items)
 
 
 if __name__ == "__main__":

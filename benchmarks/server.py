@@ -1,6 +1,6 @@
 """How many reports a second a server takes from many reporters at once, beside MLflow's server.
 
-    python benchmarks/server.py --mlflow-python PATH [--seconds 20] [--rounds 3] [--markdown]
+    python benchmarks/server.py --mlflow-python PATH [--seconds 20] [--rounds 3] [--quick]
 
 `detcore serve` and `mlflow server` (``python -m venv``, ``pip install mlflow``; PATH is the Python
 there) run on the same machine, each as its documents start it, with its default SQLite file; none
@@ -43,10 +43,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, percentiles, print_table
+
 CASES = ("detcore", "mlflow log-batch", "detcore 1", "mlflow log-metric")
 PEER = {"detcore": "mlflow log-batch", "detcore 1": "mlflow log-metric"}
 METRICS = {"detcore": 4, "mlflow log-batch": 4, "detcore 1": 1, "mlflow log-metric": 1}
-WARM_UP_S = 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -165,13 +166,14 @@ def post(path: str, address: str, body: bytes, headers: str) -> bytes:
     return head.encode() + body
 
 
-async def report(kind: str, address: str, reporters: list[dict[str, Any]], seconds: float) -> str:
-    start = time.perf_counter() + WARM_UP_S
-    seen = Seen(len(reporters), start, start + seconds)
+async def report(options: argparse.Namespace, reporters: list[dict[str, Any]]) -> str:
+    kind, address = options.client, options.address
+    makes = [requests_of(kind, address, given) for given in reporters]
+    start = time.perf_counter() + options.warm_up
+    seen = Seen(len(reporters), start, start + options.seconds)
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
-    for given in reporters:
-        make = requests_of(kind, address, given)
+    for make in makes:
         await loop.create_connection(lambda make=make: Reporter(make, seen), host, int(port))
     await seen.over
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -239,11 +241,11 @@ def running(command: list[str], log: Path, **variables: str) -> Iterator[subproc
 
 
 def ask(address: str, method: str, path: str, body: object = None) -> Any:
-    link = http.client.HTTPConnection(address, timeout=60)
     text = None if body is None else json.dumps(body)
-    link.request(method, path, text, {"Content-Type": "application/json"})
-    answer = link.getresponse()
-    data = answer.read()
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as link:
+        link.request(method, path, text, {"Content-Type": "application/json"})
+        answer = link.getresponse()
+        data = answer.read()
     if answer.status != 200:
         raise RuntimeError(f"{path}: {answer.status} {data!r}")
     return json.loads(data) if data.startswith(b"{") else data
@@ -332,9 +334,9 @@ def mlflow_server(
 def measure(kind: str, server: Server, options: argparse.Namespace) -> dict[str, float]:
     for given in server.reporters if kind.startswith("detcore") else ():
         path = f"/api/detcore/v1/trials/{given['trial']}/runs/{given['run']}/spool"
-        link = http.client.HTTPConnection(server.address, timeout=60)
-        link.request("GET", path, headers={"Authorization": f"Bearer {given['token']}"})
-        position = json.loads(link.getresponse().read())
+        with contextlib.closing(http.client.HTTPConnection(server.address, timeout=60)) as link:
+            link.request("GET", path, headers={"Authorization": f"Bearer {given['token']}"})
+            position = json.loads(link.getresponse().read())
         given["offset"] = position["offset"] or given["first"]
         given["step"] = position["last_seq"]
     shares = [server.reporters[n :: options.clients] for n in range(options.clients)]
@@ -345,7 +347,7 @@ def measure(kind: str, server: Server, options: argparse.Namespace) -> dict[str,
             command = [sys.executable, __file__, "--client", kind, server.address]
             said_to = stack.enter_context(tempfile.TemporaryFile("w+"))
             client = subprocess.Popen(
-                [*command, "--seconds", str(options.seconds)],
+                [*command, "--seconds", str(options.seconds), "--warm-up", str(options.warm_up)],
                 stdin=subprocess.PIPE,
                 stdout=said_to,
                 text=True,
@@ -361,7 +363,8 @@ def measure(kind: str, server: Server, options: argparse.Namespace) -> dict[str,
             said_to.seek(0)
             said.append(json.load(said_to))
     cpu_s = server.cpu_s() - before
-    times = sorted(each for one in said for each in one["times"])
+    times = [each for one in said for each in one["times"]] or [math.inf]
+    middle, slow = (each * 1000 for each in percentiles(times, 50, 99))
     acknowledged = sum(one["acknowledged"] for one in said)
     server.acknowledged += acknowledged * METRICS[kind] if "mlflow" in kind else acknowledged
     if kind.startswith("mlflow"):
@@ -369,11 +372,11 @@ def measure(kind: str, server: Server, options: argparse.Namespace) -> dict[str,
             given["step"] += acknowledged  # steps no reporter has had
     return {
         "rate": sum(one["in_time"] for one in said) / options.seconds,
-        "p50": statistics.median(times) * 1000 if times else math.inf,
-        "p99": times[int(len(times) * 0.99)] * 1000 if times else math.inf,
+        "p50": middle,
+        "p99": slow,
         "errors": sum(one["errors"] for one in said),
         "cpu": cpu_s / max(1, acknowledged) * 1000,
-        "client": sum(one["cpu"] for one in said) / (options.seconds + WARM_UP_S),
+        "client": sum(one["cpu"] for one in said) / (options.seconds + options.warm_up),
     }
 
 
@@ -382,14 +385,14 @@ def main() -> None:
     parser.add_argument("--mlflow-python", help="a Python that has mlflow; none: detcore alone")
     parser.add_argument("--mlflow-workers", type=int, help="instead of MLflow's default, 4")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds that do not count")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reporters", type=int, default=200)
     parser.add_argument("--clients", type=int, default=2, help="processes with the reporters")
     parser.add_argument("--only", action="append", choices=CASES)
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("address", nargs="?", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, seconds=0.5, warm_up=0.1, reporters=4, clients=1)
     if options.client:
         run_client(options)
         return
@@ -416,8 +419,8 @@ def main() -> None:
                 found[case].append(measure(case, servers[case.split()[0]], options))
                 print(number, case, found[case][-1], file=sys.stderr, flush=True)
         for kind, server in servers.items():
-            print(f"{kind}: {server.stored()} rows of {server.acknowledged} acknowledged")
-    show(found, markdown=options.markdown)
+            print(f"{kind}: {server.stored()} rows of {server.acknowledged} acknowledged\n")
+    show(found)
 
 
 def run_client(options: argparse.Namespace) -> None:
@@ -426,12 +429,12 @@ def run_client(options: argparse.Namespace) -> None:
         import uvloop
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    print(asyncio.run(report(options.client, options.address, share, options.seconds)))
+    print(asyncio.run(report(options, share)))
 
 
-def show(found: dict[str, list[dict[str, float]]], *, markdown: bool) -> None:
+def show(found: dict[str, list[dict[str, float]]]) -> None:
     heads = ("case", "requests/s", "p50 ms", "p99 ms", "errors", "server cpu ms", "client cores")
-    rows = [(*heads, "times as many [min, max]")]
+    rows = []
     for case, rounds in found.items():
         middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
         peer = found.get(PEER.get(case, ""), [])
@@ -449,10 +452,7 @@ def show(found: dict[str, list[dict[str, float]]], *, markdown: bool) -> None:
                 f"{statistics.median(ratios):.1f} [{low_high}]" if ratios else "",
             )
         )
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(row) + " |" if markdown else "  ".join(f"{c:>16}" for c in row))
-        if markdown and not number:
-            print("|" + "---|" * len(row))
+    print_table((*heads, "times as many [min, max]"), rows)
 
 
 if __name__ == "__main__":

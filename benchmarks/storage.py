@@ -1,6 +1,6 @@
 """Saving and restoring files through a storage back end, against the usual ways to do it.
 
-    python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c]
+    python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c] [--quick]
     python benchmarks/storage.py --digests      # what digesting adds to a save of 1 GB
     python benchmarks/storage.py --sparse       # memory of moving one file of 4 GB
 
@@ -35,6 +35,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, print_table
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 SETS = {
@@ -44,6 +46,7 @@ SETS = {
     "1 GB": (1, 1 << 30),
     "8 x 128 MB": (8, 128 << 20),
     "4 GB": (1, 4 << 30),
+    "quick": (2, 20 << 20),
 }
 MEMORY = Path("/dev/shm")
 BUCKET, KEY, SECRET = "ckpt", "test", "testsecret"
@@ -271,7 +274,7 @@ def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(place: str) -> Iterator[str]:
+def server(place: str, zeros_mib: int = 1024) -> Iterator[str]:
     """Run the server of a place; gives its URL."""
     if place == "local":
         yield ""
@@ -284,7 +287,7 @@ def server(place: str) -> Iterator[str]:
             yield url
     else:
         delay = "0.02" if place.endswith("20ms") else "0"
-        command = [sys.executable, str(HERE / "drop_server.py"), delay]
+        command = [sys.executable, str(HERE / "_drop_server.py"), delay, str(zeros_mib)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
@@ -293,15 +296,15 @@ def server(place: str) -> Iterator[str]:
                 process.kill()
 
 
-def run_place(place: str, names: list[str], rounds: int) -> None:
-    """Measure all ways at a place, and print a row for each."""
+def run_place(place: str, names: list[str], rounds: int) -> Iterator[list[str]]:
+    """Measure all ways at a place, and yield a row for each."""
     for name in names:
         if place == "gcs-fake" and name == "a":
             continue  # its time is quadratic in the parts of a file
         results = run_ways(place, name, PLACES[place], rounds)
         for way in PLACES[place]:
             if results[way]:
-                print(_line(_row(place, name, way, results)), flush=True)
+                yield _cells(_row(place, name, way, results))
 
 
 def run_ways(
@@ -310,7 +313,8 @@ def run_ways(
     """Measure some ways, in rounds."""
     results: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     folder = MEMORY if place != "local" and MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=folder) as top, server(place) as url:
+    zeros_mib = 1 if name == "quick" else 1024
+    with tempfile.TemporaryDirectory(dir=folder) as top, server(place, zeros_mib) as url:
         source = Path(top) / "source"
         make_files(source, name)
         for turn in range(rounds):
@@ -334,8 +338,11 @@ def run_ways(
 
 def run_digests(rounds: int) -> None:
     """Print what digesting adds to a save of 1 GB."""
-    print("| place | files | save without digests | with | processor without | with |")
-    print("|---|---|---|---|---|---|", flush=True)
+    heads = "place", "files", "save without digests", "with", "processor without", "with"
+    print_table(heads, _digest_rows(rounds))
+
+
+def _digest_rows(rounds: int) -> Iterator[list[str]]:
     for place in ("local", "s3"):
         for name in ("1 GB", "8 x 128 MB"):
             ways = ("detcore, no digests", "detcore")
@@ -345,15 +352,16 @@ def run_digests(rounds: int) -> None:
                 for field in ("up", "up_cpu")
                 for way in ways
             ]
-            print(f"| {place} | {name} | {' | '.join(cells)} |", flush=True)
+            yield [place, name, *cells]
 
 
 def run_sparse() -> None:
     """Print what moving one large file takes in memory."""
-    print("| place | peak MB, file of 4 GB |\n|---|---|", flush=True)
+    rows = []
     for place in ("local", "s3", "gcs"):
         results = run_ways(place, "4 GB", ("detcore",), 1)
-        print(f"| {place} | {results['detcore'][0]['mb']:.0f} |", flush=True)
+        rows.append((place, f"{results['detcore'][0]['mb']:.0f}"))
+    print_table(("place", "peak MB, file of 4 GB"), rows)
 
 
 def _row(
@@ -378,7 +386,7 @@ def _row(
     return row
 
 
-def _line(row: dict[str, Any]) -> str:
+def _cells(row: dict[str, Any]) -> list[str]:
     unit = "f/s" if row["set"] == "c" else "MB/s"
     cells = [row["place"], row["set"], row["way"]]
     for direction in ("up", "down"):
@@ -387,7 +395,7 @@ def _line(row: dict[str, Any]) -> str:
         cells.append(f"{row[f'{direction}_ratio']:.2f} [{low:.2f}, {high:.2f}]")
         cells.append(f"{row[f'{direction}_cpu']:.2f}")
     cells.append(f"{row['mb']:.0f}")
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def main() -> None:
@@ -399,7 +407,7 @@ def main() -> None:
     parser.add_argument("--digests", action="store_true")
     parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, only="local,s3,gcs", sets="quick")
     if options.measure:
         way, place, url, source, work = options.measure
         measure(way, place, url, Path(source), Path(work))
@@ -410,13 +418,15 @@ def main() -> None:
     if options.sparse:
         run_sparse()
         return
-    print(
-        "| place | files | way | save | to the fastest | cpu s | restore | to the fastest | cpu s "
-        "| peak MB |"
+    figures = "to the fastest", "cpu s"
+    print_table(
+        ("place", "files", "way", "save", *figures, "restore", *figures, "peak MB"),
+        (
+            row
+            for place in options.only.split(",")
+            for row in run_place(place, options.sets.split(","), options.rounds)
+        ),
     )
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    for place in options.only.split(","):
-        run_place(place, options.sets.split(","), options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What questions to the record store cost as it grows, and how fast a process may report.
 
-    python benchmarks/store.py [--url SMALL LARGE] [--rounds 21] [--markdown]
+    python benchmarks/store.py [--url SMALL LARGE] [--rounds 21] [--quick]
 
 A store with 50 trials and 10 thousand reports, and one with 10,000 trials, 100,000 checkpoints and
 2 million reports (200 of each trial, of which 10 are validations at the step of a checkpoint), all
@@ -31,6 +31,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _report import parse_options, print_table
+
 SMALL, FULL = 50, 10_000  # trials
 REPORTS, CHECKPOINTS, VERSIONS = 200, 10, 3  # of a trial; of a model
 TRIALS_AT_ONCE = 500
@@ -55,8 +57,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=FULL, help="of the large store")
     parser.add_argument("--reports", type=int, default=50_000, help="from one process")
     parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, trials=60, reports=20)
     with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as name:
         folder = Path(name).absolute()
         os.environ["DETCORE_HOME"] = str(folder)
@@ -306,27 +307,24 @@ def _tell(
     filled_s: float,
     options: argparse.Namespace,
 ) -> None:
-    bar = "|" if options.markdown else ""
     kind = "PostgreSQL" if options.url else "SQLite"
     print(f"{kind}: {large.num_trials:,} trials, {large.num_trials * CHECKPOINTS:,} checkpoints, "
           f"{large.num_trials * REPORTS:,} reports, made in {filled_s:.0f} s; "
           f"{options.rounds} rounds\n")  # fmt: skip
     sizes = [f"{n * REPORTS:,} reports, ms" for n in (SMALL, large.num_trials)]
-    print(f"{bar} question {bar} {sizes[0]} {bar} {sizes[1]} {bar} range, ms {bar} CPU, ms {bar} "
-          f"growth {bar}")  # fmt: skip
-    if bar:
-        print("|---|---|---|---|---|---|")
+    rows = []
     for name, (first, second) in times.items():
         low, high = (statistics.median(wall for wall, _ in some) for some in (first, second))
         spread = f"{min(second)[0] * 1000:.1f} to {max(second)[0] * 1000:.1f}"
         cpu = statistics.median(seconds for _, seconds in second)
-        print(f"{bar} {name} {bar} {low * 1000:.1f} {bar} {high * 1000:.1f} {bar} {spread} {bar} "
-              f"{cpu * 1000:.1f} {bar} {high / low:.2f} {bar}")  # fmt: skip
-    print(f"\n{bar} reports of one process {bar} a second {bar}")
-    if bar:
-        print("|---|---|")
-    for name, rate in rates.items():
-        print(f"{bar} {name} {bar} {rate:,.0f} {bar}")
+        figures = f"{low * 1000:.1f}", f"{high * 1000:.1f}", spread, f"{cpu * 1000:.1f}"
+        rows.append((name, *figures, f"{high / low:.2f}"))
+    print_table(("question", *sizes, "range, ms", "CPU, ms", "growth"), rows)
+    print()
+    print_table(
+        ("reports of one process", "a second"),
+        [(name, f"{rate:,.0f}") for name, rate in rates.items()],
+    )
 
 
 if __name__ == "__main__":

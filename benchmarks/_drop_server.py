@@ -2,9 +2,10 @@
 
 It remembers names and sizes, and gives back zeros. It checks nothing.
 
-    python benchmarks/drop_server.py [DELAY_S]
+    python benchmarks/_drop_server.py [DELAY_S [ZEROS_MIB]]
 
-prints its URL; each request is answered DELAY_S seconds late. The bucket is called ``ckpt``.
+prints its URL; each request is answered DELAY_S seconds late. The zeros take ZEROS_MIB of memory
+(1024). The bucket is called ``ckpt``.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import threading
 import time
 from urllib.parse import parse_qs, unquote, urlsplit
 
-ZEROS_BYTES = 1 << 30
 _TOKENS = itertools.count(1)
 
 
 class Store:
     """Names and sizes, and the parts of uploads that go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, zeros_mib: int) -> None:
         self.sizes: dict[str, int] = {}
         self.uploads: dict[str, list[object]] = {}
         self.zeros = os.memfd_create("zeros")
-        os.truncate(self.zeros, ZEROS_BYTES)
+        self.zeros_bytes = zeros_mib << 20
+        os.truncate(self.zeros, self.zeros_bytes)
         view = bytes(1 << 20)
-        for _ in range(ZEROS_BYTES >> 20):  # a hole would be read faster than memory
+        for _ in range(zeros_mib):  # a hole would be read faster than memory
             os.write(self.zeros, view)
 
 
@@ -74,8 +75,10 @@ class Connection:
         query = parse_qs(url.query, keep_blank_values=True)
         is_json = url.path.startswith(("/storage/", "/upload/", "/download/"))
         length = int(headers.get("content-length", 0))
-        is_small = "uploadType" in query or method == "POST"
-        body = self.read(length) if is_small and length < 1 << 20 else self.drop(length)
+        # The size of the content, or the name, is in these bodies.
+        is_read = query.get("uploadType") == ["multipart"]
+        is_read |= ("uploadType" in query or method == "POST") and length < 1 << 20
+        body = self.read(length) if is_read else self.drop(length)
         if self.delay_s:
             time.sleep(self.delay_s)
         size = int(headers.get("x-amz-decoded-content-length", length))
@@ -124,9 +127,8 @@ class Connection:
             "Content-Type: application/octet-stream\r\n\r\n".encode()
         )
         while start < stop and not is_head:
-            start += os.sendfile(
-                self.link.fileno(), self.store.zeros, start % ZEROS_BYTES, stop - start
-            )
+            place = start % self.store.zeros_bytes
+            start += os.sendfile(self.link.fileno(), self.store.zeros, place, stop - start)
 
     def s3(
         self,
@@ -283,7 +285,7 @@ def _length_in(body: bytes, headers: dict[str, str]) -> int:
 def main() -> None:
     """Serve until killed."""
     delay_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    store = Store()
+    store = Store(zeros_mib=int(sys.argv[2]) if len(sys.argv) > 2 else 1024)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
         print(f"http://127.0.0.1:{server.getsockname()[1]}", flush=True)
         while True:

@@ -1,0 +1,274 @@
+"""Which benchmarks there are, and how their tables get into ``docs/benchmarks.md``.
+
+    python benchmarks/_report.py NAME...
+
+runs the benchmarks of these tables with this Python and replaces the blocks of these names in the
+document. ``nox -s bench`` does that for all tables, each in its environment. The document has a
+block for each table, between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; its first
+paragraph says when, on which commit and machine, and with which command the table was made.
+
+The other half of this module is for the benchmarks: their options, quartiles, and tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+DOCUMENT = FOLDER.parent / "docs" / "benchmarks.md"
+# Those of the sessions of noxfile.py.
+BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
+LIBRARIES = (
+    "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "numpy", "sqlalchemy",
+    "fsspec", "s3fs", "gcsfs", "obstore", "boto3",
+)  # fmt: skip
+
+
+# -- the tables ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of the document.
+
+    Attributes:
+        name: Of its block in the document.
+        file: The benchmark, in this folder.
+        environment: The session of noxfile.py whose environment it needs.
+        arguments: Of the full run, as typed.
+        peer: Another program that it is compared with, as `PEERS` names it; its interpreter is
+            given to the option of that name.
+    """
+
+    name: str
+    file: str
+    environment: str
+    arguments: str = ""
+    peer: str | None = None
+
+
+# The packages of each peer's environment, by the option that takes its interpreter.
+PEERS = {
+    "--determined": "determined==0.23.4 tensorflow-cpu==2.15.* tensorflow-estimator==2.15.*",
+    "--peer-python": "determined==0.38.1 numpy torch==2.13.0",
+    "--mlflow-python": "mlflow==3.17.*",
+}
+# The quick run of a file is in the environment of its first table.
+TABLES = (
+    Table("keras-2", "keras_fit.py", TENSORFLOW_2_15, "--rounds 7"),
+    Table("keras-3", "keras_fit.py", TENSORFLOW, "--rounds 7"),
+    Table("whole-process", "whole_process.py", TENSORFLOW, "--rounds 3"),
+    Table("estimator", "estimator_fit.py", TENSORFLOW_2_15, "--rounds 15", "--determined"),
+    Table("sequence-loader", "sequence_loader.py", TENSORFLOW_2_15, "--rounds 9 --keras"),
+    Table(
+        "collectives", "distributed.py", BARE,
+        "--rounds 5 --only latency,bandwidth --large-calls 2", "--peer-python",
+    ),
+    Table("horovod-keras", "horovod_keras.py", TENSORFLOW_2_15),
+    Table("horovod-estimator", "horovod_estimator.py", TENSORFLOW_2_15, "--rounds 25 --steps 200"),
+    Table("async-save", "async_save.py", TENSORFLOW),
+    Table("estimator-snapshot", "estimator_snapshot.py", TENSORFLOW_2_15, "--rounds 9"),
+    Table("storage", "storage.py", BARE, "--rounds 3"),
+    Table("storage-digests", "storage.py", BARE, "--digests --rounds 3"),
+    Table("storage-memory", "storage.py", BARE, "--sparse"),
+    Table("start-up", "import_time.py", BARE, "--rounds 9"),
+    Table("record-store", "store.py", BARE),
+    Table("runner", "runner.py", BARE, "--trials 100 --rounds 1"),
+    Table("observers", "observers.py", BARE, "--rounds 8"),
+    Table("reporting", "reporting.py", BARE),
+    Table("server", "server.py", BARE, "--rounds 2 --seconds 15", "--mlflow-python"),
+)  # fmt: skip
+
+
+def this_environment() -> str:
+    """Return the session of noxfile.py whose environment has what is installed here."""
+    version = _version("tensorflow-cpu") or _version("tensorflow")
+    if version is None:
+        return "torch" if _version("torch") else BARE
+    return TENSORFLOW_2_15 if version.startswith("2.15.") else TENSORFLOW
+
+
+def quick_files(environment: str) -> list[str]:
+    """Return the benchmarks whose quick run is in an environment."""
+    first = {table.file: table.environment for table in reversed(TABLES)}
+    return sorted(file for file, needed in first.items() if needed == environment)
+
+
+# -- for the benchmarks ----------------------------------------------------------------------------
+
+
+def parse_options(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
+    """Read the command line, with ``--quick``, and return the options.
+
+    Args:
+        parser: With the benchmark's own options.
+        quick: Defaults under ``--quick``: one round of the smallest size that runs all code. What
+            it measures says nothing.
+    """
+    parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
+    if parser.parse_known_args()[0].quick:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
+
+
+def fixed_variables(options: argparse.Namespace, **variables: str) -> dict[str, str]:
+    """Return the variables of a process that is measured.
+
+    A quick run leaves them as they are, because the tests can fork its processes then.
+    """
+    return {**_variables(), **({} if options.quick else variables)}
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of this process; Python may keep what it compiled, as it usually may."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third quartile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def with_quartiles(values: Sequence[float], digits: int) -> str:
+    """Return the median and, in brackets, the quartiles."""
+    low, middle, high = quartiles(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def percentiles(values: Sequence[float], *wanted: float) -> list[float]:
+    """Return percentiles."""
+    ordered = sorted(values)
+    return [ordered[min(len(ordered) - 1, int(len(ordered) * each / 100))] for each in wanted]
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table in Markdown, each row as soon as it is known."""
+    print("| " + " | ".join(heads) + " |")
+    print("|" + "---|" * len(heads), flush=True)
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+# -- the document ----------------------------------------------------------------------------------
+
+
+def blocks(text: str) -> dict[str, str]:
+    """Return the blocks of a document by name."""
+    return {match["name"]: match["body"] for match in _block(r"[\w-]+").finditer(text)}
+
+
+def with_block(text: str, name: str, body: str) -> str:
+    """Return the document with another body in one of its blocks."""
+    found, count = _block(re.escape(name)).subn(
+        lambda match: f"{match['begin']}\n{body.strip()}\n{match['end']}", text
+    )
+    if count != 1:
+        raise SystemExit(f"{DOCUMENT.name} has {count} blocks '<!-- table: {name} -->', not one")
+    return found
+
+
+def _block(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?P<begin>^<!-- table: (?P<name>{name}) -->$)\n(?P<body>.*?)\n"
+        r"(?P<end>^<!-- end of table -->$)",
+        re.MULTILINE | re.DOTALL,
+    )
+
+
+def provenance(table: Table, commit: str, today: datetime.date, load: float) -> str:
+    """Return the paragraph above a table: when, where and how it was made."""
+    command = shlex.join(["python", f"benchmarks/{table.file}", *shlex.split(table.arguments)])
+    peer = f", {table.peer} with {PEERS[table.peer]}" if table.peer else ""
+    return (
+        f"`nox -s bench -- {table.name}` (`{command}`{peer}; environment `{table.environment}`), "
+        f"{today}, commit `{commit}`. {machine()}; load {load:.1f} at the start. {versions()}."
+    )
+
+
+def machine() -> str:
+    """Return what this machine is: its processor, cores and memory."""
+    cpus = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.*)$", cpus, re.MULTILINE)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return (
+        f"{len(os.sched_getaffinity(0))} cores ({model[1] if model else platform.machine()}), "
+        f"{memory_bytes / (1 << 30):.0f} GiB, Linux {platform.release().partition('-')[0]}"
+    )
+
+
+def versions() -> str:
+    """Return the versions of Python and of the libraries that are measured."""
+    known = {name: _version(name) for name in LIBRARIES}
+    known["tensorflow"] = known["tensorflow"] or _version("tensorflow-cpu")
+    found = [f"{name} {version}" for name, version in known.items() if version]
+    return ", ".join([f"Python {platform.python_version()}", *found])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=FOLDER, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    # The document itself changes with each table.
+    changed = git("status", "--porcelain", "--", "..", f":!{DOCUMENT}")
+    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
+
+
+def regenerate(names: Iterable[str], peers: Mapping[str, str]) -> None:
+    """Run benchmarks with this Python, and write their blocks.
+
+    Args:
+        names: Of the tables.
+        peers: Interpreters, by the option that takes them.
+    """
+    tables = {table.name: table for table in TABLES}
+    for name in names:
+        table = tables[name]
+        commit, load = _commit(), os.getloadavg()[0]
+        command = [sys.executable, str(FOLDER / table.file), *shlex.split(table.arguments)]
+        if table.peer:
+            command += [table.peer, peers[table.peer]]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env=_variables()
+        )
+        above = provenance(table, commit, datetime.date.today(), load)
+        body = f"{above}\n\n{done.stdout}"
+        DOCUMENT.write_text(with_block(DOCUMENT.read_text(), name, body))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="+", choices=[table.name for table in TABLES])
+    for option in PEERS:
+        parser.add_argument(option, metavar="PYTHON", default=argparse.SUPPRESS)
+    options = vars(parser.parse_args())
+    peers = {option: options.get(option[2:].replace("-", "_"), "") for option in PEERS}
+    regenerate(options["names"], peers)
+
+
+if __name__ == "__main__":
+    main()

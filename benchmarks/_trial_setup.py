@@ -1,0 +1,79 @@
+"""A trial's context and its clock where no runner started it; for the benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+class BenchmarkClock:
+    """What a controller needs of a clock, with a boundary after every few steps.
+
+    Args:
+        every: Steps between two boundaries.
+        batches_per_epoch: As of the trial; 0 = unknown.
+    """
+
+    interrupt_requested = False
+
+    def __init__(self, every: int, batches_per_epoch: int = 0) -> None:
+        self.steps_completed = 0
+        self.next_boundary = self._every = every
+        self.batches_per_epoch = batches_per_epoch
+
+    def at_boundary(self, steps: int) -> bool:
+        """Measure; return whether training goes on."""
+        raise NotImplementedError
+
+    def boundary(
+        self,
+        steps_completed: int,
+        training_metrics: Any,
+        batch_metrics: Any = None,
+        *,
+        n_records: int | None = None,
+    ) -> bool:
+        """See `detcore.trial.Clock`."""
+        self.steps_completed = steps_completed
+        self.next_boundary = steps_completed + self._every
+        return self.at_boundary(steps_completed)
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time of all workers: of this one."""
+        return seconds
+
+
+def make_setup(folder: Path, global_batch_size: int, distributed: Any = None) -> Any:
+    """Return a `TrialSetup`.
+
+    Args:
+        folder: Where all files of the trial go.
+        global_batch_size: Records of a batch, all workers together.
+        distributed: The trial's workers; default: this process alone.
+    """
+    from detcore.distributed import DistributedContext
+    from detcore.trial import TrialSetup
+    from detcore.types import TrialInfo
+
+    hparams = {"global_batch_size": global_batch_size}
+    info = TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=1,
+        hparams=hparams,
+        config={},
+        model_dir=str(folder),
+        trial_dir=str(folder),
+        database_url="",
+    )
+    alone = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0}
+    return TrialSetup(
+        config={},
+        hparams=hparams,
+        seed=1,
+        distributed=distributed or DistributedContext(**alone, cross_size=1),
+        info=info,
+        tensorboard_path=folder / "tensorboard",
+        cache_dir=folder,
+    )
