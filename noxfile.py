@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -273,6 +274,12 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=PLAIN_MKDOCS)
     if not session.posargs:
         session.run("pytest", "tools/test_built_site.py")
+
+
+@nox.session(venv_backend="none")
+def mutants(session: nox.Session) -> None:
+    """Plant small faults and see which the tests catch; ``-- --help`` shows the commands."""
+    session.run(sys.executable, "tools/mutate.py", *session.posargs)
 
 
 @nox.session
