@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
+from virtual_time import VirtualTime
 
 from detcore.checkpoint import (
     CheckpointContext,
@@ -23,6 +24,7 @@ from detcore.checkpoint import (
     recover_checkpoints,
     verify_checkpoint,
 )
+from detcore.checkpoint._async import AsyncSave
 from detcore.distributed import DistributedContext
 from detcore.errors import (
     CheckpointNotFoundError,
@@ -438,3 +440,12 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
     desk.context.give_up(TIMEOUT_S)
     assert desk.states() == {name: "DELETED"}
     assert desk.names(name) == []
+
+
+def test_the_age_of_a_save_counts_from_when_the_training_asked_for_it() -> None:
+    clock = VirtualTime()
+    clock.sleep(2.0)
+    save = AsyncSave("uuid", 1, began=clock.now(), behind=clock)
+    assert save.age_s == 0.0
+    clock.sleep(3.0)
+    assert save.age_s == 3.0

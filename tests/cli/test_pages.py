@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
 import struct
 import sys
@@ -35,6 +36,7 @@ from detcore.pages import (
     table,
     thin,
 )  # fmt: skip
+from detcore.pages._chart_table import chart_table
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
 
@@ -424,3 +426,29 @@ def test_text_stays_text(text: str) -> None:
     html = Page(page(text, f'<p class="{escape(text)}">{escape(text)}</p>'
                      + table(text, [text], [(text, [text])])))  # fmt: skip
     assert html.policy
+
+
+def test_a_chart_as_a_table_has_the_ends_and_the_extremes_with_their_steps(
+    records: Records,
+) -> None:
+    number = search(records, num_trials=2, num_reports=2)
+    view = read_view(records.database, number)
+    first, second = (trial.id for trial in view.trials)
+    chart = Chart(
+        metric="loss",
+        kind="validation",
+        curves=[
+            Curve(
+                trial_id=first,
+                points=[(10, 5.0), (20, 1.0), (30, 9.0), (40, 4.0)],
+                num_not_finite=3,
+            ),
+            Curve(trial_id=second, points=[], num_not_finite=2),
+        ],
+    )
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", chart_table(view, chart), re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    assert [row for row in cells if row] == [
+        [str(first), "5", "10", "1", "20", "9", "30", "4", "40", "3"],
+        [str(second), *["-"] * 8, "2"],
+    ]

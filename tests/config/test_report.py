@@ -371,3 +371,19 @@ def test_a_dictionary_is_checked_like_a_file() -> None:
         load_mapping({"searcher": {"metric": "loss", "max_length": {"batch": 3}, "name": "single"}})
     with pytest.raises(ConfigError, match="no plain value"):
         load_mapping({"name": object()})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"entrypoint": ""}, "entrypoint: expected a string that is not empty"),
+        (
+            {"hyperparameters": {"rate": {"type": "categorical", "vals": []}}},
+            "vals: expected at least one item",
+        ),
+    ],
+)
+def test_what_is_empty_is_said_to_be_empty(mapping: dict[str, object], message: str) -> None:
+    with pytest.raises(ExperimentFileError) as raised:
+        load_mapping(mapping)
+    assert message in str(raised.value)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, update
 
 from detcore.database import MetricRecord
+from detcore.database._metrics import metric_row
 from detcore.database._schema import metrics
 from detcore.errors import DatabaseError, NotFoundError
 
@@ -48,6 +49,16 @@ def test_of_equal_steps_the_last_runs_report_counts(store: Store) -> None:
         (20, 3),
         (30, 2),
     ]
+
+
+def test_only_numbers_are_compared_and_what_comes_before_them_does_not_matter() -> None:
+    values: dict[str, Any] = {
+        "text": "0.5", "nested": {"loss": 1.0}, "array": [1.0, 2.0], "huge": 10**400,
+        "nan": math.nan, "n" * 10_000: 1.0, "flag": True, "count": 3, "loss": 0.5, "inf": math.inf,
+    }  # fmt: skip
+    row = metric_row(report(10, **values))
+    assert row["values"] == {"flag": 1.0, "count": 3.0, "loss": 0.5, "inf": math.inf}
+    assert metric_row(report(10, kind="training", **values))["values"] == {}
 
 
 def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None:

@@ -78,6 +78,14 @@ def test_trials_and_their_runs(store: Store) -> None:
     assert database.get_trial(second).trial_dir == "/elsewhere"
 
 
+def test_restarts_are_counted(store: Store) -> None:
+    counts = [store.database.count_restart(store.trial_id) for _ in range(3)]
+    assert counts == [1, 2, 3]
+    assert store.database.get_trial(store.trial_id).num_restarts == 3
+    with pytest.raises(NotFoundError, match="trial 99"):
+        store.database.count_restart(99)
+
+
 def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
     database = store.database
     for _ in range(4):

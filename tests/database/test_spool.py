@@ -18,6 +18,8 @@ import pytest
 from sqlalchemy import event
 
 from detcore.database import Spool, SpoolDrainer, ingest_spools
+from detcore.database._ingest import _take_in
+from detcore.database._parts import Position
 from detcore.errors import DatabaseError, StorageFullError
 
 if TYPE_CHECKING:
@@ -349,3 +351,21 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         drainer.close(10)
         assert len(database.metrics(trial, "training")) == 500
         spool.close()
+
+
+def test_a_spool_that_cannot_be_read_does_not_hide_the_others(
+    store: Store, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool.append("training", metrics(5))
+    trial_id = store.database.create_trial(experiment_id=store.experiment_id, hparams={}, seed=0)
+    damaged = (
+        store.spool().parents[1]
+        / str(trial_id)
+        / f"spool-{store.database.start_run(trial_id)}.jsonl"
+    )
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no spool\n" * 100)
+    assert ingest_spools(store.database, store.home) == 1
+    assert f"reports are left out: {damaged}" in caplog.text
+    assert _take_in(store.database, damaged.with_name("removed.jsonl"), Position()) == 0
+    assert "removed.jsonl" in caplog.text

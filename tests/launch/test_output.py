@@ -12,11 +12,12 @@ import subprocess
 import sys
 import termios
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch_command import LAUNCH, Launch
 
-from detcore.launch import Printer
+from detcore.launch import Printer, _local
 from detcore.launch._lines import Line, LineCutter
 
 BAR = """
@@ -74,6 +75,22 @@ def test_lines_do_not_depend_on_the_pieces(lines: list[str], cuts: list[int]) ->
     edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
     pieces = [data[low:high] for low, high in itertools.pairwise(edges)]
     assert cut(*pieces) == [line.encode() for line in lines]
+
+
+@pytest.mark.parametrize(("interval_s", "num_states"), [(0.0, 3), (1e9, 0)])
+def test_states_of_a_bar_are_handed_on_now_and_then_and_lines_always(
+    monkeypatch: pytest.MonkeyPatch, interval_s: float, num_states: int
+) -> None:
+    monkeypatch.setattr(_local, "_UPDATE_INTERVAL_S", interval_s)
+    shown: list[tuple[int, str, str]] = []
+    sink = _local.LineSink(lambda *line: shown.append(line))
+    states = [Line(b"%d/3" % number, is_final=False) for number in range(3)]
+    for line in (*states, Line(b"\xff end", is_final=True)):
+        sink(1, "stderr", line)
+    assert shown == [
+        *((1, "stderr", f"{number}/3") for number in range(num_states)),
+        (1, "stderr", "\ufffd end"),
+    ]
 
 
 def test_a_log_gets_the_end_of_a_bar_and_the_lines_between(launch: Launch) -> None:

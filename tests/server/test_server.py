@@ -7,6 +7,7 @@ import socket
 import sys
 import urllib.error
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,12 @@ from plain_http import PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
+from detcore.cli._context import CliContext
+from detcore.cli._serve import _warnings as startup_warnings
+from detcore.cli._serve import serve as serve_command
 from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.server import ServerSettings
 
 
 def make_home(folder: Path) -> Path:
@@ -114,6 +120,38 @@ def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
     assert "detcore user create NAME --admin" in written
     assert "warning: 0.0.0.0 can be reached from other machines, and there is no TLS" in written
     assert "--public-url" in written
+
+
+@pytest.mark.parametrize(
+    ("host", "public_url", "is_warned"),
+    [
+        ("0.0.0.0", None, True),
+        ("::", None, True),
+        ("", None, True),
+        ("0.0.0.0", "http://host:8080", False),
+        ("192.0.2.1", None, False),
+        ("192.0.2.1", "http://host:8080", False),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_a_public_url_is_missed_where_the_host_names_no_address(
+    tmp_path: Path, host: str, public_url: str | None, is_warned: bool
+) -> None:
+    obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
+    settings = ServerSettings(
+        environment=obj.environment, plugins=obj.plugin_manager(), host=host, public_url=public_url
+    )
+    assert any("--public-url" in line for line in startup_warnings(obj, settings)) == is_warned
+
+
+def test_the_settings_have_the_defaults_of_the_command(tmp_path: Path) -> None:
+    obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
+    settings = ServerSettings(environment=obj.environment, plugins=obj.plugin_manager())
+    options: dict[str | None, Any] = {one.name: one.default for one in serve_command.params}
+    assert settings.max_body_bytes == options["max_body_mb"] * 2**20
+    assert (settings.token_lifetime_s, options["token_lifetime"]) == (7 * 86400.0, "7d")
+    for name in ("host", "port", "max_connections", "max_experiments", "log_level"):
+        assert getattr(settings, name) == options[name], name
 
 
 def serve(home: Path, *options: str) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import multiprocessing
 import os
 import re
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
-from detcore.storage import LocalStorage, _flush, digest_file, read_whole
+from detcore.storage import LocalStorage, _flush, _local, digest_file, read_whole
 from detcore.storage._probes import probe_name
 from detcore.storage._small import copy_whole
 
@@ -307,3 +309,44 @@ def test_a_file_that_grows_while_it_is_copied_is_digested_as_it_was_stored(tmp_p
     path.write_bytes(b"twelve bytes")
     assert read_whole(path, 5) == read_whole(path, 500) == b"twelve bytes"
     assert copy_whole(path, tmp_path / "copy", 5) == digest_file(tmp_path / "copy")
+
+
+class BusyFolder:
+    """Stands for ``shutil``: a folder that NFS still holds files of cannot be made at will."""
+
+    def __init__(self, errors: list[int]) -> None:
+        self.errors = errors
+        self.num_calls = 0
+
+    def rmtree(self, path: Path) -> None:
+        self.num_calls += 1
+        if self.errors:
+            raise OSError(self.errors.pop(0), "not now", str(path))
+        path.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("errors", "num_calls", "is_removed"),
+    [
+        ([], 1, True),
+        ([errno.EBUSY, errno.ENOTEMPTY], 3, True),
+        ([errno.EACCES], 1, False),
+        ([errno.ENOTEMPTY] * 100, _local._REMOVE_ATTEMPTS, False),
+    ],
+)
+def test_removing_what_is_busy_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: list[int],
+    num_calls: int,
+    is_removed: bool,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    busy = BusyFolder(errors.copy())
+    monkeypatch.setattr(_local, "shutil", busy)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with contextlib.nullcontext() if is_removed else pytest.raises(OSError, match="not now"):
+        _local._remove_tree(folder)
+    assert busy.num_calls == num_calls
+    assert folder.exists() != is_removed

@@ -117,7 +117,8 @@ def _overwrite(storage: StorageBackend, prefix: str) -> str:
 
 
 def _names(storage: StorageBackend, prefix: str) -> str:
-    names = ["[1]*?.bin", "1.bin", "a b+c%41#ü.bin", "back\\slash.bin"]
+    # As a pattern, the first name would match the second.
+    names = ["[1]*?.bin", "10.bin", "a b+c%41#ü.bin", "back\\slash.bin"]
     kept = []
     for name in names:
         key = f"{prefix}/names/{name}"
@@ -128,8 +129,8 @@ def _names(storage: StorageBackend, prefix: str) -> str:
     if changed:
         raise _Shown(f"changed: {', '.join(changed)}; saving files of such names will fail")
     storage.delete([f"{prefix}/names/[1]*?.bin"])
-    if "1.bin" not in _keys(storage.list(f"{prefix}/names"), f"{prefix}/names"):
-        raise _Shown("deleting '[1]*?.bin' deleted '1.bin'")
+    if "10.bin" not in _keys(storage.list(f"{prefix}/names"), f"{prefix}/names"):
+        raise _Shown("deleting '[1]*?.bin' deleted '10.bin'")
     return "also *?[] and non-ASCII ones"
 
 

@@ -1,0 +1,81 @@
+"""Copies of checkpoints in folders, which can tell whether they are whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.checkpoint import MANIFEST_FILE, METADATA_FILE, copy_checkpoint, is_whole_copy
+from detcore.errors import InvalidCheckpointError
+
+META = {"steps_completed": 1}
+
+
+def test_a_folder_becomes_a_whole_copy_and_is_kept(
+    desk: Any, folder: Path, tmp_path: Path, tree: Any
+) -> None:
+    uuid = desk.context.upload(folder, META)
+    copy = tmp_path / "copies" / "one"
+    assert not is_whole_copy(copy, uuid)
+    copy_checkpoint(desk.storage, uuid, copy)
+    assert is_whole_copy(copy, uuid)
+    assert tree(folder).items() <= tree(copy).items()
+    before = {path: path.stat().st_ino for path in copy.rglob("*") if path.name != MANIFEST_FILE}
+    copy_checkpoint(desk.storage, uuid, copy)
+    after = {path: path.stat().st_ino for path in copy.rglob("*") if path.name != MANIFEST_FILE}
+    assert after == before
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a file is missing": lambda copy: (copy / "weights.bin").unlink(),
+    "a file is shorter": lambda copy: (copy / "weights.bin").write_bytes(b"short"),
+    "a file has other content": lambda copy: (copy / "variables" / "a[0]").write_text("nine"),
+    "an empty folder is missing": lambda copy: shutil.rmtree(copy / "empty"),
+    "the manifest is missing": lambda copy: (copy / MANIFEST_FILE).unlink(),
+    "the manifest is cut": lambda copy: (copy / MANIFEST_FILE).write_text("{"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_copy_is_not_whole(
+    local_desk: Any, folder: Path, tmp_path: Path, damage: str
+) -> None:
+    uuid = local_desk.context.upload(folder, META)
+    copy = tmp_path / "copy"
+    copy_checkpoint(local_desk.storage, uuid, copy)
+    DAMAGE[damage](copy)
+    assert not is_whole_copy(copy, uuid)
+
+
+def test_a_copy_that_lost_a_file_and_a_folder_is_completed(
+    local_desk: Any, folder: Path, tmp_path: Path
+) -> None:
+    uuid = local_desk.context.upload(folder, META)
+    copy = tmp_path / "copy"
+    copy_checkpoint(local_desk.storage, uuid, copy)
+    (copy / "weights.bin").unlink()
+    shutil.rmtree(copy / "empty")
+    copy_checkpoint(local_desk.storage, uuid, copy)
+    assert is_whole_copy(copy, uuid)
+
+
+def test_the_metadata_of_a_copy_may_be_changed(
+    local_desk: Any, folder: Path, tmp_path: Path
+) -> None:
+    uuid = local_desk.context.upload(folder, META)
+    copy_checkpoint(local_desk.storage, uuid, tmp_path / "copy")
+    (tmp_path / "copy" / METADATA_FILE).write_text('{"note": "changed by hand"}')
+    assert is_whole_copy(tmp_path / "copy", uuid)
+
+
+def test_a_copy_of_another_checkpoint_is_refused(
+    local_desk: Any, folder: Path, tmp_path: Path
+) -> None:
+    first, second = (local_desk.context.upload(folder, META) for _ in range(2))
+    copy_checkpoint(local_desk.storage, first, tmp_path / "copy")
+    with pytest.raises(InvalidCheckpointError, match=f"holds another checkpoint, {first}"):
+        is_whole_copy(tmp_path / "copy", second)

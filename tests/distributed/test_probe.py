@@ -1,0 +1,28 @@
+"""Asking a rank where it is."""
+
+from __future__ import annotations
+
+import socket
+
+from detcore.distributed._probe import SILENT, Answerer, ask
+from detcore.distributed._wire import Channel
+
+
+def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:
+    asked, theirs = socket.socketpair()
+    gone, closed = socket.socketpair()
+    closed.close()
+    channels = {3: Channel(asked), 5: Channel(gone)}
+    answerer = Answerer(Channel(theirs))
+    try:
+        answers = ask(channels, [3, 4, 5])
+    finally:
+        answerer.close()
+        for channel in channels.values():
+            channel.close()
+    assert answers.keys() <= {3, 5}
+    assert answers.get(5, SILENT) == SILENT
+    # The thread that made the answerer is the one that asks.
+    place = f"at {__file__}:"
+    assert answers[3].startswith(place)
+    assert answers[3].endswith("in test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing")
