@@ -278,10 +278,12 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
     state = result.state.value
     if state == "PAUSED":
         lines.append(f"go on with it:  detcore run --resume {result.experiment_id}{at}")
-    elif state == "ERROR" and any(trial.latest_checkpoint for trial in result.trials):
-        lines.append(
-            f"go on from the latest checkpoint:  detcore run --resume {result.experiment_id}{at}"
+    elif state == "ERROR":
+        has_any = any(trial.latest_checkpoint for trial in result.trials)
+        what = (
+            "go on from the latest checkpoint" if has_any else "mend the cause, then try it again"
         )
+        lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")
     return lines
