@@ -185,12 +185,20 @@ def _home(env: Mapping[str, str]) -> Path:
 
 def _database_url(url: str | None, home: Path) -> str:
     if not url:
-        return f"sqlite:///{home / 'detcore.db'}"
+        return f"sqlite:///{_quoted(home / 'detcore.db')}"
     scheme, separator, path = url.partition(":///")
     if separator and scheme.startswith("sqlite") and path and not path.startswith((":", "/")):
         # A worker runs in another folder and must open the same file.
-        return f"{scheme}:///{Path(path).absolute()}"
+        return f"{scheme}:///{_quoted(Path.cwd())}/{path}"
     return url
+
+
+def _quoted(path: Path) -> str:
+    """Return a path for a URL, with what would end it there quoted."""
+    text = str(path)
+    for character in "%?#":  # "%" first: it is what the others become
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
 
 
 def _first(names: Iterable[str], env: Mapping[str, str]) -> str | None:

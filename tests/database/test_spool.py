@@ -329,6 +329,32 @@ def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> 
     spool.close()
 
 
+@pytest.mark.timeout(40)  # the wait for other failures is longer
+def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from detcore import core
+
+    for name in ("DETCORE_DB", "DETCORE_TRIAL_INFO"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DETCORE_HOME", str(small_disk))
+
+    def script() -> None:
+        with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+            with (small_disk / "ballast").open("wb", buffering=0) as file:
+                while file.write(b"x" * 4096) == 4096 and os.statvfs(small_disk).f_bavail:
+                    pass
+            for step in range(100_000):
+                context.train.report_training_metrics(step, {"loss": 1.0})
+
+    with pytest.raises(StorageFullError, match="to record how trial 1 ended") as caught:
+        script()
+    trial = small_disk / "experiments/1/trials/1"
+    assert f"Its reports are kept in {trial}, its checkpoints in file://" in str(caught.value)
+    assert (trial / "spool-1.jsonl").read_bytes().endswith(b"\n")
+    assert "(ERROR: no room for a report of" in str(caught.value)  # the first error is not lost
+
+
 def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Path) -> None:
     from detcore.database import Database
 

@@ -30,10 +30,9 @@ def run(workers: Workers, *sources: str) -> int:
     return workers.close()
 
 
-def test_who_only_lost_another_one_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.launch._workers.NOTICE_S", 5.0)  # of a loaded machine
+def test_who_only_lost_another_one_is_not_to_blame() -> None:
     lost, guilty = f"sys.exit({EXIT_PEER_LOST})", "time.sleep(0.5); sys.exit(65)"
-    workers = Workers(Printed())
+    workers = Workers(Printed(), notice_s=5.0)  # of a loaded machine
     assert run(workers, guilty, lost, "time.sleep(60)") == 65
     assert workers.first_failed == 0
 
@@ -44,11 +43,10 @@ def test_who_lost_another_one_is_named_if_nobody_else_failed() -> None:
     assert workers.first_failed == 0
 
 
-def test_the_guilty_one_has_time_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.launch._workers.NOTICE_S", 30.0)
+def test_the_guilty_one_has_time_to_say_why() -> None:
     printed = Printed()
     why = "time.sleep(1.0); print('the reason'); sys.exit(1)"
-    assert run(Workers(printed), why, f"sys.exit({EXIT_PEER_LOST})") == 1
+    assert run(Workers(printed, notice_s=30.0), why, f"sys.exit({EXIT_PEER_LOST})") == 1
     assert printed == ["0 stdout the reason"]
 
 
@@ -63,6 +61,49 @@ def test_those_who_do_not_end_after_rank_0_are_ended_without_blame(tmp_path: Pat
     assert time.monotonic() - began < 60
     patient = Workers(Printed())
     assert run(patient, "", "time.sleep(1.5); sys.exit(4)") == 4
+
+
+ON_TERM = "import signal; signal.signal(signal.SIGTERM, {}); print('ready', flush=True)\n"
+COMES_BACK = ON_TERM.format("lambda *_: sys.exit(75)") + "time.sleep(600)"
+IGNORES = ON_TERM.format("signal.SIG_IGN") + "time.sleep(600)"
+
+
+def start_ready(workers: Workers, printed: Printed, *sources: str) -> None:
+    """Start workers that print a line; return when each has."""
+    for source in sources:
+        workers.start([sys.executable, "-S", "-c", "import sys, time\n" + source], os.environ)
+    while len(printed) < len(sources):
+        workers.poll(0.01)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_worker_receives_the_signal_that_ends_it(stopped: int) -> None:
+    printed = Printed()
+    workers = Workers(printed)
+    start_ready(workers, printed, *[COMES_BACK] * 3)
+    pid = workers.pids[stopped]
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    workers.signal(signal.SIGTERM)
+    assert workers.close() == 75
+    assert workers.first_failed is None
+
+
+def test_workers_that_ignore_the_request_to_end_are_killed() -> None:
+    printed = Printed()
+    workers = Workers(printed, stop_linger_s=0.0, grace_s=0.0)
+    start_ready(workers, printed, COMES_BACK, IGNORES, COMES_BACK)
+    workers.signal(signal.SIGTERM)
+    assert workers.close() == 75
+
+
+def test_rank_0_is_killed_when_the_time_to_end_is_over() -> None:
+    printed = Printed()
+    workers = Workers(printed, stop_s=0.0, grace_s=0.0)
+    start_ready(workers, printed, IGNORES, COMES_BACK)
+    workers.signal(signal.SIGTERM)
+    assert workers.close() == -signal.SIGKILL
+    assert workers.first_failed == 0
 
 
 def test_output_that_a_process_of_another_session_holds_open_is_not_waited_for() -> None:

@@ -31,6 +31,83 @@ def test_pauses_grow_while_a_trial_comes_no_further() -> None:
         restarts.crashed(2, made_progress=False)
 
 
+def test_an_exception_comes_again_where_nothing_was_saved_since() -> None:
+    restarts = Restarts(5)
+    place = ("ValueError at train.py:3", 10)
+    assert not restarts.is_repeated(0, place, made_progress=False)
+    assert not restarts.is_repeated(1, place, made_progress=False)  # another trial
+    assert not restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=False)
+    assert not restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=True)
+    assert restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=False)
+    assert not restarts.is_repeated(1, None, made_progress=False)  # it was killed in between
+    assert not restarts.is_repeated(1, place, made_progress=False)
+
+
+MISTAKES = """
+import json, os
+from pathlib import Path
+mistake = json.loads(Path(os.environ["DETCORE_TRIAL_INFO"]).read_text())["hparams"]["mistake"]
+if mistake == "outside the context":
+    raise NameError(mistake)
+from detcore import core
+with core.init() as context:
+    if mistake == "before a report":
+        raise TypeError(mistake)
+    if mistake == "network":
+        raise ConnectionError(mistake)
+    for batch in range(1, 4):
+        if batch == 3:
+            raise ValueError(mistake)
+        context.train.report_training_metrics(batch, {"loss": 1.0})
+"""
+
+
+def _restarts_by_mistake(detcore: Detcore, mistakes: dict[str, int], **changes: object) -> str:
+    """Run a trial with each mistake; check how often each is started again; return the output."""
+    config = detcore.config(
+        hyperparameters={
+            "global_batch_size": 8,
+            "learning_rate": 0.05,
+            "mistake": {"type": "categorical", "vals": list(mistakes)},
+        },
+        searcher={"name": "grid", "metric": "loss", "max_length": {"batches": 10}},
+        **changes,
+    )
+    finished = detcore("run", config, detcore.tmp_path, "--json")
+    assert finished.code == 1, finished.output
+    trials = finished.summary["trials"]
+    found = {trial["hparams"]["mistake"]: trial["num_restarts"] for trial in trials}
+    assert found == mistakes, finished.output
+    return finished.output
+
+
+def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
+    (detcore.tmp_path / "train.py").write_text(MISTAKES)
+    mistakes = {"outside the context": 0, "before a report": 0, "after a report": 1, "network": 2}
+    output = _restarts_by_mistake(detcore, mistakes, entrypoint="python3 train.py", max_restarts=2)
+    assert "latest checkpoint" not in output  # not one was saved
+
+
+def test_a_trial_class_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
+    (detcore.tmp_path / "model_def.py").write_text(
+        """
+import numpy as np
+from detcore_toy import ToyTrial
+
+class Line(ToyTrial):
+    def __init__(self, context):
+        self.mistake = context.get_hparam("mistake")
+
+    def build_data(self):
+        if self.mistake == "build_data":
+            raise KeyError("no such column")
+        return np.ones((96, 3)), np.ones(96)
+"""
+    )
+    # The toy framework reports "val_loss", not "loss".
+    _restarts_by_mistake(detcore, {"build_data": 0, "searcher.metric": 1}, max_restarts=3)
+
+
 def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore) -> None:
     searches = Searches(detcore)
     searches.order(t1={"fail_at": 1, "fail_runs": 2})
@@ -40,8 +117,8 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
     log = read_trial_log(Path(str(searches.trials()[0].trial_dir)))
     told = [line.text.partition("; it ")[2] for line in log if line.stream == "detcore"]
     assert told == [
-        "starts again from its latest checkpoint (restart 1 of 2)",
-        "starts again in 1 s from its latest checkpoint (restart 2 of 2)",
+        "starts again from the beginning: it has no checkpoint (restart 1 of 2)",
+        "starts again in 1 s from the beginning: it has no checkpoint (restart 2 of 2)",
     ]
 
 

@@ -30,6 +30,7 @@ Examples:
   detcore run const.yaml --slots 2            in two worker processes
   detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
   detcore run --resume 3                      go on with experiment 3
+  detcore run --resume 3 --set searcher.metric=val_loss
   detcore run const.yaml --master URL         hand it in to a server, and follow it
 
 \b
@@ -59,7 +60,11 @@ Exit codes:
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a setting of the file."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting of the file; with --resume one that cannot change the past.",
 )
 @click.option(
     "--slots",
@@ -106,8 +111,13 @@ def run(
     """
     if (config is None) == (resume is None):
         raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
-    if resume is not None and (test_mode or settings):
-        raise click.UsageError("--test and --set belong to a new experiment, not to --resume")
+    if resume is not None and test_mode:
+        raise click.UsageError("--test belongs to a new experiment, not to --resume")
+    if resume is not None and settings and master is not None:
+        raise click.UsageError(
+            "--set belongs to a new experiment, where a server runs it: hand in a new one with "
+            "--set searcher.source_checkpoint_uuid=UUID to begin with a checkpoint of this one"
+        )
     if detach and master is None:
         raise click.UsageError("--detach belongs to --master")
     if resume is not None and master is not None and _flags(slots, launcher, max_slots):
@@ -152,7 +162,15 @@ def run(
             folder = (model_dir or config.parent).absolute()
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
         else:
-            result = resume_experiment(resume or 0, run_settings, slots=slots, launcher=launcher)
+            from detcore.config import parse_set_flags
+
+            result = resume_experiment(
+                resume or 0,
+                run_settings,
+                slots=slots,
+                launcher=launcher,
+                changes=parse_set_flags(settings),
+            )
     finally:
         display.close()
     _conclude(result, as_json=as_json)
@@ -280,10 +298,12 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
     state = result.state.value
     if state == "PAUSED":
         lines.append(f"go on with it:  detcore run --resume {result.experiment_id}{at}")
-    elif state == "ERROR" and any(trial.latest_checkpoint for trial in result.trials):
-        lines.append(
-            f"go on from the latest checkpoint:  detcore run --resume {result.experiment_id}{at}"
+    elif state == "ERROR":
+        has_any = any(trial.latest_checkpoint for trial in result.trials)
+        what = (
+            "go on from the latest checkpoint" if has_any else "mend the cause, then try it again"
         )
+        lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")
     return lines

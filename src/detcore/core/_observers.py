@@ -103,7 +103,8 @@ class Observers:
     def ending(self, outcome: Outcome) -> None:
         """Tell the runner how the trial ends, unless the layer above did so already."""
         if not self._events.has_sent("finished"):
-            self._events.send("finished", state=outcome.label, error=outcome.error)
+            fault = {} if outcome.fault is None else {"fault": outcome.fault}
+            self._events.send("finished", state=outcome.label, error=outcome.error, **fault)
 
     def finished(self, outcome: Outcome) -> None:
         """Tell the plugins that the trial ended; everything is recorded by then.

@@ -17,7 +17,7 @@ from detcore.core._records import is_server, open_embedded, open_remote, patienc
 from detcore.core._replies import open_replies
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import UnavailableError
+from detcore.errors import StorageFullError, UnavailableError
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
     observers = Observers(info, events, plugins, wait_s=lambda: _delivery_wait_s(settings))
     # Closed behind the end of the trial, which is written there, too.
     late = stack.enter_context(contextlib.ExitStack())
-    stack.callback(_record_end, ending, observers, None if managed else patient, info)
+    stack.callback(_record_end, ending, observers, None if managed else patient, info, storage)
     if reporting is None:
         assert database is not None  # opened above
         reporting = open_embedded(info, database, late)
@@ -331,17 +331,34 @@ def _delivery_wait_s(settings: Settings) -> float:
 
 
 def _record_end(
-    ending: Ending, observers: Observers, database: Database | None, info: TrialInfo
+    ending: Ending,
+    observers: Observers,
+    database: Database | None,
+    info: TrialInfo,
+    storage: StorageBackend,
 ) -> None:
     """Record how a script ended; runs after its metrics went to the database.
 
     The trials of a runner (no database) are recorded by the runner, which sees also those that are
     killed.
+
+    Raises:
+        StorageFullError: If the database has no room for it.
     """
     outcome = ending.outcome
     if database is not None:
-        database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
-        database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
+        try:
+            database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
+            database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
+        except StorageFullError as full:
+            how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
+            raise StorageFullError(
+                f"no room in {database.url} to record how trial {info.trial_id} ended ({how}).\n"
+                f"Its reports are kept in {info.trial_dir}, its checkpoints in {storage.url}.\n"
+                "Free some space. The next detcore command takes the reports in, and the next "
+                "script that calls core.init() settles the trial.",
+                missing_bytes=full.missing_bytes,
+            ) from full
     observers.finished(outcome)
     if database is not None:
         text = outcome.state.value.lower()

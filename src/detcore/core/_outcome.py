@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 
 from detcore.core._cause import describe_cause
 from detcore.core._modes import EarlyExitReason
-from detcore.errors import InvalidHP
+from detcore.errors import DatabaseError, DistributedError, InvalidHP
 from detcore.types import ExperimentState
 
 __all__ = ["Outcome", "is_failure", "outcome_of"]
 
+# Raised by networks, storage, records, other workers and full memory: the next start may succeed.
+_FROM_OUTSIDE = (OSError, MemoryError, DatabaseError, DistributedError)
+# Operating system errors that the code or its settings cause.
+_CERTAIN = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 _EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
@@ -22,11 +33,15 @@ class Outcome:
         state: What the records say.
         error: What went wrong in one line, or None.
         is_invalid_hp: Whether the training code rejected its hyperparameters.
+        fault: Kind and place of an error that the code causes (``"TypeError at train.py:3"``), by
+            which the runner recognizes it when it comes again. None without an error, and for
+            errors that come from outside.
     """
 
     state: ExperimentState
     error: str | None = None
     is_invalid_hp: bool = False
+    fault: str | None = None
 
     @property
     def label(self) -> str:
@@ -69,9 +84,18 @@ def outcome_of(
         if error.code == _EXIT_COME_BACK:
             return Outcome(ExperimentState.PAUSED)
         if error.code not in (None, 0):
-            return Outcome(ExperimentState.ERROR, f"the script ended with exit code {error.code}")
+            text = f"the script ended with exit code {error.code}"
+            return Outcome(ExperimentState.ERROR, text, fault=_fault_of(error))
     elif error is not None and not isinstance(error, GeneratorExit):
-        return Outcome(ExperimentState.ERROR, describe_cause(error))
+        return Outcome(ExperimentState.ERROR, describe_cause(error), fault=_fault_of(error))
     if early_exit is EarlyExitReason.INVALID_HP:
         return Outcome(ExperimentState.ERROR, None, is_invalid_hp=True)
     return Outcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
+
+
+def _fault_of(error: BaseException) -> str | None:
+    if isinstance(error, _FROM_OUTSIDE) and not isinstance(error, _CERTAIN):
+        return None
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{name} at {frames[-1].filename}:{frames[-1].lineno}" if frames else name

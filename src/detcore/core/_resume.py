@@ -24,7 +24,11 @@ _PATIENCE_S = 2.0
 
 
 def claim_interrupted(
-    database: Database, script: ScriptExperiment, *, settle: Callable[[int], None]
+    database: Database,
+    script: ScriptExperiment,
+    *,
+    storage_url: str,
+    settle: Callable[[int], None],
 ) -> TrialRecord | None:
     """Take over the newest experiment of the same script with the same settings.
 
@@ -35,20 +39,22 @@ def claim_interrupted(
     Args:
         database: The records; what killed scripts left is settled, or being settled.
         script: What it records now, with its name, folder and whole configuration.
+        storage_url: Where its checkpoints are. Earlier releases recorded it where the script
+            itself named no storage.
         settle: Settles what a killed script left of an experiment, if that is nobody's.
 
     Returns:
         Its trial; None where a new one begins: there is none, or the newest is complete,
         canceled, or had hyperparameters that the script rejected.
     """
-    wanted = _identity(script)
+    wanted = _identity(script, storage_url)
     for experiment in database.list_experiments(
         name=str(script.name), archived=False, newest_first=True
     ):
         if experiment.name != script.name:
             continue
         trial = _only_trial(database, experiment)
-        if trial is None or _recorded(experiment, trial) != wanted:
+        if trial is None or _recorded(experiment, trial, storage_url) != wanted:
             continue
         if experiment.state is ExperimentState.RUNNING:
             _wait_until_settled(database, experiment.id)
@@ -94,15 +100,23 @@ def _only_trial(database: Database, experiment: ExperimentRecord) -> TrialRecord
     return trials[0] if trials and trials[0].trial_dir is not None else None
 
 
-def _identity(script: ScriptExperiment) -> list[Any]:
+def _identity(script: ScriptExperiment, storage_url: str) -> list[Any]:
     from detcore.database import hide_secrets
 
     config, _ = hide_secrets(script.config, None)
+    config = _without_default(config, storage_url)
     return _plain([str(script.model_dir), config, script.hparams, script.seed])
 
 
-def _recorded(experiment: ExperimentRecord, trial: TrialRecord) -> list[Any]:
-    return _plain([experiment.model_dir, experiment.config, trial.hparams, trial.seed])
+def _recorded(experiment: ExperimentRecord, trial: TrialRecord, storage_url: str) -> list[Any]:
+    config = _without_default(experiment.config, storage_url)
+    return _plain([experiment.model_dir, config, trial.hparams, trial.seed])
+
+
+def _without_default(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
+    """Return a configuration in which the storage by its URL and by default are the same."""
+    spec = config.get("checkpoint_storage")
+    return {**config, "checkpoint_storage": None if spec == storage_url else spec}
 
 
 def _plain(values: list[Any]) -> list[Any]:

@@ -42,7 +42,7 @@ def create_records(
         plugins: What opens the storage of a checkpoint to start from.
         storage: Where the checkpoints will be.
         script: What is recorded of it.
-        spec: What opened the storage; default: its URL.
+        spec: What opened the storage; None: it is the default of the home.
         resume: Whether to go on with what an earlier process of the same script left.
 
     Raises:
@@ -65,7 +65,8 @@ def create_records(
         **copy.deepcopy(dict(script.config)),
         "name": name,
         "is_standalone": True,
-        "checkpoint_storage": storage.url if spec is None else _plain(spec),
+        # Not the URL of the default, which changes when the home is moved.
+        "checkpoint_storage": None if spec is None else _plain(spec),
     }
     pin_source(config, source)
     told = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
@@ -74,6 +75,7 @@ def create_records(
         trial = claim_interrupted(
             database,
             told,
+            storage_url=storage.url,
             settle=lambda number: _settle_if_killed(database, environment, plugins, number),
         )
     if trial is None:

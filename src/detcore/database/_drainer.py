@@ -17,6 +17,8 @@ __all__ = ["SpoolDrainer"]
 
 _INTERVAL_S = 0.5
 _RETRY_S = 1.0
+# A full disk rarely gets room while a trial ends, and who needs the room waits for that end.
+_FULL_S = 2.0
 
 
 class SpoolDrainer:
@@ -27,15 +29,17 @@ class SpoolDrainer:
     that appending waits for nothing here.
     """
 
-    def __init__(self, database: Database, spool_path: Path) -> None:
+    def __init__(self, database: Database, spool_path: Path, *, full_s: float = _FULL_S) -> None:
         """Start the thread.
 
         Args:
             database: Where to; not closed by this.
             spool_path: The spool; it may not exist yet.
+            full_s: How long `close` waits while the database has no room, in seconds.
         """
         self._database = database
         self._path = Path(spool_path)
+        self._full_s = full_s
         self._position = Position()
         self._changed = threading.Condition()
         self._asked = 0  # flushes that were asked for
@@ -61,7 +65,7 @@ class SpoolDrainer:
         """Flush, and end the thread also if that fails. Calling it again is fine.
 
         Raises:
-            StorageFullError: As `flush`.
+            StorageFullError: If the database has no room; after `full_s` seconds already.
             DatabaseError: As `flush`; whoever reads next takes the records in.
         """
         deadline = time.monotonic() + timeout_s
@@ -70,7 +74,7 @@ class SpoolDrainer:
                 if self._closing:
                     return
                 try:
-                    self._ask(timeout_s)
+                    self._ask(timeout_s, full_s=min(self._full_s, timeout_s))
                 finally:
                     self._closing = True
                     self._changed.notify_all()
@@ -79,24 +83,32 @@ class SpoolDrainer:
             # lock of the database cannot be interrupted; it is a daemon.
             self._thread.join(max(0.1, deadline - time.monotonic()))
 
-    def _ask(self, timeout_s: float) -> None:
+    def _ask(self, timeout_s: float, *, full_s: float | None = None) -> None:
         self._asked += 1
         number = self._asked
         self._changed.notify_all()
-        done = self._changed.wait_for(
-            lambda: self._answered >= number or isinstance(self._error, SpoolDamagedError),
-            timeout_s,
+        began = time.monotonic()
+
+        def is_over(*hopeless: type[Exception]) -> bool:
+            return self._answered >= number or isinstance(self._error, hopeless)
+
+        self._changed.wait_for(
+            lambda: is_over(SpoolDamagedError), timeout_s if full_s is None else full_s
         )
+        if full_s is not None:
+            self._changed.wait_for(
+                lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
+            )
         if isinstance(self._error, SpoolDamagedError):
             raise self._error  # waiting does not mend it
-        if not done:
-            raise self._failure(timeout_s) from self._error
+        if self._answered < number:
+            raise self._failure(time.monotonic() - began) from self._error
 
-    def _failure(self, timeout_s: float) -> DetcoreError:
+    def _failure(self, waited_s: float) -> DetcoreError:
         reason = self._error or "the database did not answer in time"
         text = (
             f"reports in {self._path} could not be moved into {self._database.url} within "
-            f"{timeout_s:g} s: {reason}\n"
+            f"{waited_s:.1f} s: {reason}\n"
             "They are safe in that file; the next detcore command that reads takes them in."
         )
         if isinstance(self._error, StorageFullError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import (
@@ -16,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from detcore.database import _postgresql, _sqlite
 from detcore.database._connections import MIGRATES, WRITE, ForkGuard
+from detcore.database._home import set_home
 from detcore.database._translate import shown_url, translate
 from detcore.errors import DatabaseError
 
@@ -41,9 +44,11 @@ def make_engine(url: str) -> tuple[Engine, ForkGuard]:
         raise _unusable(shown_url(parsed), f"detcore knows SQLite and PostgreSQL, not {backend}")
     try:
         if backend == "sqlite":
+            parsed = parsed.set(database=_file_of(url))
             _sqlite.prepare_file(parsed)
             engine = create_engine(parsed, connect_args=_sqlite.connect_arguments())
             _sqlite.prepare_engine(engine)
+            set_home(engine, Path(str(parsed.database)).absolute().parent)
         else:
             arguments = _postgresql.connect_arguments(parsed)
             engine = create_engine(parsed, connect_args=arguments, **_POOL)
@@ -90,6 +95,11 @@ def transaction(
             f"{shown_url(engine.url)} has no such record: {error}.\n"
             "Whole numbers in records have 64 bits."
         ) from error
+
+
+def _file_of(url: str) -> str:
+    """Return the file of an SQLite URL; SQLAlchemy decodes what is quoted only from 2.1 on."""
+    return unquote(url.partition(":///")[2].partition("?")[0])
 
 
 def _unusable(url: str, reason: str) -> DatabaseError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from detcore.database._process import is_alive
 from detcore.database._queries import Queries, change, now, require, this_process, unused_id
 from detcore.database._records import ExperimentRecord, experiment_of
-from detcore.database._schema import experiment_labels, experiments
+from detcore.database._schema import events, experiment_labels, experiments, runs, trials
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_document
@@ -43,6 +43,48 @@ class ExperimentQueries(Queries):
             return insert_experiment(
                 connection, config=hidden, config_text=text, model_dir=model_dir, name=name
             )
+
+    def change_config(
+        self,
+        experiment_id: int,
+        *,
+        config: Mapping[str, object],
+        changes: Mapping[str, Sequence[object]],
+    ) -> None:
+        """Replace the configuration of an experiment; each of its trials gets an event of it.
+
+        Secrets in the configuration are starred out; see `keep_secrets`.
+
+        Args:
+            experiment_id: Which one.
+            config: The whole new configuration; JSON values.
+            changes: Old and new values by dotted names, without secrets: the payload of the
+                events, whose kind is "config".
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        hidden, _ = hide_secrets(config, None)
+        with self._write() as connection:
+            change(
+                connection,
+                experiments,
+                "experiment",
+                experiment_id,
+                config=encode_document(hidden),
+            )
+            ids = select(trials.c.id).where(trials.c.experiment_id == experiment_id)
+            for trial in connection.execute(ids).all():
+                last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial.id)
+                connection.execute(
+                    events.insert().values(
+                        trial_id=trial.id,
+                        run_id=connection.execute(last).scalar() or 0,
+                        kind="config",
+                        payload=encode_document(changes),
+                        reported_at=now(),
+                    )
+                )
 
     def get_experiment(self, experiment_id: int) -> ExperimentRecord:
         """Return an experiment.

@@ -22,6 +22,7 @@ from sqlalchemy import (
     desc,
 )
 
+from detcore.database._home import HomePath
 from detcore.database._text import PlainText
 
 __all__ = [
@@ -66,7 +67,7 @@ experiments = Table(
     Column("error", PlainText),
     Column("config", Text, nullable=False),
     Column("config_text", PlainText),
-    Column("model_dir", PlainText, nullable=False),
+    Column("model_dir", HomePath, nullable=False),
     # The process that set the state RUNNING last; see detcore.database._process.
     Column("process", Text),
     # What another process asks the runner to do: a `Control`.
@@ -104,7 +105,7 @@ trials = Table(
     Column("error", PlainText),
     Column("hparams", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("trial_dir", PlainText),
+    Column("trial_dir", HomePath),
     # Its number in the experiment's search, from 0.
     Column("search_index", Integer),
     # How far the search wants it trained, in the unit of searcher.max_length, and on which rung.
@@ -207,7 +208,7 @@ checkpoints = Table(
     Column("uuid", String(64), primary_key=True),
     Column("trial_id", ForeignKey("trials.id"), nullable=False),
     Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
-    Column("storage_url", PlainText, nullable=False),
+    Column("storage_url", HomePath, nullable=False),
     Column("state", String(20), nullable=False),
     Column("steps_completed", BigInteger, nullable=False),
     Column("metadata", Text, nullable=False),

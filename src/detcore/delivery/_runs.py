@@ -40,7 +40,7 @@ def run_path(info: TrialInfo) -> Path:
 
 
 def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
-    """Read which trial a run was of.
+    """Read which trial a run was of; its folder may have been moved since.
 
     Raises:
         RunError: If nothing says so any more.
@@ -50,7 +50,8 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         known = {field.name for field in dataclasses.fields(TrialInfo)}
         # What a later release wrote besides is of no matter to observers.
-        return TrialInfo(**{name: value for name, value in fields.items() if name in known})
+        told = {name: value for name, value in fields.items() if name in known}
+        return TrialInfo(**{**told, "trial_dir": str(trial_dir)})
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{path} does not say which trial run {run_id} was of: {error}") from error
 

@@ -195,7 +195,7 @@ def _raise_unless_complete(result: ExperimentResult) -> None:
         raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
     raise RunError(
         f"{name} failed: {result.error or 'no trial was completed'}\n"
-        f"What its trials printed is above; go on from their latest checkpoints: {again}"
+        f"What its trials printed is above; mend the cause, then resume the experiment: {again}"
     )
 
 

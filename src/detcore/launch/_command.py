@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from detcore.environment import read_environment
 from detcore.launch import _guard
@@ -21,11 +21,16 @@ from detcore.launch._job import LocalJob, outer_variables
 from detcore.launch._printer import Printer
 from detcore.launch._workers import Workers
 
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+
 __all__ = ["LauncherName", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
 
 LauncherName = Literal["local", "horovod", "torch"]
 
 _POLL_S = 0.1
+# More than the hour that the end of a trial waits for its checkpoint by default.
+_STOP_S = 3900.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
@@ -40,7 +45,8 @@ def run_workers(
 ) -> int:
     """Run a command in several processes of this machine until all have ended.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on; a second SIGINT ends all at once. When one
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on; a second SIGINT ends all at once. Workers
+    that do not end get SIGKILL in the end; see `Workers`. When one
     fails the rest are ended. If this process is killed, so are they.
 
     Args:
@@ -63,7 +69,7 @@ def run_workers(
         fd for fd in (environment.events_fd, environment.replies_fd) if fd is not None
     )
     nobodys = {"DETCORE_EVENTS_FD": "", "DETCORE_REPLIES_FD": ""}
-    workers = Workers(printer)
+    workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, horovod=launcher == "horovod", torch=launcher == "torch")
         stack.callback(job.close)
@@ -123,7 +129,7 @@ def run_on_hosts(
         guard = stack.enter_context(_guarded())
         signals = stack.enter_context(_Signals())
         environment = exported_environment(told, exported, outer_variables())
-        run = HorovodRun(line, environment, printer)
+        run = HorovodRun(line, environment, printer, stop_s=_stop_s(read_environment()))
         stack.callback(run.kill)
         guard(f"+{run.pid}")
         code = _follow(run, printer, signals, notice, lambda rank: None)
@@ -131,6 +137,11 @@ def run_on_hosts(
         if run.first_failed is None and code not in (0, EXIT_COME_BACK):
             notice("\n".join(["horovodrun did not start the workers:", *run.messages]))
     return code
+
+
+def _stop_s(environment: Environment) -> float:
+    """Return how long workers may take that were asked to end, in seconds."""
+    return _STOP_S if environment.grace_s is None else environment.grace_s
 
 
 def _follow(

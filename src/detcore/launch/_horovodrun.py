@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import queue
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from detcore.launch._exit_codes import EXIT_COME_BACK
 from detcore.launch._lines import MARK, Line, LineCutter
-from detcore.launch._workers import GRACE_S, NOTICE_S, Sink, Workers
+from detcore.launch._workers import ENDING_SIGNALS, GRACE_S, NOTICE_S, Sink, Workers
 
 __all__ = ["HorovodRun"]
 
@@ -40,9 +41,12 @@ class HorovodRun:
         command: The command line of horovodrun.
         environment: All its variables; it puts them on command lines.
         sink: Takes what the workers print.
+        stop_s: How long all may take once they were asked to end, in seconds.
     """
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], sink: Sink) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], sink: Sink, *, stop_s: float
+    ) -> None:
         self._sink = sink
         self._cutters: dict[tuple[int, str], LineCutter] = {}
         self._news: queue.SimpleQueue[tuple[int, list[str]]] = queue.SimpleQueue()
@@ -50,6 +54,8 @@ class HorovodRun:
         self._codes: dict[int, int] = {}
         self._first_failed: int | None = None
         self._end_at: float | None = None
+        self._stop_s = stop_s
+        self._is_asked_to_end = False
         self._kill_at: float | None = None
         self._calls: list[subprocess.Popen[bytes]] = []
         self.messages: list[str] = []
@@ -103,7 +109,7 @@ class HorovodRun:
                 ended.append((rank, code))
                 if code not in (0, EXIT_COME_BACK) and self._first_failed is None:
                     self._first_failed = rank
-                    self._end_at = time.monotonic() + NOTICE_S
+                    self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at and not self._run.is_ending:
             self.kill()
@@ -125,7 +131,13 @@ class HorovodRun:
 
     def signal(self, number: int, *, with_children: bool = False) -> None:
         """Pass a signal on to every worker; see `Workers.signal`."""
-        self._send(number, list(self._running.values()), with_children=with_children)
+        workers = list(self._running.values())
+        self._send(number, workers, with_children=with_children)
+        if number in ENDING_SIGNALS:
+            self._send(signal.SIGCONT, workers, with_children=True)
+            if not self._is_asked_to_end:
+                self._is_asked_to_end = True
+                self._end_at = min(self._end_at or math.inf, time.monotonic() + self._stop_s)
         if not self._running and number != signal.SIGUSR1:
             self._run.signal(signal.SIGTERM)  # it is still connecting
 

@@ -19,11 +19,23 @@ from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
 from detcore.launch._lines import Cutter, Line, LineCutter
 from detcore.launch._pump import Pump
 
-__all__ = ["GRACE_S", "NOTICE_S", "RemoteProcess", "Sink", "WorkerProcess", "Workers"]
+__all__ = [
+    "ENDING_SIGNALS",
+    "GRACE_S",
+    "NOTICE_S",
+    "RemoteProcess",
+    "Sink",
+    "WorkerProcess",
+    "Workers",
+]
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
 NOTICE_S = 2.0
 GRACE_S = 5.0
+# Once all are asked to end, and rank 0, which saves checkpoints, has ended.
+_STOP_LINGER_S = 60.0
+# A stopped process keeps these for later: it has to be continued to receive them.
+ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
@@ -74,11 +86,19 @@ class Workers:
     five seconds later SIGKILL. A worker that ends with 0 or 75 (come back later) has not failed,
     and the others go on.
 
+    A signal that asks them to end also continues those that are stopped. From then on they have
+    `stop_s`, and `stop_linger_s` from the end of rank 0, until they get SIGTERM and SIGKILL.
+
     Args:
         sink: Takes what they print.
         make_cutter: Makes what cuts a stream into lines.
         linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
             they are ended then, which is no failure. None: as long as they like.
+        stop_linger_s: The same once all were asked to end, however rank 0 ended.
+        stop_s: How long all may take once they were asked to end, in seconds. None: as long as
+            they like.
+        notice_s: How long the others may take to end by themselves when one has failed.
+        grace_s: Seconds between SIGTERM and SIGKILL for those that do not end by themselves.
         on_end: Called from a thread when a process has ended; `poll` tells which.
     """
 
@@ -88,11 +108,20 @@ class Workers:
         *,
         make_cutter: Callable[[], Cutter] = LineCutter,
         linger_s: float | None = None,
+        stop_linger_s: float = _STOP_LINGER_S,
+        stop_s: float | None = None,
+        notice_s: float = NOTICE_S,
+        grace_s: float = GRACE_S,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_end = on_end
         self._make_cutter = make_cutter
         self._linger_s = linger_s
+        self._stop_linger_s = stop_linger_s
+        self._stop_s = stop_s
+        self._notice_s = notice_s
+        self._grace_s = grace_s
+        self._is_asked_to_end = False
         self._sink = sink
         self._sink_lock = threading.Lock()
         self._processes: list[WorkerProcess] = []
@@ -192,16 +221,22 @@ class Workers:
         self._signal_group(rank, signal.SIGKILL)
         if code in (0, EXIT_COME_BACK):
             if rank == 0 and self._linger_s is not None:
-                self._end_at = self._end_at or time.monotonic() + self._linger_s
-        elif self._is_to_blame(code):
+                self._end_within(self._linger_s)
+        elif self._is_to_blame(rank, code):
             self._first_failed = rank
-            self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
+            self._end_within(self._notice_s)
+        if rank == 0 and self._is_asked_to_end:
+            self._end_within(self._stop_linger_s)
         return code
 
-    def _is_to_blame(self, code: int) -> bool:
+    def _end_within(self, seconds: float) -> None:
+        self._end_at = min(self._end_at or math.inf, time.monotonic() + seconds)
+
+    def _is_to_blame(self, rank: int, code: int) -> bool:
         """Whether the rank that ended now, with a failure, is the reason why the job ends."""
         if self.is_ending and code in _ENDED_BY_US:
-            return False
+            # Without rank 0 the job did not end well, even if no worker failed by itself.
+            return rank == 0 and self._first_failed is None
         if self._first_failed is None:
             return True
         # A rank that lost another one may end before that other one does.
@@ -219,7 +254,7 @@ class Workers:
 
     def end(self) -> None:
         """Ask all to end; kill those that are still there after the grace time."""
-        self._kill_at = self._kill_at or time.monotonic() + GRACE_S
+        self._kill_at = self._kill_at or time.monotonic() + self._grace_s
         self.signal(signal.SIGTERM)
 
     def signal(self, number: int, *, with_children: bool = False) -> None:
@@ -237,6 +272,15 @@ class Workers:
             else:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
+            # On another machine, the group that passes the signal on continues its workers.
+            if number in ENDING_SIGNALS and not isinstance(process, RemoteProcess):
+                self._signal_group(rank, signal.SIGCONT)
+        if number in ENDING_SIGNALS and not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            if self._stop_s is not None:
+                self._end_within(self._stop_s)
+            if 0 in self._codes:
+                self._end_within(self._stop_linger_s)
 
     def kill(self) -> None:
         """End all workers and all they started, at once."""

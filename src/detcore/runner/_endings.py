@@ -86,23 +86,36 @@ class Endings:
             standing.errors[index] = trial.error
             return
         record = self._database.get_trial(trial_id)
-        if trial.cannot_heal or record.num_restarts >= self._restarts.most:
+        latest = self._database.latest_checkpoint(trial_id)
+        made_progress = latest is not None and latest.steps_completed > trial.info.steps_completed
+        is_repeated = self._restarts.is_repeated(index, trial.fault, made_progress=made_progress)
+        if trial.cannot_heal or is_repeated or record.num_restarts >= self._restarts.most:
+            if is_repeated:
+                why = "it failed twice in the same way, with no new checkpoint in between"
+            elif trial.cannot_heal:
+                why = "it failed before its first batch, and would fail there each time"
+            else:
+                why = None
+            if why and self._restarts.most:
+                trial.output.say(f"trial {trial_id} is not started again: {why}")
             self._fail(trial, ExitReason.ERRORED)
             return
         if self._log.search.trials[index].is_closed and index not in standing.again:
             standing.again.append(index)
         count = self._database.count_restart(trial_id)
-        pause_s = self._restarts.crashed(index, made_progress=self._made_progress(trial))
+        pause_s = self._restarts.crashed(index, made_progress=made_progress)
         standing.record(index, TrialState.PAUSED, error=trial.error)
         when = f" in {pause_s:.0f} s" if pause_s else ""
+        if latest is not None:
+            origin = "from its latest checkpoint"
+        elif trial.info.source_checkpoint is not None:
+            origin = f"from checkpoint {trial.info.source_checkpoint}, as at first"
+        else:
+            origin = "from the beginning: it has no checkpoint"
         trial.output.say(
-            f"trial {trial_id} failed: {trial.error}; it starts again{when} from its latest "
-            f"checkpoint (restart {count} of {self._restarts.most})"
+            f"trial {trial_id} failed: {trial.error}; it starts again{when} {origin} "
+            f"(restart {count} of {self._restarts.most})"
         )
-
-    def _made_progress(self, trial: RunningTrial) -> bool:
-        latest = self._database.latest_checkpoint(trial.info.trial_id)
-        return latest is not None and latest.steps_completed > trial.info.steps_completed
 
     def _go_back(self, trial: RunningTrial, uuid: str, error: str) -> None:
         """Go on from the checkpoint before one that cannot be restored."""

@@ -25,6 +25,7 @@ from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import choose_launcher, find_launcher
 from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import Conclusion, SearchLoop
+from detcore.runner._mending import mend_experiment
 from detcore.runner._methods import make_method
 from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
@@ -143,6 +144,7 @@ def resume_experiment(
     slots: int | None = None,
     launcher: str | None = None,
     test_mode: bool = False,
+    changes: Mapping[str, object] = {},
 ) -> ExperimentResult:
     """Go on with an experiment: its search from its log, its trials from their checkpoints.
 
@@ -154,10 +156,14 @@ def resume_experiment(
         slots: Number of workers of each trial from now on; default: as recorded.
         launcher: Name of what starts them from now on; default: as recorded.
         test_mode: Whether it was recorded as a smoke run.
+        changes: Settings that are to be others from now on, by dotted names; see
+            `mend_experiment`.
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If it is running, or if its batches are too small for so many workers.
+        ConfigError: If a changed setting cannot be used.
+        RunError: If it is running, if its batches are too small for so many workers, or if a
+            change would contradict what was trained already.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
@@ -172,6 +178,15 @@ def resume_experiment(
             ingest_spools(database, environment.home)
             # Read again: who held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
+            if changes:
+                for line in mend_experiment(
+                    record,
+                    changes,
+                    database=database,
+                    environment=environment,
+                    plugins=settings.plugins,
+                ):
+                    settings.listener.notice(f"experiment {experiment_id}: {line}")
             run = _Run(
                 database,
                 settings,

@@ -24,6 +24,27 @@ class Restarts:
         self._clock = clock
         self._next_pause_s: dict[int, float] = {}
         self._starts_at: dict[int, float] = {}
+        self._faults: dict[int, tuple[str, int]] = {}
+
+    def is_repeated(
+        self, index: int, fault: tuple[str, int] | None, *, made_progress: bool
+    ) -> bool:
+        """Note an exception; return whether it is certain to come again.
+
+        Args:
+            index: The trial's number in its search.
+            fault: Kind and place of the exception, and the batch; None if it may not come again.
+            made_progress: As in `crashed`.
+
+        Returns:
+            Whether the same exception ended the trial's start before this one, with no new
+            checkpoint in between.
+        """
+        last = self._faults.pop(index, None)
+        if fault is None:
+            return False
+        self._faults[index] = fault
+        return fault == last and not made_progress
 
     def crashed(self, index: int, *, made_progress: bool) -> float:
         """Note that a trial crashed and will start again.

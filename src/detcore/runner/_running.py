@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from detcore.database import TrialLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
-from detcore.launch.worker import EXIT_COME_BACK, EXIT_CONFIG, EXIT_INVALID_HP
+from detcore.launch.worker import (
+    EXIT_COME_BACK,
+    EXIT_CONFIG,
+    EXIT_ERROR,
+    EXIT_INVALID_HP,
+    is_trial_class,
+)
 
 if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
@@ -19,6 +25,11 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
 
 __all__ = ["RunningTrial", "TrialOutput"]
+
+# The first of these says that a trial has begun to train.
+_BEGUN = frozenset(
+    {"started", "training", "validation", "checkpoint", "progress", "searcher_completed"}
+)
 
 
 class TrialOutput:
@@ -92,12 +103,17 @@ class RunningTrial:
         self._length = 0  # in batches, as the workers said
         self._told_error: str | None = None
         self._told_state: str | None = None
+        self._told_fault: str | None = None
+        self._told: set[str] = set()
+        self._steps_completed = info.steps_completed
         self._was_killed = False
         self._signals: list[int] = []
         self._code = 0
 
     def note(self, event: WorkerEvent) -> None:
         """Remember what an event says of the progress, and of the end."""
+        self._told.add(event.type)
+        self._steps_completed = event.fields.get("steps_completed", self._steps_completed)
         if event.type == "started":
             self._length = int(event.fields["length"])
         if event.type == "progress":  # of a script, in the unit of the searcher
@@ -107,6 +123,7 @@ class RunningTrial:
         if event.type == "finished":
             self._told_error = event.fields.get("error") or self._told_error
             self._told_state = event.fields.get("state")
+            self._told_fault = event.fields.get("fault")
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
 
@@ -156,8 +173,32 @@ class RunningTrial:
 
     @property
     def cannot_heal(self) -> bool:
-        """Whether the next start would end as this one did, unless somebody changes something."""
-        return self._code == EXIT_CONFIG
+        """Whether the next start would end as this one did, unless somebody changes something.
+
+        That is an exception before training began: in a trial class before its first batch, in a
+        script before it opened a context or reported anything.
+        """
+        if self._code == EXIT_CONFIG:
+            return True
+        if self._told & _BEGUN:
+            return False
+        if self._told_fault is not None:
+            return True
+        # A Python script that raised outside a context. With a checkpoint, it worked before.
+        return (
+            self._code == EXIT_ERROR
+            and not self._told
+            and self.info.latest_checkpoint is None
+            and not is_trial_class(self.info.config["entrypoint"])
+        )
+
+    @property
+    def fault(self) -> tuple[str, int] | None:
+        """Kind and place of the exception that the code raised, and the batch last reported.
+
+        None for workers that were killed, and for errors that come from outside.
+        """
+        return None if self._told_fault is None else (self._told_fault, self._steps_completed)
 
     @property
     def error(self) -> str:

@@ -1,0 +1,139 @@
+"""Changing settings of an experiment that is resumed, where that cannot change its past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.config import MASK, load_mapping, mask_config
+from detcore.database import keep_secrets, restore_secrets
+from detcore.errors import RunError
+from detcore.runner._methods import make_method
+from detcore.search import Search, Validated, event_from_json
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+
+__all__ = ["mend_experiment"]
+
+_METRIC = "searcher.metric"
+_LENGTH = "searcher.max_length."
+_STORAGE = "checkpoint_storage."
+# What the others propose follows from the length.
+_FIXED_LENGTH = ("single", "random", "grid")
+
+
+def mend_experiment(
+    record: ExperimentRecord,
+    changes: Mapping[str, object],
+    *,
+    database: Database,
+    environment: Environment,
+    plugins: PluginManager,
+) -> list[str]:
+    """Change settings of an experiment, and record that; the caller holds its lock.
+
+    Args:
+        record: The experiment.
+        changes: New values by dotted names, as ``--set`` gives them.
+        database: Where it is recorded.
+        environment: Its home has the secrets.
+        plugins: Who brings search methods and storage types.
+
+    Returns:
+        A line for each setting that is another one now.
+
+    Raises:
+        ConfigError: If a new value cannot be used.
+        RunError: If a change would contradict what was trained already.
+    """
+    old = restore_secrets(environment.home, record.id, record.config).config
+    loaded = load_mapping(
+        old,
+        overrides=changes,
+        required=("entrypoint",),
+        searchers=list(plugins.searchers()),
+        storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
+    )
+    new = loaded.config.model_dump(mode="json")
+    before, after, shown = dict(_leaves(old)), dict(_leaves(new)), dict(_leaves(mask_config(new)))
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    events = [event_from_json(item or {}) for item in database.list_search_events(record.id)[1:]]
+    has_reported = any(isinstance(event, Validated) for event in events)
+    for name in names:
+        reason = _refusal(name, before, after, shown, has_reported=has_reported)
+        if record.state is ExperimentState.COMPLETED:
+            reason = "the experiment is complete"
+        if reason is not None:
+            raise RunError(_refused(name, reason, record, changes, database))
+    if not names:
+        return []
+    # The search must come out as it is logged, or the experiment could not be resumed any more.
+    Search.replay(make_method(new, plugins), events, seed=new["reproducibility"]["experiment_seed"])
+    keep_secrets(environment.home, record.id, new)
+    hidden = dict(_leaves(mask_config(old)))
+    told = {name: [hidden.get(name), shown.get(name)] for name in names}
+    database.change_config(record.id, config=new, changes=told)
+    return [f"{name}: {was!r} is now {now!r}" for name, (was, now) in told.items()]
+
+
+def _refusal(
+    name: str,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    shown: Mapping[str, Any],
+    *,
+    has_reported: bool,
+) -> str | None:
+    """Return why a setting cannot be changed, or None."""
+    if name == "max_restarts":
+        return None
+    if name.startswith(_STORAGE) and MASK in (shown.get(name), before.get(name)):
+        return None
+    if name == _METRIC:
+        return "trials have reported it to the search" if has_reported else None
+    if name.startswith(_LENGTH):
+        if after["searcher.name"] not in _FIXED_LENGTH:
+            return f"{after['searcher.name']} chooses the lengths of its trials by it"
+        if has_reported:
+            return "trials have been trained to the end"
+        was, now = before.get(name), after.get(name)
+        is_longer = isinstance(was, int) and isinstance(now, int) and now > was
+        return None if is_longer else "it can only become longer, in the same unit"
+    return "what was trained follows from it"
+
+
+def _refused(
+    name: str,
+    reason: str,
+    record: ExperimentRecord,
+    changes: Mapping[str, object],
+    database: Database,
+) -> str:
+    sets = dict(changes)
+    checkpoints = database.list_checkpoints(experiment_id=record.id, states=["COMPLETED"])
+    origin = ""
+    if checkpoints:
+        latest = max(checkpoints, key=lambda each: (each.steps_completed, each.started_at))
+        sets = {"searcher.source_checkpoint_uuid": latest.uuid, **sets}
+        origin = " from its latest checkpoint"
+    flags = " ".join(f"--set {key}={value}" for key, value in sets.items())
+    return (
+        f"{name} of experiment {record.id} cannot be changed: {reason}.\n"
+        "An experiment that is resumed may get another max_restarts, a longer "
+        "searcher.max_length, credentials of its checkpoint_storage and, before its first report, "
+        "another searcher.metric.\n"
+        f"Start a new experiment{origin}: detcore run CONFIG.yaml {record.model_dir} {flags}"
+    )
+
+
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a configuration by their dotted names; lists are one setting."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}.{key}" if name else str(key))
+    elif value is not None:
+        yield name, value

@@ -1,0 +1,94 @@
+"""A home that is moved, and homes with unusual names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from click.testing import CliRunner
+
+from detcore import core
+from detcore.cli import main
+from detcore.database import Database
+from detcore.environment import read_environment
+
+
+def use_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in ("DETCORE_DB", "DETCORE_TRIAL_INFO", "DETCORE_MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DETCORE_HOME", str(home))
+
+
+def save_checkpoint(*, resume: bool = False) -> tuple[str, str | None]:
+    """Run a script that saves a checkpoint and fails; return it and what it resumed from."""
+    context = core.init(tensorboard_mode=core.TensorboardMode.MANUAL, resume=resume).start()
+    assert context.info is not None
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "weights").write_text("7")
+    context.close(ZeroDivisionError("the script's own"))
+    return str(uuid), context.info.latest_checkpoint
+
+
+def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_home(monkeypatch, tmp_path / "home")
+    uuid, _ = save_checkpoint()
+    assert str(tmp_path / "home").encode() not in (tmp_path / "home" / "detcore.db").read_bytes()
+    moved = tmp_path / "elsewhere" / "moved"
+    moved.parent.mkdir()
+    (tmp_path / "home").rename(moved)
+    use_home(monkeypatch, moved)
+    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
+    assert result.exit_code == 0, result.output
+    with Database.open(read_environment().database_url) as database:
+        [record] = database.list_checkpoints()
+        [trial] = database.list_trials(1)
+        assert record.storage_url == (moved / "checkpoints").as_uri()
+        assert trial.trial_dir == str(moved / "experiments/1/trials/1")
+    assert save_checkpoint(resume=True)[1] == uuid
+
+
+def test_a_home_of_an_earlier_release_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    use_home(monkeypatch, home)
+    uuid, _ = save_checkpoint()
+    engine = sqlalchemy.create_engine(f"sqlite:///{home / 'detcore.db'}")
+    with engine.begin() as connection:  # as it was recorded there
+        url = (home / "checkpoints").as_uri()
+        for statement in (
+            f"UPDATE checkpoints SET storage_url = '{url}'",
+            f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
+            f"UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', '{url}')",
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
+    assert result.exit_code == 0, result.output
+    assert save_checkpoint(resume=True)[1] == uuid
+
+
+@pytest.mark.parametrize("name", ["q?u", "a#b", "50%", "%3F", "a b", "é+&=;", "home:"])
+def test_a_home_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    home = tmp_path / name
+    use_home(monkeypatch, home)
+    uuid, _ = save_checkpoint()
+    assert (home / "detcore.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert CliRunner().invoke(main, ["checkpoint", "verify", uuid]).exit_code == 0
+    shutil.rmtree(home)
+
+
+def test_a_relative_database_may_lie_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "who?"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("DETCORE_DB", "sqlite:///records.db")
+    with Database.open(read_environment().database_url):
+        assert (folder / "records.db").is_file()

@@ -1,0 +1,151 @@
+"""Settings of a failed experiment that are changed when it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.database import Database, keep_secrets, restore_secrets
+from detcore.environment import Environment, read_environment
+from detcore.errors import ConfigError, RunError
+from detcore.hooks import PluginManager
+from detcore.runner._mending import mend_experiment
+from detcore.search import Validated, event_to_json
+from detcore.types import ExperimentState
+
+CONFIG = {
+    "name": "mended",
+    "entrypoint": "model_def:Line",
+    "hyperparameters": {"global_batch_size": 8},
+    "searcher": {"name": "single", "metric": "acc", "max_length": {"batches": 40}},
+    "checkpoint_storage": {"type": "s3", "bucket": "b", "access_key": "a", "secret_key": "wrong"},
+}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return read_environment({"DETCORE_HOME": str(tmp_path), "DETCORE_PLUGINS": "detcore"})
+
+
+def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> int:
+    """Record an experiment that failed, with one trial."""
+    from detcore.config import load_mapping
+
+    config = {**CONFIG, "searcher": {**CONFIG["searcher"], **searcher}}  # type: ignore[dict-item]
+    plain = load_mapping(config, storage_types={"s3": None}).config.model_dump(mode="json")
+    with Database.open(environment.database_url) as database:
+        number = database.create_experiment(
+            config=plain, config_text=None, model_dir="/code", name="mended"
+        )
+        keep_secrets(environment.home, number, plain)
+        database.create_trial(experiment_id=number, hparams={}, seed=1)
+        database.set_experiment_state(number, ExperimentState.ERROR)
+    return number
+
+
+def mend(environment: Environment, number: int, **changes: object) -> list[str]:
+    named = {name.replace("__", "."): value for name, value in changes.items()}
+    with Database.open(environment.database_url) as database:
+        return mend_experiment(
+            database.get_experiment(number),
+            named,
+            database=database,
+            environment=environment,
+            plugins=PluginManager(environment),
+        )
+
+
+def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Environment) -> None:
+    number = record(environment)
+    lines = mend(
+        environment,
+        number,
+        searcher__metric="val_loss",
+        max_restarts=7,
+        searcher__max_length__batches=80,
+        checkpoint_storage__secret_key="right",
+    )
+    assert sorted(lines) == [
+        "checkpoint_storage.secret_key: '********' is now '********'",
+        "max_restarts: 5 is now 7",
+        "searcher.max_length.batches: 40 is now 80",
+        "searcher.metric: 'acc' is now 'val_loss'",
+    ]
+    with Database.open(environment.database_url) as database:
+        recorded = database.get_experiment(number).config
+        [event] = database.events(1, "config")
+    full = restore_secrets(environment.home, number, recorded).config
+    assert full["searcher"]["metric"] == "val_loss"
+    assert full["max_restarts"] == 7
+    assert full["checkpoint_storage"]["secret_key"] == "right"
+    assert "right" not in str(recorded)
+    assert event.payload["searcher.metric"] == ["acc", "val_loss"]
+    assert "right" not in str(event.payload)
+    assert mend(environment, number, max_restarts=7) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hyperparameters__global_batch_size": 4}, "what was trained follows from it"),
+        ({"searcher__max_length__batches": 20}, "only become longer"),
+        ({"searcher__max_length": {"epochs": 90}}, "in the same unit"),
+        ({"checkpoint_storage__bucket": "other"}, "what was trained follows from it"),
+        ({"searcher__smaller_is_better": False}, "what was trained follows from it"),
+    ],
+)
+def test_what_would_change_the_past_is_refused(
+    environment: Environment, changes: dict[str, object], message: str
+) -> None:
+    number = record(environment)
+    with Database.open(environment.database_url) as database:
+        before = database.get_experiment(number)
+    with pytest.raises(RunError, match=message) as caught:
+        mend(environment, number, **changes)
+    assert f"detcore run CONFIG.yaml /code --set {next(iter(changes)).replace('__', '.')}=" in str(
+        caught.value
+    )
+    with Database.open(environment.database_url) as database:
+        assert database.get_experiment(number).config == before.config
+
+
+def test_what_trials_reported_and_what_is_complete_stays(environment: Environment) -> None:
+    number = record(environment)
+    with Database.open(environment.database_url) as database:
+        database.add_search_event(number, number=0, event=None)
+        database.add_search_event(number, number=1, event=event_to_json(Validated(0, 40, 0.5)))
+    with pytest.raises(RunError, match="trials have reported it"):
+        mend(environment, number, searcher__metric="val_loss")
+    with pytest.raises(RunError, match="trained to the end"):
+        mend(environment, number, searcher__max_length__batches=80)
+    with pytest.raises(ConfigError, match="max_restarts"):
+        mend(environment, number, max_restarts="many")
+    asha = record(environment, searcher={"name": "adaptive_asha", "max_trials": 4})
+    with pytest.raises(RunError, match="adaptive_asha chooses the lengths"):
+        mend(environment, asha, searcher__max_length__batches=80)
+    with Database.open(environment.database_url) as database:
+        database.set_experiment_state(asha, ExperimentState.COMPLETED)
+    with pytest.raises(RunError, match="is complete"):
+        mend(environment, asha, max_restarts=9)
+
+
+def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
+    config = detcore.config(searcher__metric="acc", min_checkpoint_period={"batches": 5})
+    failed = detcore("run", config, MODEL_DIR, "--json")
+    assert failed.code == 1
+    [trial] = failed.summary["trials"]
+    assert trial["latest_checkpoint"] is not None
+    refused = detcore("run", "--resume", 1, "--set", "hyperparameters.learning_rate=1")
+    assert refused.code == 1
+    command = f"--set searcher.source_checkpoint_uuid={trial['latest_checkpoint']}"
+    assert command in refused.output
+    mended = detcore(
+        "run", "--resume", 1, "--json", "--set", "searcher.metric=val_loss",
+        "--set", "searcher.max_length.batches=50",
+    )  # fmt: skip
+    assert mended.code == 0, mended.output
+    assert "searcher.metric: 'acc' is now 'val_loss'" in mended.output
+    assert mended.summary["trials"][0]["steps_completed"] == 50
