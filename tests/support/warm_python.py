@@ -56,6 +56,8 @@ _MAX_DESCRIPTORS = 60
 _ROOM_BYTES = 16384
 _ROOM_VARIABLE = "ZYGOTE_ROOM"
 _ANSWER_TIMEOUT_S = 60.0
+# Importing TensorFlow on a busy machine.
+_START_TIMEOUT_S = 300.0
 # Descriptors from here on are free in every test.
 _AWAY = 600
 _LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE)
@@ -138,9 +140,10 @@ def _begin() -> Zygote:
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
         ).returncode = 0  # it ends with this process; its exit code does not matter
-    ours.settimeout(_ANSWER_TIMEOUT_S)
+    ours.settimeout(_START_TIMEOUT_S)
     ours.send(json.dumps(_preload).encode())
     imported = json.loads(ours.recv(_MAX_MESSAGE_BYTES))
+    ours.settimeout(_ANSWER_TIMEOUT_S)
     return Zygote(ours, variables, imported)
 
 
