@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,8 @@ from detcore.runner._running import RunningTrial
 
 def progress_after(*events: tuple[str, dict[str, Any]]) -> float | None:
     nothing = cast(Any, None)  # events need neither workers nor an output
-    trial = RunningTrial(0, nothing, nothing, nothing, nothing)
+    info = cast(Any, types.SimpleNamespace(steps_completed=0))
+    trial = RunningTrial(0, info, nothing, nothing, nothing)
     for kind, fields in events:
         trial.note(WorkerEvent(kind, fields))
     return trial.progress
