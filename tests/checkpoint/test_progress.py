@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -204,7 +205,9 @@ def run_script(folder: Path, variables: dict[str, str], **options: Any) -> tuple
     command = [sys.executable, "script.py", f"s3://{BUCKET}/{folder.name}"]
     code, shown, piped = on_a_terminal(command, variables=variables, folder=folder, **options)
     assert code == 0, shown
-    return without_colour(shown), piped
+    # The script's first and last line, which are about the trial.
+    shown = re.sub(r"experiment 1[:,][^\n]*\n", "", without_colour(shown))
+    return shown, piped
 
 
 def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str, str]) -> None:
