@@ -94,5 +94,5 @@ def test_azure_goes_through_its_url(tmp_path: Path, plugins: PluginManager) -> N
         open_storage({"type": "azure", "container": "c"}, home=tmp_path, plugins=plugins)
     storage = open_storage("abfs://container/prefix", home=tmp_path, plugins=plugins)
     assert storage.url == "abfs://container/prefix"
-    with pytest.raises(StorageError, match=r"needs a package.*\n.*adlfs"):
+    with pytest.raises(StorageError, match=r"needs a package.*\n.*detcore-storage\[azure\]"):
         storage.probe()
