@@ -362,7 +362,7 @@ def _is_sleeping(pid: int) -> bool:
 def test_the_end_of_the_server_is_noticed() -> None:
     with make(sequences.Slow(), "processes") as loader:
         take(loader, [0])
-        server = _children(os.getpid())[0]
+        server = next(filter(_runs_loader, _children(os.getpid())))
         workers = loader.worker_pids
         os.kill(server, signal.SIGKILL)
         with pytest.raises(DataError, match=rf"workers \(pid {server}\) ended: killed by SIGKILL"):
