@@ -49,7 +49,7 @@ def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert save_checkpoint(resume=True)[1] == uuid
 
 
-def test_a_home_of_an_earlier_release_is_read(
+def test_a_home_of_an_earlier_release_is_read_and_can_then_be_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -61,13 +61,19 @@ def test_a_home_of_an_earlier_release_is_read(
         for statement in (
             f"UPDATE checkpoints SET storage_url = '{url}'",
             f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
+            "UPDATE alembic_version SET version_num = '0006'",
             f"UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', '{url}')",
         ):
             connection.exec_driver_sql(statement)
     engine.dispose()
     result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
     assert result.exit_code == 0, result.output
-    assert save_checkpoint(resume=True)[1] == uuid
+    moved = home.rename(tmp_path / "moved")
+    use_home(monkeypatch, moved)
+    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
+    assert result.exit_code == 0, result.output
+    with Database.open(read_environment().database_url) as database:
+        assert database.list_trials(1)[0].trial_dir == str(moved / "experiments/1/trials/1")
 
 
 @pytest.mark.parametrize("name", ["q?u", "a#b", "50%", "%3F", "a b", "é+&=;", "home:"])

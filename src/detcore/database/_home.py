@@ -9,27 +9,26 @@ from sqlalchemy import Dialect, Engine
 
 from detcore.database._text import PlainText
 
-__all__ = ["HomePath", "set_home"]
+__all__ = ["PATH_PREFIX", "URL_PREFIX", "HomePath", "home_of", "set_home"]
 
-_PATH = "home:"
-_URL = "home+file:"
+PATH_PREFIX = "home:"
+URL_PREFIX = "home+file:"
 
 
 class HomePath(PlainText):
     """A path or ``file://`` URL; below the folder of an SQLite database it is kept relative to it.
 
     So a home can be moved, copied, restored elsewhere or mounted under another path. Records see
-    absolute paths. Those that an earlier release wrote are absolute in the table, too, and are
-    read as they are. A database server has no folder, and keeps all paths as they are.
+    absolute paths. A database server has no folder, and keeps all paths as they are.
     """
 
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Return what is kept of a path."""
-        home = _home_of(dialect)
+        home = home_of(dialect)
         if home is not None and value is not None:
-            for prefix, root in ((_PATH, str(home)), (_URL, home.as_uri())):
+            for prefix, root in ((PATH_PREFIX, str(home)), (URL_PREFIX, home.as_uri())):
                 if value == root or value.startswith(f"{root.rstrip('/')}/"):
                     value = prefix + value[len(root) :].lstrip("/")
                     break
@@ -37,10 +36,10 @@ class HomePath(PlainText):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Return the path that is meant."""
-        home = _home_of(dialect)
+        home = home_of(dialect)
         if home is None or value is None:
             return value
-        for prefix, root in ((_PATH, str(home)), (_URL, home.as_uri())):
+        for prefix, root in ((PATH_PREFIX, str(home)), (URL_PREFIX, home.as_uri())):
             if value.startswith(prefix):
                 return f"{root.rstrip('/')}/{value[len(prefix) :]}".rstrip("/")
         return value
@@ -52,5 +51,6 @@ def set_home(engine: Engine, home: Path) -> None:
     cast(Any, engine.dialect).detcore_home = home
 
 
-def _home_of(dialect: Dialect) -> Path | None:
+def home_of(dialect: Dialect) -> Path | None:
+    """Return the folder of an SQLite database; None for a database server."""
     return getattr(dialect, "detcore_home", None)

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 
 metadata = MetaData(
     naming_convention={
