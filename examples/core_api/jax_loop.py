@@ -19,11 +19,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=235)
     parser.add_argument("--checkpoint-storage", help="a folder or a URL, such as s3://bucket/runs")
     args = parser.parse_args()
-    config = {"searcher": {"max_length": {"batches": args.steps}}}
     with core.init(
         distributed=core.DistributedContext.from_env(),
         checkpoint_storage=args.checkpoint_storage,
-        script=core.ScriptExperiment(config=config, hparams=HPARAMS),
+        script=core.ScriptExperiment(hparams=HPARAMS),
+        max_length={"batches": args.steps},
         resume=True,
     ) as context:
         train(context, **context.info.hparams)

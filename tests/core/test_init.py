@@ -19,6 +19,7 @@ from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
 from detcore.storage import LocalStorage
+from detcore.types import Length, Unit
 
 SCRIPT = """
 from detcore import InvalidHP, core
@@ -192,10 +193,10 @@ def test_signal_handlers_come_back_when_the_start_fails(
 
 
 def test_under_a_runner_the_trial_is_the_runners(managed: Any, home: Any) -> None:
-    context, info = managed({"searcher": {"max_length": {"batches": 5}}})
+    context, info = managed({"searcher": {"max_length": {"batches": 5}}}, max_length={"epochs": 9})
     with context:
         assert context.info == info
-        assert next(context.searcher.operations()).length == 5
+        assert next(context.searcher.operations()).length == 5  # the file's, not the script's
         context.train.report_training_metrics(2, {"loss": 1.0})
     experiment, trial, metrics = records(home)
     # The runner records the end, because it sees also those that are killed.
@@ -379,3 +380,31 @@ def test_the_worker_of_a_runner_leaves_that_to_the_runner(
     with context:
         pass
     assert said(capsys) == []
+
+
+@pytest.mark.parametrize(
+    "length",
+    [0, -1, 1.5, True, "9", {}, {"batches": 0}, {"steps": 9}, {"batches": "9"},
+     {"batches": 1, "epochs": 1}],
+)  # fmt: skip
+def test_a_length_that_is_none(alone: Any, length: Any) -> None:
+    with pytest.raises(ConfigError, match=r"max_length is .*; expected one of"):
+        alone(max_length=length)
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [
+        ({"records": 9}, {"records": 9}),
+        (Length(2, Unit.EPOCHS), {"epochs": 2}),
+        (7, 7),
+    ],
+)
+def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, shown: Any) -> None:
+    with alone(max_length=length) as context:
+        operations = context.searcher.operations()
+        operation = next(operations)
+        operation.report_completed(0.5)
+        assert list(operations) == []
+    assert operation.length == (shown if isinstance(shown, int) else next(iter(shown.values())))
+    assert records(home)[0].config["searcher"]["max_length"] == shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,7 +167,7 @@ def test_rejected_hyperparameters_are_not_tried_again(alone: Open) -> None:
         {"hparams": {"rate": 3}},
         {"seed": 1},
         {"name": "other"},
-        {"config": {"searcher": {"max_length": {"batches": 9}}}},
+        {"config": {"searcher": {"metric": "loss"}}},
         {"model_dir": Path("/elsewhere")},
     ],
     ids=lambda changes: next(iter(changes)),
@@ -179,6 +179,20 @@ def test_other_settings_are_another_experiment(alone: Open, changes: dict[str, A
     assert leave(alone(resume=True, script=other), SystemExit(75)) == (2, 0)
     same = core.ScriptExperiment(**settings)
     assert leave(alone(resume=True, script=same)) == (1, 5), "older, but the same"
+
+
+def test_an_interrupted_script_may_train_longer(alone: Open) -> None:
+    leave(alone(resume=True, max_length={"batches": 5}), SystemExit(75))
+    with alone(resume=True, max_length={"batches": 9}) as context:
+        assert context.info is not None
+        assert (context.info.experiment_id, context.info.steps_completed) == (1, 5)
+        assert [operation.length for operation in completed(context)] == [9]
+
+
+def completed(context: core.Context) -> Iterator[core.SearcherOperation]:
+    for operation in context.searcher.operations():
+        yield operation
+        operation.report_completed(0.5)
 
 
 def test_another_storage_is_another_experiment(alone: Open, tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
 @pytest.mark.parametrize(
     ("max_length", "length", "unit"),
     [
-        (None, 1, Unit.EPOCHS),
         ({"batches": 40}, 40, Unit.BATCHES),
         ({"records": 7}, 7, Unit.RECORDS),
         ({"epochs": 2}, 2, Unit.EPOCHS),
@@ -40,6 +39,12 @@ def test_length_and_unit(max_length: Any, length: int, unit: Unit | None) -> Non
     assert [(op.length, op.unit, op.is_completed) for op in operations] == [(length, unit, True)]
 
 
+def test_without_a_length() -> None:
+    searcher = make()
+    with pytest.raises(ContextStateError, match=r"how far to train.*\n.*max_length=\{\"batches\""):
+        searcher.operations()
+
+
 def list_completing(searcher: SearcherContext) -> list[Any]:
     operations = []
     for operation in searcher.operations():
@@ -51,7 +56,7 @@ def list_completing(searcher: SearcherContext) -> list[Any]:
 
 
 def test_the_next_before_the_last_was_completed() -> None:
-    operations = make().operations()
+    operations = make(1).operations()
     next(operations)
     with pytest.raises(ContextStateError, match=r"length 1 was not completed.*\n.*\n.*report_comp"):
         next(operations)
@@ -69,7 +74,7 @@ def test_completed_twice_and_progress_after() -> None:
 @pytest.mark.parametrize("progress", [-1, float("nan"), float("inf")])
 def test_progress_that_is_none(progress: float) -> None:
     with pytest.raises(MetricError, match="progress of"):
-        next(make().operations()).report_progress(progress)
+        next(make(1).operations()).report_progress(progress)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_progress_that_is_none(progress: float) -> None:
     ],
 )
 def test_a_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
-    operation = next(make().operations())
+    operation = next(make(1).operations())
     with pytest.raises(MetricError, match=message):
         operation.report_completed(metric)
     assert not operation.is_completed
@@ -89,7 +94,7 @@ def test_a_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
 
 
 def test_other_workers_do_not_speak_for_the_trial() -> None:
-    searcher = make(rank=1)
+    searcher = make(1, rank=1)
     with pytest.raises(ContextStateError, match="rank 1 in ChiefOnly mode"):
         searcher.operations(SearcherMode.ChiefOnly)
     operation = next(searcher.operations())
@@ -100,7 +105,7 @@ def test_other_workers_do_not_speak_for_the_trial() -> None:
 
 
 def test_acknowledging_the_end_oneself() -> None:
-    searcher = make()
+    searcher = make(1)
     for operation in searcher.operations(auto_ack=False):
         operation.report_completed(0)
     searcher.acknowledge_out_of_ops()

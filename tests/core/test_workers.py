@@ -57,7 +57,8 @@ def variables(tmp_path: Path) -> dict[str, str]:
 def test_the_chief_records_and_everybody_restores(launch: Any, tmp_path: Path) -> None:
     results, _ = launch(
         """
-with core.init(distributed=core.DistributedContext.from_env()) as context:
+ranks = core.DistributedContext.from_env()
+with core.init(distributed=ranks, max_length={"batches": 7}) as context:
     rank = context.distributed.rank
     uuid = None
     if rank == 0:
@@ -92,7 +93,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
     )
     assert [result[0] for result in results] == [1, 1, 1]
     assert [result[1] for result in results] == ["from the chief"] * 3
-    assert [result[3] for result in results] == [[1]] * 3
+    assert [result[3] for result in results] == [[7]] * 3
     for rank, result in enumerate(results[1:], 1):
         assert all(f"rank {rank}" in text for text in result[2]), result[2]
     with Database.open(f"sqlite:///{tmp_path / 'home' / 'detcore.db'}") as database:
@@ -106,7 +107,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
 def test_all_workers_hear_of_a_stop_and_of_an_operation_left_open(launch: Any) -> None:
     results, _ = launch(
         """
-with core.init(distributed=core.DistributedContext.from_env()) as context:
+with core.init(distributed=core.DistributedContext.from_env(), max_length=1) as context:
     before = context.preempt.should_preempt()
     if context.distributed.rank == 0:
         context.preempt.request()

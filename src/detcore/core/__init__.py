@@ -3,7 +3,7 @@
 ```python
 from detcore import core
 
-with core.init() as context:
+with core.init(max_length={"batches": 1000}) as context:
     for operation in context.searcher.operations():
         ...
         context.train.report_training_metrics(steps_completed=100, metrics={"loss": 0.5})

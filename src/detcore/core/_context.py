@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from detcore.core._opening import Ending, Parts, Settings, open_parts
 from detcore.core._outcome import is_failure, outcome_of
 from detcore.core._preempt import PreemptContext
 from detcore.core._script import ScriptExperiment
+from detcore.core._searcher import with_length
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
 from detcore.errors import CheckpointTimeoutError, ConfigError, ContextStateError, DistributedError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from detcore.core._train import TrainContext
     from detcore.database import WorkerRecords
     from detcore.hooks import PluginManager
-    from detcore.types import TrialInfo
+    from detcore.types import Length, TrialInfo
 
 __all__ = ["Context", "init"]
 
@@ -40,6 +42,7 @@ def init(
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     script: ScriptExperiment | None = None,
+    max_length: int | Mapping[str, int] | Length | None = None,
     resume: bool = False,
     checkpoint_exit_timeout_s: float | None = None,
     grace_s: float | None = None,
@@ -62,10 +65,14 @@ def init(
         tensorboard_mode: Whether reported metrics are written to event files.
         script: What is recorded of a script by itself: configuration, hyperparameters, seed. Of no
             meaning in a process that ``detcore run`` started.
+        max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
+            or epochs); the length of its one operation. In a process that ``detcore run``
+            started, the experiment file decides.
         resume: Whether a script by itself goes on with what it left when it was paused, killed or
             failed, instead of recording a new experiment: the newest one of the same script with
-            the same settings, unless it is complete. ``info.latest_checkpoint`` says from where.
-            Of no meaning in a process that ``detcore run`` started, which is told so anyway.
+            the same settings (`max_length` may differ), unless it is complete.
+            ``info.latest_checkpoint`` says from where. Of no meaning in a process that
+            ``detcore run`` started, which is told so anyway.
         checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
             being saved behind the training, in seconds; >= 0. Default: what the experiment file
             says, else 3600.
@@ -94,13 +101,16 @@ def init(
     _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)
     _check_seconds("checkpoint_exit_timeout_s", checkpoint_exit_timeout_s, is_zero_fine=True)
     _check_seconds("grace_s", grace_s, is_zero_fine=False)
+    script = script or ScriptExperiment()
+    if max_length is not None:
+        script = dataclasses.replace(script, config=with_length(script.config, max_length))
     return Context(
         environment=environment,
         distributed=distributed or DistributedContext(),
         checkpoint_storage=checkpoint_storage,
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
-        script=script or ScriptExperiment(),
+        script=script,
         resume=_checked_flag("resume", resume),
         exit_timeout_s=checkpoint_exit_timeout_s,
         grace_s=grace_s,

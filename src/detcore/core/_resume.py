@@ -32,7 +32,8 @@ def claim_interrupted(
 ) -> TrialRecord | None:
     """Take over the newest experiment of the same script with the same settings.
 
-    The same are: name, folder, configuration (with the storage), hyperparameters and seed. One
+    The same are: name, folder, configuration (with the storage), hyperparameters and seed. The
+    length may differ, so that an interrupted script can be trained longer. One
     that runs is left alone, and looked over. Of processes that start at once each takes another
     one.
 
@@ -104,19 +105,22 @@ def _identity(script: ScriptExperiment, storage_url: str) -> list[Any]:
     from detcore.database import hide_secrets
 
     config, _ = hide_secrets(script.config, None)
-    config = _without_default(config, storage_url)
+    config = _comparable(config, storage_url)
     return _plain([str(script.model_dir), config, script.hparams, script.seed])
 
 
 def _recorded(experiment: ExperimentRecord, trial: TrialRecord, storage_url: str) -> list[Any]:
-    config = _without_default(experiment.config, storage_url)
+    config = _comparable(experiment.config, storage_url)
     return _plain([experiment.model_dir, config, trial.hparams, trial.seed])
 
 
-def _without_default(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
-    """Return a configuration in which the storage by its URL and by default are the same."""
+def _comparable(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
+    """Return a configuration without its length, and with one form for the default storage."""
     spec = config.get("checkpoint_storage")
-    return {**config, "checkpoint_storage": None if spec == storage_url else spec}
+    searcher = dict(config.get("searcher") or {})
+    searcher.pop("max_length", None)
+    default = None if spec == storage_url else spec
+    return {**config, "checkpoint_storage": default, "searcher": searcher}
 
 
 def _plain(values: list[Any]) -> list[Any]:

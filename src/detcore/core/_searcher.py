@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.core._metrics import clean_metric
 from detcore.core._modes import SearcherMode
-from detcore.errors import ContextStateError, MetricError
+from detcore.errors import ConfigError, ContextStateError, MetricError
 from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore.types import TrialInfo
 
-__all__ = ["SearcherContext", "SearcherOperation"]
+__all__ = ["SearcherContext", "SearcherOperation", "with_length"]
 
 
 class SearcherOperation:
@@ -135,7 +135,8 @@ class SearcherContext:
         """Iterate over the operations, until the search method has no more for this trial.
 
         After an operation was completed, the search method decides whether there is another one;
-        until it has, the loop waits. A trial with no experiment file has one operation, of 1 epoch.
+        until it has, the loop waits. A script by itself has one operation, of the `max_length` that
+        it passed to `init`.
 
         Args:
             searcher_mode: Who iterates.
@@ -143,18 +144,26 @@ class SearcherContext:
                 `acknowledge_out_of_ops` yourself.
 
         Raises:
-            ContextStateError: In ChiefOnly mode on another worker, and when the next operation is
-                asked for before the last one was completed.
+            ContextStateError: In ChiefOnly mode on another worker, when the next operation is
+                asked for before the last one was completed, and in a script by itself that
+                passed no `max_length`.
         """
         if searcher_mode is SearcherMode.ChiefOnly and self._distributed.rank != 0:
             raise ContextStateError(
                 f"operations() was called on rank {self._distributed.rank} in ChiefOnly mode.\n"
                 "Call it on rank 0 only, or pass SearcherMode.WorkersAskChief."
             )
+        if self._length is None:
+            raise ContextStateError(
+                "operations() was called, but nothing says how far to train: there is no "
+                "experiment file, and core.init() was called without max_length.\n"
+                'Pass the length, in batches, records or epochs: core.init(max_length={"batches": '
+                "1000})"
+            )
         return self._operations(auto_ack, searcher_mode)
 
     def _operations(self, auto_ack: bool, mode: SearcherMode) -> Iterator[SearcherOperation]:
-        length: int | None = None if self._is_over else self._length
+        length = None if self._is_over else self._length
         while length is not None:
             operation = SearcherOperation(
                 length, self._unit, distributed=self._distributed, events=self._events
@@ -201,7 +210,30 @@ class SearcherContext:
         return self._unit
 
 
-def _configured_length(info: TrialInfo | None) -> tuple[int, Unit | None]:
+def with_length(
+    config: Mapping[str, Any], max_length: int | Mapping[str, int] | Length
+) -> dict[str, Any]:
+    """Return the configuration of a script with the length that `init` got.
+
+    Raises:
+        ConfigError: If it is not a length.
+    """
+    plain = (
+        {max_length.unit.value: max_length.count} if isinstance(max_length, Length) else max_length
+    )
+    counts = list(plain.values()) if isinstance(plain, Mapping) else [plain]
+    units = list(plain) if isinstance(plain, Mapping) else []
+    is_count = len(counts) == 1 and type(counts[0]) is int and counts[0] >= 1
+    if not is_count or any(unit not in {known.value for known in Unit} for unit in units):
+        raise ConfigError(
+            f"max_length is {max_length!r}; expected one of {{'batches': N}}, {{'records': N}}, "
+            "{'epochs': N}, or N alone, with N a whole number, 1 or more"
+        )
+    length = plain if isinstance(plain, int) else dict(plain)
+    return {**config, "searcher": {**(config.get("searcher") or {}), "max_length": length}}
+
+
+def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]:
     searcher: Any = (info.config.get("searcher") or {}) if info is not None else {}
     count, unit = _length_of(searcher)
     if info is not None and info.searcher_length is not None:
@@ -209,11 +241,11 @@ def _configured_length(info: TrialInfo | None) -> tuple[int, Unit | None]:
     return count, unit
 
 
-def _length_of(searcher: Mapping[str, Any]) -> tuple[int, Unit | None]:
+def _length_of(searcher: Mapping[str, Any]) -> tuple[int | None, Unit | None]:
     length = searcher.get("max_length")
     if length is None:
         # Of a search method whose settings name no length, but perhaps what it counts in.
-        return 1, Unit(searcher.get("unit") or Unit.EPOCHS)
+        return None, Unit(searcher.get("unit") or Unit.EPOCHS)
     if isinstance(length, Length):
         return length.count, length.unit
     if isinstance(length, Mapping):
