@@ -109,10 +109,12 @@ def test_a_restart_of_the_database_ends_no_run(
 def test_ctrl_c_twice_ends_it_meanwhile(
     detcore: OnPostgresql, postgresql: PostgreSQLServer
 ) -> None:
-    folder, run = begin(detcore, 15)
-    wait_for(is_at(folder, 15))
+    folder, run = begin(detcore, 12, 17)
+    wait_for(is_at(folder, 12))
     postgresql.stop(crash=True)
     try:
+        (folder / "shut-12").unlink()
+        wait_for(is_at(folder, 17))  # the runner hears of progress that it cannot record
         run.send_signal(signal.SIGINT)
         read_until(run, "SIGINT: the trial checkpoints")  # two before that would be one
         run.send_signal(signal.SIGINT)
@@ -121,7 +123,7 @@ def test_ctrl_c_twice_ends_it_meanwhile(
         assert "cannot be used" in stderr
     finally:
         postgresql.start()
-    (folder / "shut-15").unlink()
+    (folder / "shut-17").unlink()
     done = detcore("run", "--resume", 1, "--json")
     assert done.code == 0, done.output
     assert done.summary["state"] == "COMPLETED"

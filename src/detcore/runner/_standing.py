@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from detcore.database import ingest_spools
+from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.runner._listener import TrialStatus
 from detcore.search import ExitReason
 from detcore.types import TrialState
@@ -35,6 +36,8 @@ class Standing:
         self._starter = starter
         self._database = starter.database
         self._listener = starter.listener
+        # Progress is only displayed: waiting for the records would hold up signals to the trials.
+        self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
         self._log = log
         self.left_alone: set[int] = set()
         self.again: list[int] = []
@@ -66,12 +69,14 @@ class Standing:
     def progressed(self, progress: float) -> None:
         """Record how far the trial of a search of one trial came: at most once for each percent.
 
-        Other searches know how much of them is done only when a trial has ended.
+        Other searches know how much of them is done only when a trial has ended. Nothing is
+        recorded while the database is away.
         """
         percent = int(progress * 100)
         if self._starter.plain["searcher"]["name"] == "single" and percent != self._percent:
             self._percent = percent
-            self._database.set_search_progress(self._experiment_id, progress)
+            with contextlib.suppress(DatabaseAway):
+                self._once.set_search_progress(self._experiment_id, progress)
             self._listener.search_progress(progress)
 
     def states(self) -> list[TrialState]:
