@@ -56,7 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--cold") and not _deals_out(config):
         warm_python.install([*PRELOAD, *_own_modules()])
     config.addinivalue_line(
-        "markers", "soak: takes long for what one run adds, so each commit runs a tenth of these"
+        "markers",
+        "soak(together=None): takes long for what one run adds, so each commit runs a tenth of "
+        "these; those of one name run on the same commits",
     )
     config.addinivalue_line(
         "markers", "each_version: runs with each version of its framework on each commit"
@@ -107,12 +109,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_in_share(item: pytest.Item, share: str) -> bool:
-    is_soak = item.get_closest_marker("soak") is not None
+    mark = item.get_closest_marker("soak")
     if share in ("none", "only"):
-        return is_soak == (share == "only")
-    if share == "all" or not is_soak:
+        return (mark is not None) == (share == "only")
+    if share == "all" or mark is None:
         return True
-    return _is_in_part(item.nodeid, share)
+    return _is_in_part(mark.kwargs.get("together", item.nodeid), share)
 
 
 def _is_in_half(item: pytest.Item, half: str) -> bool:

@@ -62,6 +62,7 @@ def barriers(page: Page, rules: object = ALL_RULES) -> list[str]:
 # -- what everybody sees --------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_no_barrier_in_any_page(site: Site, window: Window) -> None:
     """Names, roles, contrast, headings, scrolling by keyboard: the rules of WCAG 2.2 AA."""
     for path in paths(site):

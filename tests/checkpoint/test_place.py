@@ -71,6 +71,7 @@ def assert_no_secret(detcore: Detcore) -> None:
             assert path.stat().st_mode & 0o777 == 0o600, path
 
 
+@pytest.mark.soak
 def test_everything_finds_the_server_again(
     detcore: Detcore, weed_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_everything_finds_the_server_again(
     ok(detcore("checkpoint", "delete", uuid, "--yes"))
 
 
+@pytest.mark.soak
 def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
     detcore: Detcore, weed_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ def run_script(folder: Path, variables: dict[str, str], **options: Any) -> tuple
     return shown, piped
 
 
+@pytest.mark.soak
 def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str, str]) -> None:
     shown, _ = run_script(tmp_path, variables)
     uuid = shown.split()[-1]
@@ -243,6 +244,7 @@ def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str,
     assert (tmp_path / "got" / "weights").stat().st_size == SIZE
 
 
+@pytest.mark.soak
 def test_a_terminal_that_cannot_go_back_gets_nothing(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:

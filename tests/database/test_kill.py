@@ -94,6 +94,7 @@ def test_readers_may_take_in_while_the_worker_does(
     assert len(rows) == len(set(rows))
 
 
+@pytest.mark.soak
 def test_a_kill_in_the_first_open_leaves_nothing_half_made(
     places: Places, nursery: Nursery, moments: random.Random
 ) -> None:

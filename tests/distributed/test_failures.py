@@ -58,6 +58,7 @@ def test_killed_within_a_transfer(
         assert results[rank]["seconds"] < SOON_S
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_child_of_the_dead_rank_does_not_hide_it(ranks: Any, victim: int) -> None:
     results = ranks("one_goes", 2, victim=victim, how="killed with a child")
@@ -75,7 +76,12 @@ def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "context"), [(0, {}), (1, {}), (1, TCP)], ids=["first", "unix", "tcp"]
+    ("victim", "context"),
+    [
+        pytest.param(0, {}, marks=pytest.mark.soak, id="first"),
+        pytest.param(1, {}, marks=pytest.mark.soak, id="unix"),
+        pytest.param(1, TCP, id="tcp"),
+    ],
 )
 def test_a_stopped_rank_is_named_at_the_deadline(
     ranks: Any, victim: int, context: dict[str, Any]
@@ -127,6 +133,7 @@ def check_case(ranks: Any, how: str, victim: int, before: int, is_tcp: bool) -> 
     assert {found["error"] for found in others} == {kind}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("nodes", "victim"), [([1, 1, 2], 1), ([2, 2], 3)])
 def test_a_hang_on_another_node_names_the_line(
     ranks: Any, free_port: int, nodes: list[int], victim: int
@@ -145,6 +152,7 @@ def test_a_hang_on_another_node_names_the_line(
         assert now in results[rank]["text"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("waits", [0, 1])
 def test_close_ends_a_collective_that_waits_in_another_thread(ranks: Any, waits: int) -> None:
     results = ranks("close_while_waiting", 2, waits=waits)

@@ -10,12 +10,25 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doc_blocks import environment_of, name_of, pages
 from source_tree import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
+
+
+# Pages of minutes, which take turns.
+LONG = {
+    "docs/experimental.md",
+    "docs/loops.md",
+    "docs/ray.md",
+    "docs/testing.md",
+    "examples/digits_estimator/README.md",
+    "examples/plugins/detcore-sklearn/README.md",
+    "examples/ray/README.md",
+}
 
 
 def _has(distribution: str) -> bool:
@@ -34,9 +47,14 @@ def _environments() -> set[str]:
     return {"keras", "estimator-latest"} if _has("detcore-keras") else {"bare"}
 
 
-def _pages_here() -> list[Path]:
+def _pages_here() -> list[Any]:
     here = _environments()
-    return [path for path in pages() if environment_of(path) in here]
+    return [
+        pytest.param(path, id=name, marks=pytest.mark.soak if name in LONG else [])
+        for path in pages()
+        if environment_of(path) in here
+        for name in [name_of(path)]
+    ]
 
 
 def _variables(folder: Path) -> dict[str, str]:
@@ -54,7 +72,7 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", _pages_here(), ids=name_of)
+@pytest.mark.parametrize("path", _pages_here())
 def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()

@@ -28,6 +28,7 @@ def test_the_doctor_finds_no_fault_and_no_client_of_mlflow_is_imported(
     assert clean.run("python", "-c", code).stdout == "False\n"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1200)  # a minute, alone
 def test_trials_are_mirrored_into_a_real_server_whatever_is_killed(clean: CleanEnvironment) -> None:
     done = clean.run_tests(PLUGIN, timeout_s=1100)

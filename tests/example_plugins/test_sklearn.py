@@ -18,6 +18,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     return CleanEnvironment(folder / "environment", [detcore_wheel(), wheel])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(700)
 @pytest.mark.long
 def test_the_suite_and_its_own_tests_pass_from_a_wheel(clean: CleanEnvironment) -> None:

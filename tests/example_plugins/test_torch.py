@@ -24,6 +24,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment
         yield CleanEnvironment(folder / "env", [detcore_wheel(), wheel])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1300)
 @pytest.mark.long
 def test_the_wheel_passes_the_suite_and_its_own_tests(clean: CleanEnvironment) -> None:

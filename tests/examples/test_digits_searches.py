@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from example_runs import run_example
 from toy_command import Detcore
 
 
+@pytest.mark.soak
 def test_the_adaptive_search_trains_its_best_trial_longest(detcore: Detcore) -> None:
     finished = run_example(
         detcore,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from example_runs import checkpoint_of, run_example, short, write_idx
 from toy_command import Detcore
 
@@ -71,6 +72,7 @@ def test_fashion_mnist_of_another_size_is_refused(detcore: Detcore, tmp_path: Pa
     assert "The files do not belong together." in text
 
 
+@pytest.mark.soak
 def test_cifar10_learns_from_small_files(detcore: Detcore, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, count in (("data_batch_1", 64), ("data_batch_2", 96), ("test_batch", 64)):

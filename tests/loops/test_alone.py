@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,16 @@ from loop_runs import LOOPS, LoopRuns
 from detcore.types import ExperimentState
 
 STEPS = 400
+# The loops whose frameworks take longest to start take turns.
+SLOW = ("jax_loop", "keras_fit")
+
+
+def in_turns(*loops: str) -> list[Any]:
+    return [pytest.param(loop, marks=pytest.mark.soak if loop in SLOW else []) for loop in loops]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", in_turns(*LOOPS))
 def test_a_killed_and_preempted_loop_goes_on_bit_for_bit(
     loop: str, runs: Callable[[str], LoopRuns]
 ) -> None:
@@ -56,7 +63,7 @@ def assert_same_training(whole: LoopRuns, broken: LoopRuns, loop: str) -> None:
 
 # PyTorch in two ranks: test_managed.py.
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("loop", ["jax_loop", "keras_fit", "sklearn_loop"])
+@pytest.mark.parametrize("loop", in_turns("jax_loop", "keras_fit", "sklearn_loop"))
 def test_two_ranks_of_which_one_was_killed_go_on_bit_for_bit(
     loop: str, runs: Callable[[str], LoopRuns]
 ) -> None:
@@ -73,7 +80,7 @@ def test_two_ranks_of_which_one_was_killed_go_on_bit_for_bit(
     assert_same_training(whole, broken, loop)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", in_turns(*LOOPS))
 def test_the_loop_without_detcore_learns_too(loop: str, runs: Callable[[str], LoopRuns]) -> None:
     here = runs("plain")
     printed = here.run("python3", "-c", _RUN_PLAIN.format(folder=here.storage, loop=loop))

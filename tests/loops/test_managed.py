@@ -45,6 +45,7 @@ def test_the_same_script_is_a_trial(loop: str, runs: Runs) -> None:
         assert database.get_trial(1).hparams["learning_rate"] == 0.2
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_trial_in_two_processes_is_killed_paused_and_resumed_bit_for_bit(runs: Runs) -> None:
     whole, broken = runs("whole"), runs("broken")
@@ -70,6 +71,7 @@ def test_a_trial_in_two_processes_is_killed_paused_and_resumed_bit_for_bit(runs:
     assert whole.metrics(1, "training") == broken.metrics(1, "training")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_same_script_is_searched_over(runs: Runs) -> None:
     here = runs("here")
@@ -86,6 +88,7 @@ def test_the_same_script_is_searched_over(runs: Runs) -> None:
     assert max(values["accuracy"] for _, values in trained) > 0.8
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_loop_killed_while_it_saves_to_s3_goes_on_from_there(runs: Runs, tmp_path: Path) -> None:
     whole, broken = runs("whole"), runs("broken")

@@ -134,6 +134,7 @@ def test_a_signal_while_one_is_on_its_way(bucket: Bucket, expected: dict[str, An
     assert bucket.resumed_state(2) == expected
 
 
+@pytest.mark.soak
 def test_two_workers(bucket: Bucket) -> None:
     slots = {"slots_per_trial": 2}
     straight = bucket.config(hyperparameters=BATCH, resources=slots)

@@ -48,6 +48,7 @@ def start(bucket: Bucket, **changes: Any) -> tuple[subprocess.Popen[str], int]:
     raise AssertionError("the run ended before its first validation")
 
 
+@pytest.mark.soak
 def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_what_the_machine_tells(
     assert len(bucket.committed()) == 1
 
 
+@pytest.mark.soak
 def test_slurms_warning_tells_the_time_to_the_end_of_the_job(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

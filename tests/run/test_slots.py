@@ -99,6 +99,7 @@ def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> N
     assert "HOROVOD_RANK" not in text
 
 
+@pytest.mark.soak
 @pytest.mark.cold
 def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 2)
@@ -135,6 +136,7 @@ def test_an_error_on_one_worker_is_told_with_its_rank(detcore: Detcore, rank: in
         assert summary.startswith("rank 1 ended with exit code 1")
 
 
+@pytest.mark.soak
 def test_an_interrupt_reaches_all_and_the_trial_goes_on_with_other_slots(detcore: Detcore) -> None:
     process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 3, "--json")
     pids: list[int] = []

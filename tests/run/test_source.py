@@ -81,6 +81,7 @@ def test_a_source_in_another_storage_is_found_by_the_records(
     np.testing.assert_array_equal(state["weights"], first_batches(weights, 20))
 
 
+@pytest.mark.soak
 def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again(
     detcore: Detcore,
 ) -> None:

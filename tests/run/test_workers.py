@@ -31,6 +31,7 @@ def whole_state(detcore: Detcore, uuid: str) -> dict[str, Any]:
     return {str(path.relative_to(folder)): json.loads(path.read_text()) for path in files}
 
 
+@pytest.mark.soak
 def test_workers_train_one_model_and_count_every_record_once(detcore: Detcore) -> None:
     for number, slots in enumerate((1, 2, 3), 1):
         run(detcore, slots, hyperparameters={**BATCH, "global_batch_size": 6 * slots})
@@ -97,6 +98,7 @@ def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore)
     assert whole_state(detcore, uuid) == expected
 
 
+@pytest.mark.soak
 def test_a_trial_goes_on_with_another_number_of_workers(detcore: Detcore) -> None:
     slow = detcore.slow(pause_from=20)
     config = detcore.config(hyperparameters=slow, resources={"slots_per_trial": 2})

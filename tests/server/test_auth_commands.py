@@ -211,6 +211,7 @@ def test_logging_out_forgets_the_token_also_when_the_server_is_away(desk: Desk) 
     assert kept_token(desk.home, NOWHERE) is None
 
 
+@pytest.mark.soak
 def test_a_password_is_not_sent_in_clear_without_a_word(desk: Desk) -> None:
     away = "http://server.invalid:8080"
     result = desk.run("login", away, "--user", "ada", "--password-stdin", said=PASSWORD)

@@ -113,6 +113,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
         yield Setup(jobs, postgresql, tmp_path)
 
 
+@pytest.mark.soak
 def test_two_at_once_over_tls_into_postgresql(setup: Setup) -> None:
     """One has two workers; meanwhile the records are away, and with them the server."""
     setup.begin("alone", slots=1)

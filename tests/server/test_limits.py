@@ -127,6 +127,7 @@ def test_a_body_is_as_large_as_who_sends_it_may(
     assert http.ask("GET", "/api/detcore/v1/me", token=token).status == 200
 
 
+@pytest.mark.soak
 def test_a_body_without_end_is_not_read_to_it(limited: RunningServer, token: str) -> None:
     head = post(
         "/api/detcore/v1/login", "transfer-encoding: chunked", f"authorization: Bearer {token}"

@@ -79,6 +79,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
+@pytest.mark.soak
 def test_each_guard_finds_its_leak_and_nothing_else(project: pytest.Pytester) -> None:
     project.makepyfile(LEAKS)
     result = project.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", timeout=60)

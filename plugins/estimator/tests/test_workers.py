@@ -28,19 +28,35 @@ TRAINING = (
 ALONE = ("check_adding_up", "check_sums_of_gradients", "check_exact_resume", "check_validation")
 CHECKS = {1: ALONE, 2: (*TRAINING, *SHARDS, *VALIDATION), 3: (*SHARDS, *VALIDATION), 4: VALIDATION}
 
+# Seen in turns: all of what one and three workers find, and of what two find the rest.
+ALWAYS = (
+    "check_equals_one_worker",
+    "check_exact_resume",
+    "check_other_number_of_workers",
+    "check_validation",
+)
+
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.each_version]
 
 
-def marks_of(num_workers: int) -> list[pytest.MarkDecorator]:
+def marks_of(num_workers: int, name: str) -> list[pytest.MarkDecorator]:
     long = pytest.mark.long(together=f"{num_workers} workers")
-    return [long] if num_workers < 4 else [long, pytest.mark.soak]
+    if num_workers != 2:
+        return [long, pytest.mark.soak(together=f"estimator, {num_workers} workers")]
+    return [long] if name in ALWAYS else [long, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
-def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
-    """Return a function that runs all checks on so many workers, once: the problems by check."""
+def run_job(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], dict[str, str]]:
+    """Return a function that runs checks on so many workers, once: the problems by check.
+
+    Those of the tests that this session runs.
+    """
+    calls = [item.callspec.params for item in request.session.items if item.path == request.path]
 
     @functools.cache
     def run(num_workers: int) -> dict[str, str]:
@@ -49,8 +65,9 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[st
         launch = [sys.executable, "-m", "detcore", "launch"]
         launch += ["--launcher", "horovod" if num_workers > 1 else "local"]
         job = [sys.executable, str(JOB), str(results), str(folder / "work")]
+        checks = [call["name"] for call in calls if call["num_workers"] == num_workers]
         finished = subprocess.run(
-            [*launch, "-n", str(num_workers), "--", *job, *CHECKS[num_workers]],
+            [*launch, "-n", str(num_workers), "--", *job, *checks],
             capture_output=True,
             text=True,
             timeout=600,
@@ -65,7 +82,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[st
 @pytest.mark.parametrize(
     ("num_workers", "name"),
     [
-        pytest.param(count, name, marks=marks_of(count))
+        pytest.param(count, name, marks=marks_of(count, name))
         for count, names in CHECKS.items()
         for name in names
     ],

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.soak
 def test_a_script_by_itself_and_as_a_trial_of_a_run(detcore: Detcore) -> None:
     script = write_script(detcore, max_steps=12)
     launch = [sys.executable, "-m", "detcore", "launch", "--launcher", "horovod", "-n", "2", "--"]

@@ -111,6 +111,7 @@ def test_tensors_variables_and_a_training_run(tmp_path: Path) -> None:
             assert found["moved"] > 0.05
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_machines_and_a_worker_that_is_killed_while_training(tmp_path: Path) -> None:
     with socket.socket() as probe:

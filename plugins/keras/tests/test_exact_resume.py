@@ -53,7 +53,10 @@ def start(
     return controller, clock
 
 
-@pytest.mark.parametrize("hooks", [False, True], ids=["fast", "batchwise"])
+@pytest.mark.parametrize(
+    "hooks",
+    [pytest.param(False, id="fast"), pytest.param(True, id="batchwise", marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize(
     "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "adapter"]
 )
@@ -102,6 +105,7 @@ def assert_same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
+@pytest.mark.soak
 def test_validation_leaves_training_alone(tmp_path: Path) -> None:
     for data_kind in ("arrays", "tf.data", "sequence"):
         results = []

@@ -172,6 +172,7 @@ def test_horovod_is_here() -> None:
     assert importlib.util.find_spec("horovod") is not None, "this environment must have Horovod"
 
 
+@pytest.mark.soak
 def test_four_workers_add_up_their_ranks(detcore: Detcore) -> None:
     script = detcore.script(ALLREDUCE)
     job = detcore.start("launch", "--launcher", "horovod", "-n", 4, "--", "python", script)
@@ -197,6 +198,7 @@ def test_a_trial_of_two_slots_can_use_horovod(detcore: Detcore) -> None:
         assert f"[rank={rank}] CONTEXT [0, 1]" in stdout
 
 
+@pytest.mark.soak
 def test_two_machines(detcore: Detcore) -> None:
     detcore.variables = {
         "MY_TOKEN": "zq-not-for-everybody",
@@ -221,7 +223,7 @@ def test_two_machines(detcore: Detcore) -> None:
     assert got == [f"[rank={rank}] got {int(signal.SIGUSR1)}" for rank in range(2)]
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, failing: int) -> None:
     script = detcore.script(STUBBORN)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, failing)
@@ -232,6 +234,7 @@ def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, fail
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.soak
 def test_a_killed_launcher_leaves_nothing_on_other_machines(detcore: Detcore) -> None:
     script = detcore.script(STUBBORN)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, "none")

@@ -43,7 +43,7 @@ def driver_of(runner: int) -> int:
 ON_FAST = {"resources": {"fast": 1}, "strategy": "SPREAD"}
 
 
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_node_that_dies_in_the_middle_of_a_trial(
     detcore: RayRuns, expect: Expect, fast: RayNodes, slots: int
 ) -> None:
@@ -95,6 +95,7 @@ def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
     assert detcore.state() == expected
 
 
+@pytest.mark.soak
 def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) -> None:
     """Ray ends the actors, and a new one goes on."""
     expected = expect(1)
@@ -109,6 +110,7 @@ def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) 
     assert detcore.state() == expected
 
 
+@pytest.mark.soak
 def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Expect) -> None:
     """What speaks to Ray stands still, as beyond a broken network."""
     expected = expect(1)

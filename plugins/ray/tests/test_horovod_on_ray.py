@@ -36,6 +36,7 @@ def arrays(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> None:
     """Three workers: two on one node, and one on another."""
     config = detcore.ray_config(
@@ -54,6 +55,7 @@ def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> N
             assert f"RESULT {attempt} {place} [6.0]" in finished.stdout, finished.output
 
 
+@pytest.mark.soak
 def test_a_keras_trial_over_two_nodes_ends_as_on_one_machine(detcore: RayRuns) -> None:
     changes: dict[str, Any] = {
         "entrypoint": "model_def:Arrays",

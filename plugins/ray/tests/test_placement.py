@@ -23,6 +23,7 @@ def run(detcore: RayRuns, *, launcher: dict[str, Any] | None = None, **changes: 
     return detcore("run", detcore.ray_config(launcher=launcher, **changes), MODEL_DIR, "--json")
 
 
+@pytest.mark.soak
 def test_trials_of_a_search_run_at_once_and_those_without_room_wait(detcore: RayRuns) -> None:
     """Four trials, and room for three: 2 CPUs each, on three nodes with 2."""
     changes: dict[str, Any] = {
@@ -78,6 +79,7 @@ def test_what_the_cluster_cannot_hold_is_told_at_once(detcore: RayRuns) -> None:
     assert "a trial of 4 bundles of {CPU: 1} (STRICT_SPREAD:" in refused.output
 
 
+@pytest.mark.soak
 def test_a_trial_that_waits_for_a_node_can_be_interrupted_and_gone_on_with(
     detcore: RayRuns, nodes: RayNodes
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray_nodes import RayNodes
 from ray_runs import RayRuns
 
@@ -80,6 +81,7 @@ def run(
     return found
 
 
+@pytest.mark.soak
 def test_a_process_group_over_two_nodes_one_of_which_dies(
     detcore: RayRuns, nodes: RayNodes, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import ipaddress
 import json
 from pathlib import Path
 
+import pytest
 from client_store import FILES
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -98,6 +99,7 @@ def test_checkpoints(client: Client, filled: Filled, tmp_path: Path) -> None:
     assert (folder / "weights.txt").read_text() == FILES["weights.txt"]
 
 
+@pytest.mark.soak
 def test_models(client: Client, filled: Filled) -> None:
     made = json.loads(
         client.det("model", "create", "reader", "--description", "reads digits", "--json")
@@ -115,6 +117,7 @@ def test_models(client: Client, filled: Filled) -> None:
     assert [v["checkpoint"]["uuid"] for v in listed["modelVersions"]] == [early, late]
 
 
+@pytest.mark.soak
 def test_what_there_is_none_of(client: Client) -> None:
     assert json.loads(client.det("agent", "list", "--json")) == []
     assert json.loads(client.det("slot", "list", "--json")) == []
@@ -124,6 +127,7 @@ def test_what_there_is_none_of(client: Client) -> None:
     assert "detcore does not have GET /api/v1/tokens of Determined" in said
 
 
+@pytest.mark.soak
 def test_users(client: Client, served: RunningServer, tmp_path: Path) -> None:
     assert "version: 0.38.1" in client.det("version")
     # Without DET_USER: as whoever has logged in.
@@ -166,6 +170,7 @@ def _self_signed(folder: Path) -> tuple[Path, Path]:
     return files
 
 
+@pytest.mark.soak
 def test_a_certificate_of_ones_own(environment: Path, tmp_path: Path) -> None:
     certificate, key = _self_signed(tmp_path)
     home = tmp_path / "home"
