@@ -45,7 +45,7 @@ X, Y = records()
         (([[1.0]], Y), InvalidDataTypeError, r"1\.0 \(float\) as part of x"),
         ((X, "labels"), InvalidDataTypeError, r"'labels' \(str\) as part of y"),
         ([X, Y], InvalidDataTypeError, r"build_training_data_loader returned .*list"),
-        ((X,), InvalidDataTypeError, r"a tuple of 1"),
+        ((X, Y, Y, Y), InvalidDataTypeError, r"a tuple of 4"),
         (7, InvalidDataTypeError, r"7 \(int\), which is no supported kind"),
         ((X, Y[:-1]), CheckFailedError, r"differ in length: x: \(52, 6\), y: \(51,\)"),
         ((X[:5], Y[:5]), CheckFailedError, r"a batch of 8 records is larger .* has 5"),

@@ -179,14 +179,21 @@ def test_the_model_is_left_clean(tmp_path: Path) -> None:
     assert np.isfinite(model.evaluate(x, y, verbose=0)[0])
 
 
-def test_stop_training_becomes_a_stop_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data_kind", "last"), [("arrays", 3), ("arrays", 4), ("sequence", 3), ("sequence", 4)]
+)
+def test_stop_training_becomes_a_stop_request(tmp_path: Path, data_kind: str, last: int) -> None:
+    """In the middle of a unit of five batches, and in its last batch."""
+
     class Stop(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == 3:
+            if batch == last:
                 self.model.stop_training = True
 
-    _, clock = run(tmp_path, until=50, callbacks=[Stop()])
-    assert clock.steps_completed == 4
+    controller, clock = run(tmp_path, until=50, callbacks=[Stop()], data_kind=data_kind)
+    assert clock.steps_completed == last + 1
+    assert clock.interrupt_requested
+    assert controller._model.stop_training is False
 
 
 def test_nan_loss_is_named_and_training_goes_on(

@@ -17,6 +17,7 @@ from detcore_keras._callback_list import (
     has_batch_hooks,
     read_callbacks,
 )
+from detcore_keras._data import inputs_of
 from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
 from detcore_keras._feeds import make_feed
@@ -131,6 +132,8 @@ class KerasController:
                 self._random.restore()
                 self._random = None
             metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
+            # Set in the last batch before a boundary, it would end Keras's fit there.
+            self._heed_stop_training()
             going = clock.boundary(
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
             )
@@ -201,7 +204,7 @@ class KerasController:
         optimizers = self._optimizers()
         own = self._workers.own_variables(self._model, optimizers)
         if self._workers.is_chief:
-            spec = self._feed.element_spec[0]
+            spec = inputs_of(self._feed.element_spec)
             state = _state.training_state(self._model, optimizers, input_spec=spec)
         else:
             state = _state.own_state(self._model, optimizers, own)
@@ -419,6 +422,8 @@ def _epoch_batches(
 
 
 def _zeros(spec: Any) -> Any:
+    if spec is None:
+        return None
     shape = [1 if size is None else size for size in spec.shape]
     return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 

@@ -32,16 +32,19 @@ __all__ = [
     "batch_tensors",
     "check_saved",
     "floats_as_keras",
+    "inputs_of",
+    "leaves",
     "make_loader",
     "not_supported",
+    "without_none_specs",
 ]
 
 # Batches of arrays are gathered and handed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
 
 _ACCEPTED = (
-    "Accepted: a tuple (x, y) or (x, y, sample_weight) of NumPy arrays, or of lists or dicts of "
-    "arrays;\na tf.data.Dataset of batches, wrapped with context.wrap_dataset; a "
+    "Accepted: x alone, or a tuple (x,), (x, y) or (x, y, sample_weight), of NumPy arrays or of "
+    "lists or dicts of arrays;\na tf.data.Dataset of batches, wrapped with context.wrap_dataset; a "
     "keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
 )
 
@@ -118,7 +121,7 @@ class ArrayFeed:
     copied as a whole.
 
     Args:
-        arrays: ``(x, y)`` or ``(x, y, sample_weight)``, nested tuples and dicts of arrays.
+        arrays: x alone, ``(x, y)`` or ``(x, y, sample_weight)``; nested tuples and dicts of arrays.
         sampler: Says which records each batch has.
     """
 
@@ -289,20 +292,31 @@ def log_batches(ledger: LedgerWriter, sampler: IndexSampler, batches: range) -> 
 
 
 def as_arrays(data: Any, role: str) -> Any:
-    """Return arrays as ``(x, y[, sample_weight])``, nested tuples and dicts; check their lengths.
+    """Return arrays as ``model.fit(*data)`` would give them to the model; check their lengths.
 
     Args:
-        data: What the loader returned: a tuple.
+        data: What the loader returned: x, or a tuple of x, y and sample weights, of which the
+            last two may be None.
         role: "training" or "validation", for messages.
+
+    Returns:
+        x alone, ``(x, y)`` or ``(x, y, sample_weight)``; each an array, or nested tuples and dicts
+        of arrays.
 
     Raises:
         InvalidDataTypeError: If a part is not an array.
         DataError: If there are no records.
         CheckFailedError: If the parts differ in length.
     """
-    if len(data) not in (2, 3):
-        raise not_supported(data, role, f"a tuple of {len(data)}")
-    parts = tuple(_arrays_of(part, role, name) for part, name in zip(data, _PARTS, strict=False))
+    given = data if isinstance(data, tuple) else (data,)
+    if len(given) not in (1, 2, 3):
+        raise not_supported(data, role, f"a tuple of {len(given)}")
+    # A list may be meant as inputs, or as (x, y).
+    if not isinstance(data, tuple | Mapping) and not hasattr(data, "__array__"):
+        raise not_supported(data, role)
+    parts = tuple(
+        _arrays_of(part, role, name) for part, name in zip(_given(given), _PARTS, strict=False)
+    )
     lengths = {len(array) for array in tf.nest.flatten(parts)}
     if len(lengths) > 1:
         shapes = ", ".join(
@@ -315,7 +329,7 @@ def as_arrays(data: Any, role: str) -> Any:
         )
     if lengths == {0}:
         raise DataError(f"the {role} data is empty: its arrays have 0 records.")
-    return parts
+    return parts if len(parts) > 1 else parts[0]
 
 
 _PARTS = ("x", "y", "sample_weight")
@@ -380,14 +394,34 @@ def batch_tensors(batch: Any, source: Any) -> Any:
     """Return one item of a Sequence as tensors, its floats in Keras's own precision.
 
     Raises:
-        InvalidDataTypeError: If the item is not ``(inputs, targets[, sample_weight])``.
+        InvalidDataTypeError: If the item is neither inputs alone nor
+            ``(inputs, targets[, sample_weight])``.
     """
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+    given = batch if isinstance(batch, tuple | list) else (batch,)
+    if len(given) not in (1, 2, 3) or given[0] is None:
         raise InvalidDataTypeError(
             f"{type(source).__name__} gave {describe(batch)} as a batch.\n"
-            "A batch is a tuple (inputs, targets) or (inputs, targets, sample_weight)."
+            "A batch is the inputs alone, or a tuple (inputs, targets) or (inputs, targets, "
+            "sample_weight)."
         )
-    return tuple(_tensors_of(part) for part in batch if part is not None)
+    parts = tuple(_tensors_of(part) for part in _given(given))
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _given(parts: Any) -> Any:
+    """Return the parts before the first None; Keras ignores weights that have no targets, too."""
+    after = next((i for i, part in enumerate(parts) if part is None and i), len(parts))
+    return parts[:after]
+
+
+def inputs_of(batch: Any) -> Any:
+    """Return the inputs of a batch, or of its specification, as Keras takes batches apart."""
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Return the leaves of nested tuples, lists and dicts, without the parts that are None."""
+    return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
 
 def _tensors_of(part: Any) -> Any:
@@ -402,7 +436,7 @@ def _tensors_of(part: Any) -> Any:
 
 def batch_records(batch: Any) -> Any:
     """Return how many records a batch of tensors has; int32 scalar, also in a graph."""
-    first = tf.nest.flatten(batch)[0]
+    first = leaves(batch)[0]
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
     if isinstance(first, tf.SparseTensor):
@@ -419,6 +453,12 @@ def batch_spec(batch: Any) -> Any:
         return tf.type_spec_from_value(tensor)
 
     return tf.nest.map_structure(spec, batch)
+
+
+def without_none_specs(spec: Any) -> Any:
+    """Return what tf.data says of its elements, with None for the parts that are always None."""
+    none = type(tf.type_spec_from_value(None))
+    return tf.nest.map_structure(lambda part: None if isinstance(part, none) else part, spec)
 
 
 def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int]) -> None:

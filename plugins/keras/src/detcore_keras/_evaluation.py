@@ -19,7 +19,7 @@ from detcore_keras._data import (
     batch_tensors,
     floats_as_keras,
     make_loader,
-    not_supported,
+    without_none_specs,
 )
 from detcore_keras._fast_loop import replaces_keras
 from detcore_keras._fit import replaced_function, stand_in
@@ -77,13 +77,11 @@ class Evaluation:
         elif sequence is not None:
             self._loader = make_loader(data, sequence, options, seed)
             self._dataset = self._from_sequence(sequence.sequence)
-        elif isinstance(data, tuple):
+        else:
             arrays = as_arrays(data, "validation")
             mine = self._share(len(tf.nest.flatten(arrays)[0]))
             arrays = tf.nest.map_structure(lambda leaf: leaf[mine.start : mine.stop], arrays)
             self._dataset = _from_arrays(arrays, batch_size)
-        else:
-            raise not_supported(data, "validation")
 
     def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
         """Return the model's metrics under Keras's own names, and over how many records they are.
@@ -137,7 +135,7 @@ class Evaluation:
 
     def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Tested:
         if self._test_steps is None:
-            self._test_steps = TestSteps(model, self._dataset.element_spec)
+            self._test_steps = TestSteps(model, without_none_specs(self._dataset.element_spec))
         steps = self._test_steps
         iterator = iter(self._dataset)
         limit = self._steps or _NO_LIMIT

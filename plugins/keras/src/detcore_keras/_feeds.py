@@ -14,7 +14,6 @@ from detcore_keras._data import (
     as_arrays,
     as_sequence,
     make_loader,
-    not_supported,
 )
 from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed, check_dataset
@@ -56,8 +55,6 @@ def make_feed(
         loader = make_loader(data, sequence, context.fit_options, context.get_trial_seed())
         sampler = _sampler(context, len(sequence), 1)
         return SequenceFeed(sequence.sequence, sampler, loader)
-    if not isinstance(data, tuple):
-        raise not_supported(data, "training")
     arrays = as_arrays(data, "training")
     num_records = len(tf.nest.flatten(arrays)[0])
     if batch_size > num_records:

@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
-from detcore_keras._data import RECORD_COUNT, Split, batch_records, check_saved
+from detcore_keras._data import (
+    RECORD_COUNT,
+    Split,
+    batch_records,
+    check_saved,
+    without_none_specs,
+)
 from detcore_keras._fast_loop import RECORD_IDS
 from detcore_keras._keras import tf
 from detcore_keras._rng import preserved_rng
@@ -84,7 +90,7 @@ class DatasetFeed:
         self._iterator: Any = None
         self._epoch = 0
         self._cursor = 0
-        self.element_spec = dataset.element_spec
+        self.element_spec = without_none_specs(dataset.element_spec)
         self.split: Split | None = _with_record_ids if with_ledger else _with_record_count
         self.position = 0
         self.records: int | None = 0

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError
-from detcore_keras._data import RECORD_COUNT, batch_records
+from detcore_keras._data import RECORD_COUNT, batch_records, leaves
 from detcore_keras._fit import keras_function
 from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed
@@ -335,7 +335,7 @@ class _Once:
 
 def _static_records(element_spec: Any) -> int | None:
     """Return the records of each batch where they are part of the data's specification."""
-    shape = tf.nest.flatten(element_spec)[0].shape
+    shape = leaves(element_spec)[0].shape
     return shape[0] if shape.rank else None
 
 

@@ -1,0 +1,179 @@
+"""All structures of batches that Keras's ``fit`` takes: train, validate, save, restore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import FakeClock, make_context, seed_everything
+
+from detcore.errors import InvalidDataTypeError
+from detcore_keras import TFKerasTrial
+from detcore_keras._controller import KerasController
+from detcore_keras._keras import keras, tf
+
+SIZE = 4
+X = np.random.default_rng(2).normal(size=(12, 3)).astype("float32")
+Y = X[:, :1] * 2
+W = np.linspace(0.5, 1.5, 12, dtype="float32")
+# As (x, y, sample_weight) or shorter, or the inputs alone.
+STRUCTURES: dict[str, Any] = {
+    "x": X,
+    "x in a tuple": (X,),
+    "x, y": (X, Y),
+    "x, y, weight": (X, Y, W),
+    "dict": {"a": X, "b": Y},
+    "dict, y": ({"b": X, "a": Y}, Y),
+    "nested": ({"a": X, "b": (Y, X)}, {"p": Y, "q": (W, Y)}),
+    "x, None": (X, None),
+    "x, y, None": (X, Y, None),
+    "x, None, weight": (X, None, W),
+}
+KINDS = ("arrays", "tf.data", "Sequence")
+# The rest is seen in turns.
+ALWAYS = {("tf.data", "x"), ("tf.data", "x, None"), ("Sequence", "x"), ("arrays", "x in a tuple")}
+
+
+def cut(structure: Any, rows: slice) -> Any:
+    """Return rows of each array of a structure, as batches have them."""
+    if isinstance(structure, tuple):
+        return tuple(cut(part, rows) for part in structure)
+    if isinstance(structure, dict):
+        return {name: cut(part, rows) for name, part in structure.items()}
+    return None if structure is None else structure[rows]
+
+
+class Items(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
+    """Batches of a structure."""
+
+    def __init__(self, structure: Any) -> None:
+        if hasattr(keras.utils, "PyDataset"):
+            super().__init__()
+        self.structure = structure
+
+    def __len__(self) -> int:
+        return len(X) // SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return cut(self.structure, slice(index * SIZE, (index + 1) * SIZE))
+
+
+class Model(keras.Model):  # type: ignore[misc]
+    """Takes any structure; remembers what Keras took each batch apart into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.seen: dict[str, Any] = {}
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.dense(tf.nest.flatten(x)[0])
+
+    def _loss(self, kind: str, data: Any) -> Any:
+        parts = keras.utils.unpack_x_y_sample_weight(data)
+        self.seen[kind] = repr(tf.nest.map_structure(lambda part: part is not None, parts))
+        y_pred = self(parts[0], training=True)
+        others = [tf.reduce_mean(part) for part in tf.nest.flatten(parts) if part is not None]
+        return tf.reduce_mean(y_pred**2) + tf.add_n(others) ** 2
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self._loss("train", data)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    def test_step(self, data: Any) -> Any:
+        return {"loss": self._loss("test", data)}
+
+
+def in_kind(kind: str, structure: Any) -> Any:
+    if kind == "arrays":
+        return structure
+    if kind == "Sequence":
+        return Items(structure)
+    tensors = tf.nest.map_structure(lambda a: None if a is None else tf.constant(a), structure)
+    numbers = tf.data.Dataset.range(len(X) // SIZE)
+    return numbers.map(lambda i: cut(tensors, slice(i * SIZE, (i + 1) * SIZE)))
+
+
+def make(tmp_path: Path, data: Callable[[], Any]) -> tuple[KerasController, Model]:
+    seed_everything()
+    context = make_context(tmp_path, batch_size=SIZE)
+    context.configure_fit(shuffle=False)
+    made = Model()
+
+    class Structured(TFKerasTrial):
+        def __init__(self) -> None:
+            pass
+
+        def build_model(self) -> Any:
+            model = context.wrap_model(made)
+            model.compile(optimizer=keras.optimizers.Adam(0.1))
+            return model
+
+        def build_training_data_loader(self) -> Any:
+            found = data()
+            return context.wrap_dataset(found) if isinstance(found, tf.data.Dataset) else found
+
+        build_validation_data_loader = build_training_data_loader
+
+    return KerasController(Structured(), context), made
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=[] if (kind, name) in ALWAYS else pytest.mark.soak)
+        for kind in KINDS
+        for name in STRUCTURES
+    ],
+)
+def test_batches_of_any_structure(tmp_path: Path, kind: str, name: str) -> None:
+    def data() -> Any:
+        return in_kind(kind, STRUCTURES[name])
+
+    controller, model = make(tmp_path, data)
+    whole = FakeClock(
+        controller, until=6, unit=2, validate_every=2, save_every=2, directory=tmp_path / "whole"
+    )
+    controller.run(whole)
+    controller.close()
+    assert whole.records == [8, 8, 8]
+    assert whole.validated_records == [12, 12, 12]
+
+    resumed, _ = make(tmp_path, data)
+    resumed.restore(tmp_path / "whole" / "step-4")
+    rest = FakeClock(resumed, until=6, unit=2, start=4, validate_every=2)
+    resumed.run(rest)
+    resumed.close()
+    assert rest.training == whole.training[2:]
+    assert rest.validations == whole.validations[2:]
+
+    structure = STRUCTURES[name]
+    seed_everything()
+    plain = Model()
+    plain.compile(optimizer=keras.optimizers.Adam(0.1))
+    if kind == "arrays":
+        names = ("x", "y", "sample_weight")
+        parts = structure if isinstance(structure, tuple) else (structure,)
+        given = dict(zip(names, parts, strict=False))
+        plain.fit(**given, batch_size=SIZE, epochs=2, shuffle=False, verbose=0)
+    elif kind == "Sequence" and isinstance(structure, tuple):  # Keras 3 refuses None in them
+        end = next((i for i, part in enumerate(structure) if part is None), len(structure))
+        plain.fit(Items(structure[:end]), epochs=2, shuffle=False, verbose=0)
+    else:
+        plain.fit(data(), epochs=2, shuffle=False, verbose=0)
+    assert model.seen["train"] == model.seen["test"] == plain.seen["train"]
+    for mine, theirs in zip(model.weights, plain.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+@pytest.mark.parametrize("bad", [(None, Y), (), (X, Y, W, W)], ids=["no x", "empty", "four"])
+@pytest.mark.parametrize("kind", ["arrays", "Sequence"])
+def test_what_is_no_batch(tmp_path: Path, kind: str, bad: Any) -> None:
+    with pytest.raises(InvalidDataTypeError, match=r"as a batch|no supported kind"):
+        make(tmp_path, lambda: in_kind(kind, bad))
