@@ -83,7 +83,7 @@ def test_optimizers(tmp_path: Path) -> None:
     assert len(context.wrapped_optimizers) == 4
 
 
-@pytest.mark.parametrize("value", [None, 3, 0.1, {"learning_rate": 0.1}])
+@pytest.mark.parametrize("value", [3, 0.1, {"learning_rate": 0.1}])
 def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
     context = make_context(tmp_path)
     with pytest.raises(InvalidExperimentError, match=r"was given .*, not an optimizer"):

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _fakes import FakeClock, SmallTrial, assert_same, fingerprint, make_context, seed_everything
+from _fakes import (
+    MODELS,
+    FakeClock,
+    SmallTrial,
+    Subclassed,
+    assert_same,
+    fingerprint,
+    make_context,
+    seed_everything,
+)
 
+from detcore.trial import PrepareOptions
 from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras
+from detcore_keras._keras import keras, tf
+from detcore_keras._worker import prepare_worker
 
 UNTIL = 24  # several epochs of 7 batches, and not a multiple of them
 SAVE_EVERY = 6
@@ -77,6 +88,33 @@ def test_eager_model(tmp_path: Path) -> None:
     variant = {"model_kind": "subclassed", "compile_options": {"run_eagerly": True}}
     whole, whole_clock = start(tmp_path, until=UNTIL, **variant)
     _check_resumes(tmp_path, whole, whole_clock, variant)
+
+
+class Noisy(Subclassed):
+    """Draws from TensorFlow's global generator, which operations that are deterministic refuse
+    to seed by chance.
+    """
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        noise = tf.random.get_global_generator().normal(tf.shape(x)) if training else 0.0
+        return super().call(x + noise, training=training)
+
+
+def test_the_global_generator_is_seeded_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "noisy", Noisy)
+    ends = []
+    for number in range(2):
+        prepare_worker(PrepareOptions(seed=11))
+        folder = tmp_path / str(number)
+        whole, clock = start(tmp_path, until=12, save_to=folder, model_kind="noisy")
+        ends.append(fingerprint(whole))
+    assert_same(*ends)
+    again = folder / "step-6"
+    resumed, rest = start(tmp_path, until=12, resume=again, step=6, model_kind="noisy")
+    assert_same(fingerprint(resumed), ends[0])
+    assert rest.batches == clock.batches[6:]
 
 
 def _check_resumes(

@@ -77,19 +77,20 @@ class EstimatorContext(TrialContext):
         Args:
             optimizer: An optimizer object of ``tf.compat.v1.train`` or of Keras. A premade
                 Estimator's optimizer may also be a function that makes one, or, where gradients
-                are neither averaged nor added up, a name.
+                are neither averaged nor added up, a name, or None for an Estimator without an
+                optimizer, such as boosted trees.
 
         Returns:
             The optimizer to go on with.
 
         Raises:
             InvalidExperimentError: If `optimizer` is no optimizer.
-            CheckFailedError: If it is a name, and there are several workers, or gradients are to
-                be added up.
+            CheckFailedError: If it is a name or None, and there are several workers, or gradients
+                are to be added up.
         """
         if not self.is_managed:
             return optimizer
-        if not _is_optimizer(optimizer):
+        if optimizer is not None and not _is_optimizer(optimizer):
             raise InvalidExperimentError(
                 f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
                 "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
@@ -97,7 +98,15 @@ class EstimatorContext(TrialContext):
         from detcore_estimator._workers._optimizers import exchanging, is_self_ordering
 
         options = self.gradients.options
-        if not options.is_plain or not is_self_ordering(optimizer):
+        if optimizer is None and not options.is_plain:
+            raise CheckFailedError(
+                f"context.wrap_optimizer was given None, with {options.num_workers} worker(s) and "
+                f"optimizations.aggregation_frequency {options.frequency}.\n"
+                "Without an optimizer, gradients are neither averaged nor added up: each worker "
+                "would train a model of its own.\n"
+                "Set resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
+            )
+        if optimizer is not None and not (options.is_plain and is_self_ordering(optimizer)):
             if isinstance(optimizer, str):
                 raise CheckFailedError(
                     f"context.wrap_optimizer was given the name {optimizer!r}, with "

@@ -56,3 +56,5 @@ def prepare_worker(options: PrepareOptions) -> None:
             "bits; reproducibility.deterministic_ops: true fixes their order"
         )
     keras.utils.set_random_seed(options.seed)
+    # TensorFlow would seed it by chance, and refuses to where operations are deterministic.
+    tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))

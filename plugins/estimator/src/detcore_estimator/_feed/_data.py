@@ -60,6 +60,11 @@ class GraphFeed:
     """
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
+        spec = dataset.element_spec
+        is_pair = isinstance(spec, tuple) and len(spec) == 2
+        if is_pair and isinstance(spec[1], type(tf.type_spec_from_value(None))):
+            # Iterators that can be saved know no None.
+            dataset, is_pair = dataset.map(lambda features, _: features), False
         pipeline = inspect_pipeline(dataset)
         self._is_one_iterator = pipeline.has_random_functions
         self._has_chance = pipeline.has_random_functions and pipeline.has_parallel_functions
@@ -76,7 +81,6 @@ class GraphFeed:
                 "Records are told apart by a hash of their dense parts.\nSet data_ledger: false."
             )
         element = self._reader.element
-        is_pair = isinstance(element, tuple) and len(element) == 2
         self.features: Any = element[0] if is_pair else element
         self.labels: Any = element[1] if is_pair else None
         self.record_ids: Any = ids if with_ledger else None

@@ -12,7 +12,7 @@ from detcore.trial import preserved_random_state
 from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator
 from detcore_estimator._tf import tf
 
-__all__ = ["Census", "content_hashes", "count_records"]
+__all__ = ["Census", "content_hashes", "count_records", "flat_tensors"]
 
 
 class Census:
@@ -47,6 +47,11 @@ class Census:
     def close(self, session: Any) -> None:
         """Let go of the iterator, not of the dataset."""
         self._iterator.destroy(session)
+
+
+def flat_tensors(batch: Any) -> list[Any]:
+    """Return the dense tensors that a batch is made of; labels may be None, and have none."""
+    return [part for part in tf.nest.flatten(batch, expand_composites=True) if part is not None]
 
 
 def content_hashes(batch: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from detcore.errors import InvalidExperimentError
+from detcore_estimator._feed._records import flat_tensors
 from detcore_estimator._random_ops import called_functions, upstream
 from detcore_estimator._tf import tf, tf1
 
@@ -43,7 +44,7 @@ def worker_variables(graph: Any, *, batch: Any, drawn: Iterable[Any], step: Any)
     """
     in_step = set(upstream([step]))
     handles, writers = _handles(graph), _Writers(graph)
-    sources = [part.op for part in tf.nest.flatten(batch, expand_composites=True)]
+    sources = [part.op for part in flat_tensors(batch)]
     sources += [op for op in drawn if op in in_step]
     sources += [op for op in in_step if op.type in _PYTHON_OPS]
     pending, own, found = list(sources), set(sources), {}

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from detcore_estimator._feed._records import flat_tensors
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._workers._horovod import horovod
 
@@ -70,8 +71,7 @@ class GradientExchange:
         Args:
             batch: A structure of tensors.
         """
-        parts = tf.nest.flatten(batch, expand_composites=True)
-        self._state().batch = list(dict.fromkeys(part.op.name for part in parts))
+        self._state().batch = list(dict.fromkeys(part.op.name for part in flat_tensors(batch)))
 
     def variables(self, graph: Any) -> list[Any]:
         """Return the local variables in which gradients of a graph are added up."""

@@ -1,0 +1,106 @@
+"""All structures of features and labels: train, validate, save, restore; and no optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from estimator_fakes import FEATURES, LABELS, Classifier, FakeClock, make_context, variables_in
+
+import detcore_estimator
+from detcore.errors import CheckFailedError
+from detcore_estimator._controller import EstimatorController
+from detcore_estimator._tf import tf, tf1
+
+X, Y = FEATURES[:24], LABELS[:24].astype("float32")
+STRUCTURES: dict[str, Any] = {
+    "features": X,
+    "dict": {"a": X, "b": Y},
+    "features, labels": (X, Y),
+    "dict, labels": ({"b": Y, "a": X}, Y),
+    "dict, dict": ({"a": X}, {"p": Y, "q": X}),
+    "nested": ({"a": X, "b": (X, Y)}, (Y, {"q": X})),
+    "features, None": (X, None),
+    "dict, None": ({"a": X}, None),
+}
+
+
+class Structured(Classifier):
+    """A model of whatever parts there are; boosted trees, say, are trained without an optimizer."""
+
+    data: Any = None
+    has_optimizer = True
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        data = self.data
+        given = data if isinstance(data, tuple) else (data, None)
+        tf.nest.assert_same_structure((features, labels), given)
+        total = tf1.get_variable("total", [], initializer=tf1.zeros_initializer())
+        parts = [part for part in tf.nest.flatten((features, labels)) if part is not None]
+        mean = tf.add_n([tf.reduce_mean(part) for part in parts])
+        loss = tf.square(mean - total)
+        if mode == "eval":
+            return detcore_estimator.EstimatorSpec(
+                mode, loss=loss, eval_metric_ops={"mean": tf1.metrics.mean(mean)}
+            )
+        step = tf1.train.get_global_step()
+        if self.has_optimizer:
+            optimizer = self.context.wrap_optimizer(tf1.train.MomentumOptimizer(0.1, 0.9))
+            train_op = optimizer.minimize(loss, global_step=step)
+        else:
+            assert self.context.wrap_optimizer(None) is None
+            train_op = tf.group(tf1.assign_add(total, 0.5 * mean), tf1.assign_add(step, 1))
+        return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def train_data(self) -> Any:
+        data = self.data
+        has_none = isinstance(data, tuple) and data[1] is None
+        dataset = tf.data.Dataset.from_tensor_slices(data[0] if has_none else data)
+        dataset = self.context.wrap_dataset(dataset).shuffle(24, seed=3).batch(8)
+        return dataset.map(lambda features: (features, None)) if has_none else dataset
+
+    validation_data = train_data
+
+
+def train(
+    trial: type[Structured], tmp_path: Path, folder: str, *, start: int = 0, until: int = 8
+) -> FakeClock:
+    context = make_context(tmp_path)
+    controller = EstimatorController(trial(context), context)
+    if start:
+        controller.restore(tmp_path / "whole" / str(start))
+    clock = FakeClock(
+        controller, until=until, unit=4, validate_every=4, save_every=4,
+        directory=tmp_path / folder, start=start, context=context,
+    )  # fmt: skip
+    controller.run(clock)
+    controller.close()
+    return clock
+
+
+def assert_resumes(trial: type[Structured], tmp_path: Path) -> None:
+    whole = train(trial, tmp_path, "whole")
+    assert whole.records == [32, 32]
+    assert whole.validated_records == [24, 24]
+    rest = train(trial, tmp_path, "rest", start=4)
+    assert rest.training == whole.training[1:]
+    assert rest.validations == whole.validations[1:]
+    assert variables_in(tmp_path / "rest" / "8") == variables_in(tmp_path / "whole" / "8")
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_batches_of_any_structure(tmp_path: Path, name: str) -> None:
+    assert_resumes(type("Trial", (Structured,), {"data": STRUCTURES[name]}), tmp_path)
+
+
+def test_an_estimator_without_an_optimizer(tmp_path: Path) -> None:
+    trial = type("Trial", (Structured,), {"data": (X, Y), "has_optimizer": False})
+    assert_resumes(trial, tmp_path)
+
+
+def test_no_optimizer_cannot_add_up_gradients(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    context.setup.config["optimizations"] = {"aggregation_frequency": 2}
+    with pytest.raises(CheckFailedError, match=r"given None, with 1 worker\(s\).*frequency 2"):
+        context.wrap_optimizer(None)
