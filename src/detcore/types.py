@@ -177,6 +177,8 @@ class Framework:
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
+        needs_batch_size: Whether its trials need ``hyperparameters.global_batch_size``, so that a
+            configuration without it is refused before a worker starts.
         install_hint: The command that brings what `requires` names.
         variables: Environment variables, names and values, that worker processes get where the
             user has not set them. They are set before anything is imported.
@@ -194,6 +196,7 @@ class Framework:
     native_init: str | None = None
     metric: str = "val_loss"
     several_workers: bool = False
+    needs_batch_size: bool = False
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     install_hint: str = ""

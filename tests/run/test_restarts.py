@@ -133,7 +133,7 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
 def test_what_cannot_heal_is_not_tried_again(detcore: Detcore, code: str, message: str) -> None:
     folder = detcore.tmp_path / "code"
     folder.mkdir()
-    (folder / "model_def.py").write_text(f"{code}\n")
+    (folder / "model_def.py").write_text(f"class Line: ...\n{code}\n")
     finished = detcore("run", detcore.config(max_restarts=3), folder, "--json")
     assert finished.code == 1
     assert message in finished.summary["error"]

@@ -102,7 +102,7 @@ def test_a_searcher_metric_that_is_not_there_lists_those_that_are(detcore: Detco
 def test_a_missing_plugin_is_named_with_the_command_that_brings_it(detcore: Detcore) -> None:
     model_dir = detcore.tmp_path / "model"
     model_dir.mkdir()
-    (model_dir / "model_def.py").write_text("from detcore_absent import AbsentTrial\n")
+    (model_dir / "model_def.py").write_text("import detcore_absent\nclass Line: ...\n")
     finished = detcore("run", detcore.config(), model_dir)
     assert finished.code == 1
     assert "needs the plugin 'detcore-absent', which is not installed" in finished.stdout
@@ -111,12 +111,12 @@ def test_a_missing_plugin_is_named_with_the_command_that_brings_it(detcore: Detc
 
 def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
-    assert finished.code == 1
-    assert "has no class 'Lin'" in finished.stdout
-    assert "Line" in finished.stdout
+    assert finished.code == 2
+    assert "has no class 'Lin'" in finished.stderr
+    assert "did you mean 'model_def:Line'?" in finished.stderr
     finished = detcore("run", detcore.config(entrypoint="modeldef:Line"), MODEL_DIR)
-    assert "there is no module 'modeldef'" in finished.stdout
-    assert "Modules there: model_def" in finished.stdout
+    assert "there is no module 'modeldef'" in finished.stderr
+    assert "modules there: model_def" in finished.stderr
 
 
 def test_a_mistake_in_the_file_is_exit_code_2_with_its_place(detcore: Detcore) -> None:

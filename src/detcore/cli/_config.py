@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._context import names_of_plugins
 from detcore.cli._groups import CommandGroup
 
 if TYPE_CHECKING:
@@ -66,11 +67,14 @@ def config_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
-    """Report every mistake in an experiment file at once."""
+    """Report every mistake in an experiment file at once.
+
+    What the entrypoint names is looked for beside the file. The code is read, and not run.
+    """
     from detcore.config import ExperimentFileError
 
     try:
-        loaded = _load(context, file, settings)
+        loaded = _load(context, file, settings, file.absolute().parent)
     except ExperimentFileError as error:
         if as_json:
             click.echo(json.dumps(_mistakes(error), indent=2))
@@ -124,7 +128,12 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
-def _load(context: click.Context, file: Path, settings: tuple[str, ...]) -> LoadedConfig:
+def _load(
+    context: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    code_dir: Path | None = None,
+) -> LoadedConfig:
     from detcore.config import load_config, parse_set_flags
     from detcore.environment import Environment, read_environment
 
@@ -135,6 +144,7 @@ def _load(context: click.Context, file: Path, settings: tuple[str, ...]) -> Load
         overrides=parse_set_flags(settings),
         environment=environment.config_overrides,
         required=("entrypoint",),
+        code_dir=code_dir,
         **_plugins(context),
     )
 
@@ -144,9 +154,7 @@ def _plugins(context: click.Context) -> Mapping[str, Any]:
     make = getattr(context.obj, "plugin_manager", None)
     if make is None:
         return {}
-    manager = make()
-    types = {name: kind.settings for name, kind in manager.storage_types().items()}
-    return {"searchers": list(manager.searchers()), "storage_types": types}
+    return names_of_plugins(make())
 
 
 # -- mistakes -------------------------------------------------------------------------------------

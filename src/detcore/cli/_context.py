@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager, PluginProblem
 
-__all__ = ["CliContext"]
+__all__ = ["CliContext", "names_of_plugins"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +53,13 @@ class CliContext:
             reserved_commands=self.reserved,
             on_problem=on_problem,
         )
+
+
+def names_of_plugins(plugins: PluginManager) -> dict[str, Any]:
+    """Return what `detcore.config.load_config` is told of plugins."""
+    frameworks = plugins.frameworks().values()
+    return {
+        "searchers": list(plugins.searchers()),
+        "storage_types": {name: kind.settings for name, kind in plugins.storage_types().items()},
+        "sized_trials": [f.trial_class.partition(":")[2] for f in frameworks if f.needs_batch_size],
+    }

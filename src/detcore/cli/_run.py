@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._context import names_of_plugins
 from detcore.cli._printable import printable
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def run(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
-            loaded = _load(config, settings, obj.environment, plugins)
+            folder = (model_dir or config.parent).absolute()
+            loaded = _load(config, settings, obj.environment, plugins, folder)
             for notice in loaded.notices:
                 display.notice(notice)
-            folder = (model_dir or config.parent).absolute()
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
         else:
             from detcore.config import parse_set_flags
@@ -234,7 +235,11 @@ def _run_at(
 
 
 def _load(
-    config: Path, settings: tuple[str, ...], environment: Environment, plugins: PluginManager
+    config: Path,
+    settings: tuple[str, ...],
+    environment: Environment,
+    plugins: PluginManager,
+    folder: Path,
 ) -> LoadedConfig:
     from detcore.config import load_config, parse_set_flags
 
@@ -243,8 +248,8 @@ def _load(
         overrides=parse_set_flags(settings),
         environment=environment.config_overrides,
         required=("entrypoint",),
-        searchers=list(plugins.searchers()),
-        storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
+        code_dir=folder,
+        **names_of_plugins(plugins),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from detcore.config._entrypoint import entrypoint_mistakes
 from detcore.config._experiment import RULES_LATER, ExperimentConfig
 from detcore.config._explain import Explainer
 from detcore.config._fields import KIND_MARK
@@ -31,6 +33,8 @@ def check(
     required: Collection[str] = (),
     searchers: Collection[str] = (),
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    code_dir: Path | None = None,
+    sized_trials: Collection[str] = (),
 ) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
     """Return the configuration, or None, and what is wrong.
 
@@ -42,6 +46,8 @@ def check(
         required: Dotted names that must be given.
         searchers: Names of searchers that plugins provide.
         storage_types: Storage types that plugins provide, and models of their settings.
+        code_dir: Where the entrypoint's code is; None: it is not looked for.
+        sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
@@ -61,7 +67,15 @@ def check(
     found += [explainer.field({"type": "missing"}, place) for place in missing]
     bad = {place for place, error in errors if error["type"] not in ("extra_forbidden", "missing")}
     facts = Facts(_mapping(plain(root)), bad)
-    found += [explainer.violation(broken) for broken in broken_rules(facts)]
+    rules = broken_rules(facts)
+    if code_dir is not None:
+        rules += entrypoint_mistakes(
+            facts.get("entrypoint"),
+            code_dir,
+            hyperparameters=facts.section("hyperparameters"),
+            sized_trials=sized_trials,
+        )
+    found += [explainer.violation(broken) for broken in rules]
     return (None if found else config), found
 
 

@@ -106,6 +106,8 @@ def load_config(
     required: Collection[str] = (),
     searchers: Collection[str] = (),
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    code_dir: Path | None = None,
+    sized_trials: Collection[str] = (),
 ) -> LoadedConfig:
     """Read an experiment file.
 
@@ -123,6 +125,9 @@ def load_config(
         searchers: Names of the searchers that plugins provide.
         storage_types: Storage types that plugins provide, and the models of their settings: a
             class, ``"module:Class"`` to be imported when the type is used, or None.
+        code_dir: Folder of the code; what the entrypoint names must be there. It is read, and not
+            run. None: it is not looked for.
+        sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
@@ -136,6 +141,7 @@ def load_config(
         path,
         settings=(overrides, environment),
         known=(required, searchers, storage_types),
+        code=(code_dir, sized_trials),
     )
 
 
@@ -230,6 +236,7 @@ def _load(
     *,
     settings: tuple[Mapping[str, object], Mapping[str, str]],
     known: tuple[Collection[str], Collection[str], Mapping[str, type[BaseModel] | str | None]],
+    code: tuple[Path | None, Collection[str]] = (None, ()),
 ) -> LoadedConfig:
     root, found = read_yaml(text, source)
     is_readable = root is not None or not found
@@ -243,7 +250,14 @@ def _load(
     for override in laid:
         root, bad = lay_over(root, override)
         found += [bad] if bad else []
-    config, mistakes = check(root, required=known[0], searchers=known[1], storage_types=known[2])
+    config, mistakes = check(
+        root,
+        required=known[0],
+        searchers=known[1],
+        storage_types=known[2],
+        code_dir=code[0],
+        sized_trials=code[1],
+    )
     if is_readable:
         found += mistakes
     else:  # what flags and variables say can still be judged, but not what they lack

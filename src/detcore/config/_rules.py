@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -286,6 +287,16 @@ def _slots_fit(facts: Facts) -> Iterator[Violation]:
         )
 
 
+def _search_method_is_installed(facts: Facts) -> Iterator[Violation]:
+    name = facts.get("searcher", "name")
+    if name == "optuna" and importlib.util.find_spec(name) is None:
+        yield Violation(
+            "the searcher 'optuna' needs the package optuna, which is not installed",
+            Mention(("searcher", "name")),
+            help=("install it: python -m pip install 'detcore[optuna]'",),
+        )
+
+
 def _mounts_differ(facts: Facts) -> Iterator[Violation]:
     for place in (("bind_mounts",), ("resources", "devices")):
         seen: dict[str, int] = {}
@@ -319,5 +330,6 @@ _RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     _lengths_convert,
     _batch_size_fits,
     _slots_fit,
+    _search_method_is_installed,
     _mounts_differ,
 )

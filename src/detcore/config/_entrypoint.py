@@ -1,0 +1,194 @@
+"""Whether the code that an entrypoint names is there; read as text, and not run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from detcore.config._rules import Mention, Violation
+from detcore.config._suggest import nearest
+
+__all__ = ["entrypoint_mistakes"]
+
+_TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
+_DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+# What makes a shell do more than start one program.
+_SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
+_BATCH_SIZE = "global_batch_size"
+
+
+def entrypoint_mistakes(
+    entrypoint: object,
+    folder: Path,
+    *,
+    hyperparameters: Collection[str],
+    sized_trials: Collection[str],
+) -> Iterator[Violation]:
+    """Yield what a worker would find missing: a module, a class, a script, a batch size.
+
+    Args:
+        entrypoint: As in the experiment file.
+        folder: Where the code is.
+        hyperparameters: Their names.
+        sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
+    """
+    if isinstance(entrypoint, str) and (found := _TRIAL_CLASS.fullmatch(entrypoint.strip())):
+        yield from _class_mistakes(
+            found["module"], found["name"], folder, _BATCH_SIZE in hyperparameters, sized_trials
+        )
+    elif words := _words(entrypoint):
+        yield from _command_mistakes(words, folder)
+
+
+def _here(meant: str | None = None) -> Mention:
+    return Mention(("entrypoint",), f"did you mean '{meant}'?" if meant else "")
+
+
+def _words(entrypoint: object) -> Sequence[str]:
+    """Return a command's words; none where a shell makes something else of them."""
+    if isinstance(entrypoint, list):
+        return [word for word in entrypoint if isinstance(word, str)]
+    if not isinstance(entrypoint, str) or _SHELL & set(entrypoint):
+        return []
+    try:
+        return shlex.split(entrypoint)
+    except ValueError:
+        return []
+
+
+def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]:
+    program = words[0]
+    if _is_there(program, folder) or shutil.which(program):
+        scripts = [word for word in words[1:] if not word.startswith("-")][:1]
+        if "-m" in words or "-c" in words or not _PYTHON.fullmatch(program):
+            scripts = []
+        program = scripts[0] if scripts and scripts[0].endswith(".py") else ""
+        if not program or _is_there(program, folder):
+            return
+    elif (found := _DOTTED.fullmatch(program)) and len(words) == 1:
+        file = _file_of(found["module"], folder)
+        if file is not None:
+            meant = f"{found['module']}:{found['name']}"
+            yield Violation(
+                f"entrypoint '{program}' is no command; a trial class is written with a colon",
+                _here(meant),
+                suggestion=meant,
+            )
+            return
+    elif "/" not in program and not program.endswith((".py", ".sh")):
+        return  # perhaps a word of the shell
+    names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
+    near = nearest(program, names)
+    yield Violation(
+        f"entrypoint: there is no {program} in {folder}",
+        _here(near),
+        help=("paths in a command are relative to the folder of the code",),
+        suggestion=near,
+    )
+
+
+def _class_mistakes(
+    module: str, name: str, folder: Path, has_size: bool, sized_trials: Collection[str]
+) -> Iterator[Violation]:
+    file = _file_of(module, folder)
+    if file is None:
+        if not module.endswith(".py") and _is_installed(module.partition(".")[0]):
+            return
+        modules = [path.stem for path in folder.glob("*.py")]
+        near = None if module.endswith(".py") else nearest(module, modules)
+        meant = f"{near}:{name}" if near else None
+        yield Violation(
+            f"entrypoint: there is no module '{module}' in {folder}",
+            _here(meant),
+            help=(f"modules there: {', '.join(sorted(modules)) or 'none'}",),
+            suggestion=meant,
+        )
+        return
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except OSError as error:
+        yield Violation(f"entrypoint: {file} cannot be read: {error.strerror}", _here())
+        return
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        yield Violation(f"entrypoint: {file.name}{line} is no Python: {reason}", _here())
+        return
+    defined = dict(_definitions(tree.body))
+    if "*" in defined or "__getattr__" in defined:
+        return
+    if name not in defined:
+        classes = [key for key, node in defined.items() if isinstance(node, ast.ClassDef)]
+        near = nearest(name, classes) or (classes[0] if len(classes) == 1 else None)
+        meant = f"{module}:{near}" if near else None
+        yield Violation(
+            f"entrypoint: {file.name} has no class '{name}'",
+            _here(meant),
+            help=(f"its classes: {', '.join(classes) or 'none'}",),
+            suggestion=meant,
+        )
+        return
+    if not has_size and sized_trials:
+        yield from _size_mistakes(name, defined, sized_trials)
+
+
+def _size_mistakes(
+    name: str, defined: dict[str, ast.AST], sized_trials: Collection[str]
+) -> Iterator[Violation]:
+    seen: set[str] = set()
+    while isinstance(node := defined.get(name), ast.ClassDef) and name not in seen:
+        seen.add(name)
+        bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+        sized = next((base for base in bases if base in sized_trials), None)
+        if sized is not None:
+            yield Violation(
+                f"a {sized} needs hyperparameters.{_BATCH_SIZE}",
+                Mention(("hyperparameters",), f"no '{_BATCH_SIZE}' here", "key"),
+                help=("the records of one training step, over all workers",),
+                suggestion=_BATCH_SIZE,
+            )
+            return
+        name = next((base for base in bases if base in defined), "")
+
+
+def _definitions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the names that a module defines, also below ``if``, ``try`` and ``with``."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (
+                ((alias.asname or alias.name).partition(".")[0], node) for alias in node.names
+            )
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    yield part.id, node
+        else:
+            for blocks in ("body", "orelse", "finalbody"):
+                yield from _definitions(getattr(node, blocks, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _definitions(handler.body)
+
+
+def _is_there(path: str, folder: Path) -> bool:
+    return (folder / path).is_file()
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    path = folder / (module if module.endswith(".py") else module.replace(".", "/") + ".py")
+    package = folder / module.replace(".", "/") / "__init__.py"
+    return next((found for found in (path, package) if found.is_file()), None)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

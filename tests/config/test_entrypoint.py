@@ -1,0 +1,110 @@
+"""Entrypoints that no worker could start: said by the check, without running any code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detcore.config import ExperimentFileError, load_config
+
+MODEL_DEF = """
+raise SystemExit("this module must not run")
+from elsewhere import Borrowed
+class Base(toolkit.SizedTrial): ...
+class DigitsTrial(Base): ...
+class PlainTrial(OtherTrial): ...
+try:
+    class Guarded: ...
+except ImportError:
+    Guarded = None
+"""
+FILES = {
+    "model_def.py": MODEL_DEF,
+    "train.py": "",
+    "star.py": "from model_def import *",
+    "lazy.py": "def __getattr__(name): ...",
+    "broken.py": "x = 1\nclass (:",
+    "package/__init__.py": "class Packed: ...",
+    "package/inner.py": "class Inner: ...",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def mistakes(folder: Path, entrypoint: str, hyperparameters: str = "{global_batch_size: 8}") -> str:
+    file = folder / "const.yaml"
+    file.write_text(
+        f"entrypoint: {entrypoint}\n"
+        "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+        f"hyperparameters: {hyperparameters}\n"
+    )
+    try:
+        load_config(file, code_dir=folder, sized_trials=["SizedTrial"])
+    except ExperimentFileError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    [
+        "model_def:DigitsTrial", "model_def.py:DigitsTrial", "model_def:Borrowed",
+        "model_def:Guarded", "star:Anything", "lazy:Anything", "package:Packed",
+        "package.inner:Inner", "package/inner.py:Inner", "json:JSONEncoder",
+        "python3 train.py --steps 3", "[python3, -u, train.py]", "python3 -m package.inner",
+        "detcore launch -n 2 -- python3 train.py", "cd package && ./run.sh", "ls", "export",
+        "$PROGRAM train.py",
+    ],
+)  # fmt: skip
+def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
+    assert mistakes(folder, entrypoint) == ""
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "told", "meant"),
+    [
+        ("model_def.DigitsTrial", "written with a colon", "model_def:DigitsTrial"),
+        ("package.inner.Inner", "written with a colon", "package.inner:Inner"),
+        ("model_def:DigitTrial", "model_def.py has no class 'DigitTrial'", "model_def:DigitsTrial"),
+        ("model_deff:DigitsTrial", "there is no module 'model_deff'", "model_def:DigitsTrial"),
+        ("lib/x.py:DigitsTrial", "there is no module 'lib/x.py'", ""),
+        ("broken:Model", "broken.py, line 2 is no Python", ""),
+        ("python3 trian.py", "there is no trian.py in", "train.py"),
+        ("python3 -u trian.py", "there is no trian.py in", "train.py"),
+        ("[python3, trian.py]", "there is no trian.py in", "train.py"),
+        ("./run.sh", "there is no ./run.sh in", ""),
+    ],
+)
+def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str) -> None:
+    report = mistakes(folder, entrypoint)
+    assert "const.yaml:1:" in report
+    assert told in report
+    assert meant in report
+
+
+def test_a_batch_size_that_the_trial_needs(folder: Path) -> None:
+    for hyperparameters in ("{}", "{rate: 1}"):
+        report = mistakes(folder, "model_def:DigitsTrial", hyperparameters)
+        assert "a SizedTrial needs hyperparameters.global_batch_size" in report
+        assert mistakes(folder, "model_def:PlainTrial", hyperparameters) == ""
+
+
+def test_a_search_method_whose_package_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "search.yaml"
+    file.write_text(
+        "entrypoint: python3 train.py\n"
+        "searcher: {name: optuna, metric: loss, max_trials: 2, max_length: {batches: 1}}\n"
+    )
+    load_config(file)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ExperimentFileError, match=r"(?s)needs the package optuna.*detcore\[optuna"):
+        load_config(file)
