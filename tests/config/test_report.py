@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from detcore.config import ExperimentConfig, ExperimentFileError, load_config, load_mapping
+from detcore.config import (
+    ExperimentConfig,
+    ExperimentFileError,
+    load_config,
+    load_mapping,
+    resolve_constants,
+)
 from detcore.errors import ConfigError
 
 MANY = """\
@@ -387,3 +395,53 @@ def test_what_is_empty_is_said_to_be_empty(mapping: dict[str, object], message: 
     with pytest.raises(ExperimentFileError) as raised:
         load_mapping(mapping)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('name: "\\U00110000"', "3:8: error: this escape names no character"),
+        ('name: "a \\Uffffffff"', "3:10: error: this escape names no character"),
+        ('data: {x: "\\ud800"}', "3:11: error: this text has half of a character"),
+        ('data: {"\\udfff": 1}', "3:8: error: this text has half of a character"),
+        ('name: "\\ud83d\\ude00"', "3:7: error: this text has half of a character"),
+    ],
+)
+def test_escapes_that_are_no_text(write: Callable[[str], Path], line: str, told: str) -> None:
+    base = "entrypoint: ls\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    with pytest.raises(ExperimentFileError, match=re.escape(told)):
+        load_config(write(f"{base}{line}\n"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("{type: double, minval: -1.0e308, maxval: 1.0e308}", "wider than the largest number"),
+        ("{type: log, base: 10, minval: 1, maxval: 309}", "309 is larger than the largest number"),
+        ("{type: log, base: 1.0e-9, minval: -99, maxval: 1}", "larger than the largest number"),
+        ("{type: log, base: 10, minval: 1, maxval: 1.0e308}", "larger than the largest number"),
+        ("{type: int, minval: 1, maxval: 9223372036854775808}", "drawn from 64 bits"),
+        ("{type: int, minval: -9223372036854775809, maxval: 1}", "drawn from 64 bits"),
+    ],
+)
+def test_ranges_that_nothing_can_be_drawn_from(
+    write: Callable[[str], Path], given: str, told: str
+) -> None:
+    base = "entrypoint: ls\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    with pytest.raises(ExperimentFileError, match=re.escape(told)):
+        load_config(write(f"{base}hyperparameters: {{a: {given}}}\n"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "{type: double, minval: -8.0e307, maxval: 8.0e307}",
+        "{type: log, base: 10, minval: -400, maxval: 308}",
+        "{type: int, minval: -9223372036854775808, maxval: 9223372036854775807}",
+    ],
+)
+def test_the_widest_ranges_are_drawn_from(write: Callable[[str], Path], given: str) -> None:
+    base = "entrypoint: ls\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    config = load_config(write(f"{base}hyperparameters: {{a: {given}}}\n")).config
+    value = resolve_constants(config.hyperparameters, seed=3)["a"]
+    assert abs(value) <= 2**1023

@@ -350,3 +350,11 @@ def test_removing_what_is_busy_is_tried_again(
         _local._remove_tree(folder)
     assert busy.num_calls == num_calls
     assert folder.exists() != is_removed
+
+
+@pytest.mark.parametrize("place", ["dangling", "dangling/below", "/proc/nothing"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    storage = LocalStorage(tmp_path / place)
+    with pytest.raises(StorageError, match=rf"(?s){place}.* cannot be made: .*Name another folder"):
+        storage.probe()

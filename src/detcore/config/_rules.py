@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -20,6 +21,7 @@ LENGTHS: tuple[Place, ...] = (
     ("searcher", "max_length"),
     ("searcher", "length_per_round"),
 )
+_INT64 = 1 << 63
 _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 
 
@@ -112,6 +114,38 @@ def _ranges_ascend(facts: Facts) -> Iterator[Violation]:
                 (Mention((*place, "maxval"), "maxval"),),
                 ("exchange them",) if low > high else ("for one value, use {type: const, val: …}",),
             )
+
+
+def _ranges_can_be_drawn(facts: Facts) -> Iterator[Violation]:
+    for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
+        low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
+        if low is None or high is None or low >= high:
+            continue
+        kind, at = value["type"], Mention((*place, "maxval"), "maxval")
+        others = (Mention((*place, "minval"), "minval"),)
+        if kind == "int" and not (low >= -_INT64 and high < _INT64):
+            yield Violation(
+                "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1", at, others
+            )
+        elif kind == "double" and not math.isfinite(float(high) - float(low)):
+            yield Violation("the range is wider than the largest number, 1.8e308", at, others)
+        elif kind == "log" and not _is_finite_power(facts.number(*place, "base"), low, high):
+            yield Violation(
+                f"{facts.number(*place, 'base')} to the power of {low} or {high} is larger than "
+                "the largest number, 1.8e308",
+                at,
+                others,
+                ("minval and maxval are exponents",),
+            )
+
+
+def _is_finite_power(base: Any, low: float, high: float) -> bool:
+    if base is None or base <= 0:
+        return True  # wrong by itself
+    try:
+        return all(math.isfinite(float(base) ** float(exponent)) for exponent in (low, high))
+    except OverflowError:
+        return False
 
 
 def _grid_needs_counts(facts: Facts) -> Iterator[Violation]:
@@ -321,6 +355,7 @@ def _dotted(place: Place) -> str:
 _RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     _project_and_workspace,
     _ranges_ascend,
+    _ranges_can_be_drawn,
     _grid_needs_counts,
     _profiling_ends_after_it_begins,
     _one_source,

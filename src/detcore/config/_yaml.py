@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from typing import Any
 
 import yaml
@@ -23,6 +24,8 @@ _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)")
 _STRANGE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
 _PLAIN = "tag:yaml.org,2002:"
 
 
@@ -80,6 +83,8 @@ def read_yaml(
         reader.found.append(reader.bad_syntax(text, exc))
     except (RecursionError, _TooLargeError):
         reader.found.append(reader.too_deep())
+    except (ValueError, OverflowError) as exc:  # of an escape such as "\\U00110000"
+        reader.found.append(reader.bad_escape(text, exc))
     if root is None:
         return None, reader.found
     node = reader.node(root, depth=0)
@@ -163,6 +168,9 @@ class _Reader:
                 self.found.append(self.error(key_span, "expected a plain name as the key"))
                 continue
             key = key_node.value
+            if _SURROGATE.search(key):
+                self.found.append(self._half_a_character(key_span))
+                continue
             if key in entries:
                 self.found.append(self._duplicate(key, key_span, entries[key].key_span))
                 continue
@@ -194,8 +202,18 @@ class _Reader:
             span, f"the tag '{_short_tag(str(node.tag))}' is not allowed", help=("remove it",)
         )
 
+    def _half_a_character(self, span: Span) -> Diagnostic:
+        return self.error(
+            span,
+            "this text has half of a character (a surrogate from U+D800 to U+DFFF)",
+            help=("write the character itself, or both halves as one \\U escape",),
+        )
+
     def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
         text = node.value
+        if _SURROGATE.search(text):
+            self.found.append(self._half_a_character(span))
+            return ""
         if node.tag != _PLAIN + "str":
             self.found.append(self._tagged(node, span))
             return str(text)
@@ -256,6 +274,17 @@ class _Reader:
             Span(self.source, *at, at[0], at[1] + 1),
             f"the character U+{code:04X} is not allowed in YAML",
             help=("remove it; it is invisible in most editors",),
+        )
+
+    def bad_escape(self, text: str, exc: Exception) -> Diagnostic:
+        found = next((m for m in _ESCAPE.finditer(text) if int(m[1], 16) > sys.maxunicode), None)
+        start = found.start() if found is not None else 0
+        at = self._at(text.count("\n", 0, start), start - (text.rfind("\n", 0, start) + 1))
+        width = len(found[0]) if found is not None else 1
+        return self.error(
+            Span(self.source, *at, at[0], at[1] + width),
+            "this escape names no character" if found is not None else f"no YAML: {exc}",
+            help=(f"the last one is \\U{sys.maxunicode:08X}",),
         )
 
     def bad_syntax(self, text: str, exc: yaml.MarkedYAMLError) -> Diagnostic:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from detcore.errors import StorageFullError, UnsafePathError
+from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage._copy import copy_stream, run_all
 from detcore.storage._faults import is_full, translated
 from detcore.storage._flush import Flusher, flushing, syncing_at_once
@@ -292,16 +292,28 @@ class LocalStorage(FsspecStorage):
 
     def _make_parents(self, paths: Iterable[Path]) -> None:
         for folder in {path.parent for path in paths}:
-            with translated(f"making the folder {folder}", self.url):
+            self._make_folder(folder)
+
+    def _make_folder(self, folder: Path) -> None:
+        with translated(f"making the folder {folder}", self.url):
+            try:
                 folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, FileNotFoundError) as error:
+                raise StorageError(
+                    f"the checkpoint storage {self.url} cannot be used, because the folder "
+                    f"{folder} cannot be made: {error.strerror}.\n"
+                    "A part of the path is a link to something that is not there, or in a file "
+                    "system that takes no folders, such as /proc.\n"
+                    "Name another folder, or remove what is in the way."
+                ) from error
 
     @contextlib.contextmanager
     def _written_beside(self, path: Path, data: bytes) -> Iterator[Path]:
         """Write a temporary file on the same file system, for the block to move to a path."""
         # In the root, so that what a killed process leaves is no part of any checkpoint.
         temporary = self._root / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        self._make_folder(path.parent)
         with translated(f"writing {path}", self.url):
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 descriptor = os.open(temporary, _WRITE | os.O_EXCL, _MODE)
                 with open(descriptor, "wb") as file:

@@ -96,7 +96,18 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
             "A trial class subclasses one that a framework plugin provides, such as "
             "detcore_keras.TFKerasTrial."
         )
+    if missing := sorted(getattr(trial_class, "__abstractmethods__", ())):
+        raise InvalidExperimentError(
+            f"entrypoint {entrypoint!r}: the class has no {' and no '.join(missing)}.\n"
+            f"A {_framework_class(trial_class)} defines them; look at the case of their names."
+        )
     return trial_class
+
+
+def _framework_class(trial_class: type[Trial]) -> str:
+    """Return the name of the class that declares what a trial class lacks."""
+    name = min(trial_class.__abstractmethods__)  # type: ignore[attr-defined]
+    return next(c.__name__ for c in reversed(trial_class.__mro__) if name in vars(c))
 
 
 def is_importing_trial() -> bool:
