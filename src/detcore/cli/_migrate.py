@@ -59,6 +59,7 @@ def migrate(
 def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     """Print diffs on stdout; of each file what is left; last, how much it was."""
     from detcore.cli._output import count_of
+    from detcore.migrate import needs_old_tensorflow
 
     verb = "would change" if is_dry else "changed"
     for report in reports:
@@ -77,6 +78,10 @@ def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     if kinds.count("error"):
         words.append(count_of(kinds.count("error"), "error"))
     click.echo(", ".join(words), err=True)
+    if any(needs_old_tensorflow(finding) for report in reports for finding in report.findings):
+        click.echo(
+            'as it is, the code needs TensorFlow 2.15: pip install "tensorflow==2.15.*"', err=True
+        )
 
 
 def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:

@@ -7,6 +7,7 @@ from detcore.migrate._config import migrate_config
 from detcore.migrate._files import FileReport, find_files, migrate_file
 from detcore.migrate._python import migrate_python
 from detcore.migrate._report import Finding, Migrated
+from detcore.migrate._tensorflow import needs_old_tensorflow
 
 __all__ = [
     "FileReport",
@@ -16,4 +17,5 @@ __all__ = [
     "migrate_config",
     "migrate_file",
     "migrate_python",
+    "needs_old_tensorflow",
 ]

@@ -21,6 +21,8 @@ __all__ = ["migrate_config"]
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
+_ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
+_STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
 _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
 
@@ -63,6 +65,34 @@ def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
             yield Edit(start, end, new)
         if key.value == "entrypoint":
             yield from _entrypoint(text, value)
+        elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
+            yield from _steps(text, keys, value)
+        elif key.value == "checkpoint_storage" and isinstance(value, yaml.MappingNode):
+            yield from _storage_type(value)
+
+
+def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -> Iterator[Edit]:
+    """Turn ``max_steps`` of 0.12 into batches: a step had ``batches_per_step``."""
+    given = keys.get("batches_per_step", keys.get("scheduling_unit"))
+    per_step = "100" if given is None else str(given.value)
+    if "max_length" in _keys(searcher) or not per_step.isdigit():
+        return
+    for key, value in searcher.value:
+        if key.value == "max_steps" and str(value.value).isdigit():
+            length = f"{{batches: {int(value.value) * int(per_step)}}}"
+            yield Edit(key.start_mark.index, key.end_mark.index, "max_length")
+            yield Edit(value.start_mark.index, value.end_mark.index, length)
+
+
+def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
+    """Add the type, which early releases knew by the fields."""
+    keys = _keys(storage)
+    kind = next((kind for field, kind in _STORAGE_FIELDS.items() if field in keys), None)
+    if kind is None or "type" in keys:
+        return
+    start = storage.value[0][0].start_mark
+    between = ", " if storage.flow_style else "\n" + " " * start.column
+    yield Edit(start.index, start.index, f"type: {kind}{between}")
 
 
 def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
@@ -134,6 +164,19 @@ def _check(source: str) -> Iterator[Finding]:
         place = (int(match["line"]), int(match["column"])) if match else (1, 1)
         yield Finding(*place, "", match["text"] if match else notice, "", "note")
     yield from _launchers(source)
+    yield from _accuracy(source)
+
+
+def _accuracy(source: str) -> Iterator[Finding]:
+    """Keras called the metric ``acc`` until TensorFlow 2.0, whatever the code called it."""
+    for found in _ACCURACY.finditer(source):
+        line, column = Text(source).place(found.start(1))
+        new = found[1].replace("acc", "accuracy")
+        yield Finding(
+            line, column, found[1],
+            f"Keras calls metrics=['accuracy'] {new}; this is the name of metrics=['acc']",
+            "", "note",
+        )  # fmt: skip
 
 
 def _launchers(source: str) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from detcore.migrate._references import Reference, references
 from detcore.migrate._report import Finding, Migrated
 from detcore.migrate._scopes import Module, examine
 from detcore.migrate._statements import rewrite_statement
+from detcore.migrate._tensorflow import rewrite_tensorflow
 from detcore.migrate._text import Edit, Text
 from detcore.migrate._texts import rewrite_texts
 
@@ -59,7 +60,8 @@ def migrate_python(source: str) -> Migrated:
 def _rewrite(source: str) -> Rewriter:
     """Return the changes of a module, and the findings."""
     text = Text(source)
-    module = examine(ast.parse(source))
+    tree = ast.parse(source)
+    module = examine(tree)
     rewriter = Rewriter(text, module)
     by_group: dict[int, list[Reference]] = defaultdict(list)
     for reference in references(text, module):
@@ -71,6 +73,7 @@ def _rewrite(source: str) -> Rewriter:
         plans = [rewriter.plans[node, index] for index in range(len(node.names))]
         rewriter.edits += rewrite_statement(text, node, plans)
     rewrite_texts(rewriter, module)
+    rewrite_tensorflow(rewriter, tree)
     return rewriter
 
 
