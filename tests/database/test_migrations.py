@@ -50,8 +50,7 @@ INSERT INTO tokens (digest, user_id, created_at, expires_at) VALUES ('d', 1, 1.0
 """
 # What each release wrote that those before it did not.
 ROWS_SINCE = {"0001": ROWS, "0003": MODEL_ROWS, "0004": LABEL_ROWS, "0005": USER_ROWS}
-# The last release with other tables.
-EARLIER = "0005"
+EARLIER = REVISIONS[-2]
 STATEMENTS_BETWEEN_KILLS = 7
 
 

@@ -25,6 +25,7 @@ class DescriptionQueries(Queries):
         *,
         name: str | None = None,
         description: str | None = None,
+        notes: str | None = None,
         labels: Iterable[str] | None = None,
         add_labels: Iterable[str] = (),
         remove_labels: Iterable[str] = (),
@@ -35,6 +36,7 @@ class DescriptionQueries(Queries):
             experiment_id: Which.
             name: What to call it in lists.
             description: What it is.
+            notes: More of it, at length; not part of the configuration.
             labels: Replace all that it has.
             add_labels: It has these afterwards.
             remove_labels: It does not have these afterwards.
@@ -67,7 +69,8 @@ class DescriptionQueries(Queries):
             if labels is not None or added or removed:
                 config["labels"] = after
                 _replace_labels(connection, experiment_id, after)
-            columns = {"name": name} if name is not None else {}
+            texts = {"name": name, "notes": notes}
+            columns = {key: text for key, text in texts.items() if text is not None}
             connection.execute(
                 update(experiments)
                 .where(experiments.c.id == experiment_id)

@@ -39,6 +39,7 @@ class ExperimentRecord:
         control: What its runner is asked to do, or None.
         progress: How much of its search is done, 0 to 1, or None.
         archived: Whether lists leave it out.
+        notes: What people wrote of it at length, or "".
         ended_at: When it last stopped running; None while its state is RUNNING.
     """
 
@@ -55,6 +56,7 @@ class ExperimentRecord:
     control: Control | None = None
     progress: float | None = None
     archived: bool = False
+    notes: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,7 @@ def experiment_of(row: Row[Any]) -> ExperimentRecord:
         control=None if row.control is None else Control(row.control),
         progress=row.progress,
         archived=bool(row.archived),
+        notes=row.notes or "",
     )
 
 

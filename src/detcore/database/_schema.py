@@ -77,6 +77,7 @@ experiments = Table(
     Column("archived", Boolean, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
+    Column("notes", PlainText),
 )
 
 # The highest id that a table had when rows were deleted from it. Ids are not given again, because

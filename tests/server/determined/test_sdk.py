@@ -113,9 +113,9 @@ say({
         refusal(client.get_experiment, 77),
         refusal(client.get_trial, 77),
         refusal(client.get_checkpoint, "no-such"),
-        refusal(first.kill),
         refusal(experiment.pause),
     ],
+    "over": [first.kill(), experiment.kill(), experiment.cancel()],
     "wrong password": refusal(client.Determined, given["url"], "ada2", "wrong"),
 })
 """
@@ -186,10 +186,10 @@ def test_what_was_recorded_is_read(client: Client, filled: Filled, served: Runni
         {"type": "shared_fs", "host_path": str(filled.store.home / "checkpoints")},
     ]
     kinds = [kind for kind, _ in said["missing"]]
-    assert kinds == ["NotFoundException"] * 3 + ["APIException"] * 2
+    assert kinds == ["NotFoundException"] * 3 + ["APIException"]
     assert "no experiment 77" in said["missing"][0][1]
-    assert "det e kill" in said["missing"][3][1]
-    assert "is over (COMPLETED)" in said["missing"][4][1]
+    assert "is over (COMPLETED)" in said["missing"][3][1]
+    assert said["over"] == [None] * 3
     assert said["wrong password"] == ["ForbiddenException", "Forbidden(invalid credentials)"]
 
 
@@ -382,7 +382,7 @@ experiment.reload()
 out = {
     "experiment": [experiment.name, experiment.description, labels, archived, experiment.archived],
     "found": [found.id for found in client.list_experiments(name="RENAMED", labels=["new"])],
-    "notes": refusal(experiment.set_notes, "no"),
+    "notes": [experiment.set_notes("read them"), experiment.notes],
     "made": [made.username, made.admin, made.active],
     "users": [[user.username, user.admin] for user in client.list_users()],
     "slashed": slashed,
@@ -429,7 +429,9 @@ def test_users_and_what_is_said_of_experiments(
     )  # fmt: skip
     assert said["experiment"] == ["renamed", "another", ["new"], True, False]
     assert said["found"] == [experiment]
-    assert "keeps no notes" in said["notes"][1]
+    assert said["notes"] == [None, "read them"]
+    record = store.database.get_experiment(experiment)
+    assert (record.notes, "notes" in record.config) == ("read them", False)
     assert said["slashed"] == ["gpu/a b", "new"]
     assert said["labels"] == ["only"]
     assert "no users of agents" in said["of an agent"][1]

@@ -112,7 +112,7 @@ def experiment_document(
         "jobId": f"experiment-{record.id}",
         "name": record.name,
         "description": _text(config.get("description")),
-        "notes": "",
+        "notes": record.notes,
         "labels": [str(label) for label in labels] if isinstance(labels, list | tuple) else [],
         "state": "STATE_QUEUED" if is_queued else _experiment_state(record, is_alive),
         "archived": record.archived,

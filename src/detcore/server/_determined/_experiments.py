@@ -39,6 +39,7 @@ __all__ = ["make_router", "one_experiment"]
 _DEFAULT_LIMIT = 100
 _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 _ACTIONS = ("activate", "archive", "cancel", "kill", "pause", "unarchive")
+_OVER = (ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ERROR)
 _PHASES = ("QUEUED", "STARTED", "ENDED")
 
 
@@ -133,16 +134,20 @@ def make_router() -> APIRouter:
 
     @router.patch("/api/v1/experiments/{experiment_id}")
     def patch_experiment(state: State, asker: Asker, experiment_id: Id, body: Patch) -> Response:
-        """Change name, description or labels of an experiment."""
-        if body.notes or body.resources or body.checkpointStorage:
+        """Change name, description, notes or labels of an experiment."""
+        if body.resources or body.checkpointStorage:
             raise refuse(
                 400,
-                "detcore keeps no notes of experiments and gives them no resources, and which "
-                "checkpoints are kept is told by the experiment file; nothing was changed",
+                "detcore gives experiments no resources, and the experiment file says which "
+                "checkpoints are kept; nothing was changed",
             )
         state.jobs.require_owner(asker, experiment_id)
         state.database.describe_experiment(
-            experiment_id, name=body.name, description=body.description, labels=body.labels
+            experiment_id,
+            name=body.name,
+            description=body.description,
+            notes=body.notes,
+            labels=body.labels,
         )
         return answer({"experiment": one_experiment(state, asker, experiment_id)})
 
@@ -201,9 +206,22 @@ def _add_action(router: APIRouter, action: str) -> None:
         f"/api/v1/experiments/{{experiment_id}}/{action}", operation_id=f"determined_{action}"
     )
     def control(state: State, asker: Asker, experiment_id: Id) -> Response:
-        """Pause, go on with, end, put away or bring back an experiment."""
-        state.jobs.control(asker, experiment_id, action)
+        """Pause, go on with, end, put away or bring back an experiment.
+
+        Nothing happens to one that is over and is to be ended.
+        """
+        if _is_over(state, experiment_id) and action in ("cancel", "kill"):
+            state.jobs.require_owner(asker, experiment_id)
+        else:
+            state.jobs.control(asker, experiment_id, action)
         return answer({})
+
+
+def _is_over(state: ServerState, experiment_id: int) -> bool:
+    """Whether an experiment has ended and does not wait to begin again."""
+    submission = state.database.get_submission(experiment_id)
+    is_ended = submission is None or submission.phase == "ENDED"
+    return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
 def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:

@@ -38,6 +38,7 @@ from detcore.types import ExperimentState, TrialState
 
 __all__ = ["make_router"]
 
+_OVER = (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
 _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 _Order = Annotated[_enums.Order, Query(alias="orderBy")]
 _TrialSort = Annotated[_enums.TrialSort, Query(alias="sortBy")]
@@ -74,13 +75,22 @@ def make_router() -> APIRouter:
         return answer({"trial": _one(state, trial_id)})
 
     @router.post("/api/v1/trials/{trial_id}/kill")
-    def kill_trial(state: State, _: Asker, trial_id: Id) -> Response:
-        """Refuse: trials end with their experiment."""
-        owner = state.database.get_trial(trial_id).experiment_id
-        raise refuse(
-            409,
-            f"detcore ends no single trial; end all of experiment {owner}: det e kill {owner}",
-        )
+    def kill_trial(state: State, asker: Asker, trial_id: Id) -> Response:
+        """End the only trial of an experiment; nothing happens to one that is over."""
+        trial = state.database.get_trial(trial_id)
+        owner = trial.experiment_id
+        state.jobs.require_owner(asker, owner)
+        if trial.state in _OVER:
+            return answer({})
+        searcher = state.database.get_experiment(owner).config.get("searcher") or {}
+        if searcher.get("name") != "single":
+            raise refuse(
+                409,
+                f"trial {trial_id} is one of a search, and detcore ends no single one of these; "
+                f"end all of experiment {owner}: det e kill {owner}",
+            )
+        state.jobs.control(asker, owner, "kill")
+        return answer({})
 
     @router.get("/api/v1/trials/{trial_id}/workloads")
     def list_workloads(

@@ -1,7 +1,11 @@
-"""Keep paths below the home relative to it; earlier releases would not find what they name."""
+"""Add notes of experiments, and keep paths below the home relative to it.
+
+Earlier releases would not find what the paths name.
+"""
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from alembic import op
 from sqlalchemy import bindparam, text
 
@@ -16,7 +20,8 @@ _COLUMNS = (("experiments", "model_dir"), ("trials", "trial_dir"), ("checkpoints
 
 
 def upgrade() -> None:
-    """Rewrite the paths of an SQLite database; others have no home."""
+    """Add the column; rewrite the paths of an SQLite database, since others have no home."""
+    op.add_column("experiments", sa.Column("notes", sa.Text))
     home = home_of(op.get_bind().dialect)
     if home is None:
         return
