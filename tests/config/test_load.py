@@ -414,3 +414,13 @@ def test_values_are_drawn_in_sorted_order_from_numpy() -> None:
 def test_both_ends_of_an_int_range_are_drawn() -> None:
     drawn = {resolve_constants(SPACE, seed=seed)["width"] for seed in range(60)}
     assert drawn == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("./foo/", "foo"), ("foo/./bar//", "foo/bar"), ("/foo", "foo"), ("./", None), ("", None)],
+)
+def test_a_prefix_is_normalized(write: Any, constant: str, given: str, kept: str | None) -> None:
+    storage = f'checkpoint_storage: {{type: s3, bucket: b, prefix: "{given}"}}\n'
+    config = load_config(write(constant + storage)).config
+    assert config.model_dump(mode="json")["checkpoint_storage"]["prefix"] == kept

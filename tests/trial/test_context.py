@@ -71,3 +71,14 @@ def test_a_context_for_debugging_needs_only_what_the_trial_reads() -> None:
     assert not made.is_managed
     assert made.get_experiment_id() == made.get_trial_id() == made.get_initial_batch() == 0
     assert made.distributed.get_size() == 1
+
+
+def test_env_has_what_old_trials_read_of_it() -> None:
+    context = TrialContext.from_config(
+        {"hyperparameters": {"rate": 0.5}, "reproducibility": {"experiment_seed": 7}}
+    )
+    assert context.env.hparams == {"rate": 0.5}
+    assert context.env.trial_seed == context.get_trial_seed()
+    assert context.env.experiment_config == context.get_experiment_config()
+    with pytest.raises(AttributeError, match=r"(?s)context.env.container_gpus.*list_physical_dev"):
+        _ = context.env.container_gpus

@@ -10,9 +10,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from _fakes import FakeClock, SmallTrial, make_context
 
 import detcore_keras
 from detcore.errors import InvalidCheckpointError, PluginNotFoundError
+from detcore_keras._controller import KerasController
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 layers = keras.layers
@@ -326,3 +328,38 @@ def test_old_code_that_needs_more_than_there_is(tmp_path: Path) -> None:
     code.write_text("import determined\nprint(determined.experimental.create)\n")
     with pytest.raises(AttributeError, match=r"uses determined\.experimental\.create, for which"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
+
+
+@pytest.mark.parametrize("is_hdf5", [False, True])
+def test_a_trial_starts_from_the_weights_of_a_checkpoint(tmp_path: Path, is_hdf5: bool) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    if is_hdf5:
+        write_h5(source / "determined-keras-model.h5", whole_model=True, values=VALUES)
+    else:
+        write_object_graph(source, VALUES)
+
+    class Started(SmallTrial):
+        def build_model(self) -> Any:
+            model = self.context.wrap_model(my_model())
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+            return model
+
+        def build_training_data_loader(self) -> Any:
+            return np.ones((8, 8, 3), "float32"), np.ones((8, 2), "float32")
+
+        build_validation_data_loader = build_training_data_loader
+
+    context = make_context(tmp_path)
+    controller = KerasController(Started(context), context)
+    controller.start_from(source)
+    assert_has_values(controller._model)
+    clock = FakeClock(controller, until=3, unit=1)
+    controller.run(clock)
+    controller.close()
+    assert clock.steps_completed == 3
+    with pytest.raises(AssertionError):
+        assert_has_values(controller._model)
+    (source / "other").mkdir()
+    with pytest.raises(InvalidCheckpointError, match="is not a checkpoint of a TFKerasTrial"):
+        KerasController(Started(context), context).start_from(source / "other")

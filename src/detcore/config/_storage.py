@@ -39,7 +39,10 @@ def _prefix(value: str | None) -> str | None:
             f'the prefix "{value}" has a component ".."',
             help=("a prefix may not lead out of itself",),
         )
-    return value
+    if value is None:
+        return None
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    return "/".join(parts) or None
 
 
 _Prefix = Annotated[str | None, AfterValidator(_prefix)]

@@ -51,6 +51,29 @@ class TrialSetup:
     test_mode: bool = False
 
 
+class TrialEnv:
+    """What trials of Determined read of ``context.env``.
+
+    Attributes:
+        hparams: Hyperparameters of this trial.
+        trial_seed: Seed of everything random in the trial.
+        experiment_config: The experiment's configuration as plain values, defaults applied.
+    """
+
+    def __init__(self, setup: TrialSetup) -> None:
+        self.hparams = setup.hparams
+        self.trial_seed = setup.seed
+        self.experiment_config = setup.config
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"context.env.{name} is not there: it described a container of Determined's cluster.\n"
+            "context.env has hparams, trial_seed and experiment_config. Ask the framework which "
+            "devices there are, such as tf.config.list_physical_devices('GPU'), and "
+            "context.distributed which worker this is."
+        )
+
+
 class TrialContext:
     """What a trial may know of its run. Framework plugins subclass it.
 
@@ -68,6 +91,11 @@ class TrialContext:
         self.planned_batches: int | None = None
         self.checkpoints: InstanceCheckpoints | None = None
         self._stop_requested = False
+
+    @property
+    def env(self) -> TrialEnv:
+        """What trials of Determined read of their environment; new code has methods for it."""
+        return TrialEnv(self.setup)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

@@ -25,6 +25,7 @@ from detcore_keras._fit import fit_until_stopped, keras_function
 from detcore_keras._gradients import GradientOptions, share_gradients
 from detcore_keras._host_memory import ArrayFiles, HostMemory
 from detcore_keras._keras import keras, tf
+from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
@@ -267,18 +268,27 @@ class KerasController:
     def start_from(self, directory: Path) -> None:
         """Take over weights, optimizer state and counters of another trial's checkpoint.
 
-        Callbacks, data and random generators begin as in any fresh trial.
+        Of a checkpoint of Determined, the weights. Callbacks, data and random generators begin as
+        in any fresh trial.
 
         Raises:
             InvalidCheckpointError: If it does not fit this model.
         """
-        _read(directory / _POSITION_FILE)
+        names = (_POSITION_FILE, _state.VARIABLES_FILE)
+        is_own = any((directory / name).exists() for name in names)
+        legacy = None if is_own else find_legacy(directory, weights_only=True)
+        if legacy is None:
+            _read(directory / _POSITION_FILE)
         self._build()
         self._start_together()
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
-        _state.take_over_training_state(self._model, self._optimizers(), directory)
+        if legacy is None:
+            _state.take_over_training_state(self._model, self._optimizers(), directory)
+        else:
+            load_legacy_weights(self._model, legacy)
+            _logger.info("it is a checkpoint of Determined: only its weights are taken over")
 
     def close(self) -> None:
         """Stop the data's workers."""
