@@ -445,3 +445,25 @@ def test_the_widest_ranges_are_drawn_from(write: Callable[[str], Path], given: s
     config = load_config(write(f"{base}hyperparameters: {{a: {given}}}\n")).config
     value = resolve_constants(config.hyperparameters, seed=3)["a"]
     assert abs(value) <= 2**1023
+
+
+def test_a_length_that_records_cannot_count(write: Callable[[str], Path]) -> None:
+    base = "entrypoint: ls\nsearcher: {name: single, metric: loss, max_length: {batches: %d}}\n"
+    load_config(write(base % (2**63 - 1)))
+    with pytest.raises(ExperimentFileError, match=r"9223372036854775808 batches are more than"):
+        load_config(write(base % 2**63))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+def test_other_encodings_are_called_by_their_names(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_bytes(f"\ufeff{'name: x'}".encode(encoding))
+    with pytest.raises(ExperimentFileError, match=f"the file is {encoding[:6].upper()}, not UTF-8"):
+        load_config(path)
+
+
+def test_a_file_of_megabytes_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text("\n".join(f"key{number}: {{a: 1}}" for number in range(600_000)))
+    with pytest.raises(ExperimentFileError, match=r"has 1\d,\d+,\d+ characters, more"):
+        load_config(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def test_a_home_of_an_earlier_release_is_read_and_can_then_be_moved(
         for statement in (
             f"UPDATE checkpoints SET storage_url = '{url}'",
             f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
+            "ALTER TABLE experiments DROP COLUMN notes",
             "UPDATE alembic_version SET version_num = '0006'",
             f"UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', '{url}')",
         ):
@@ -98,3 +100,13 @@ def test_a_relative_database_may_lie_in_any_folder(
     monkeypatch.setenv("DETCORE_DB", "sqlite:///records.db")
     with Database.open(read_environment().database_url):
         assert (folder / "records.db").is_file()
+
+
+def test_a_new_home_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_home(monkeypatch, tmp_path / "home")
+    before = os.umask(0o022)
+    try:
+        save_checkpoint()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700

@@ -140,6 +140,18 @@ def test_a_damaged_database_is_an_error_not_a_wrong_answer(sqlite_store: Store) 
         database.list_experiments()
 
 
+def test_a_damage_that_sqlite_cannot_put_into_words(sqlite_store: Store) -> None:
+    sqlite_store.database.close()
+    with sqlite3.connect(sqlite_store.file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = sqlite_store.file.read_bytes()
+    assert b"CREATE TABLE experiments" in content
+    sqlite_store.file.write_bytes(content.replace(b"CREATE TABLE", b"CREATE \xff\xfeBLE"))
+    with pytest.raises(DatabaseError, match="is damaged or not a database"):
+        Database.open(sqlite_store.url)
+
+
 def test_a_read_only_place_is_named(mounted: Path) -> None:
     url = f"sqlite:///{mounted / 'home' / 'detcore.db'}"
     Database.open(url).close()

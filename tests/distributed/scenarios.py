@@ -89,11 +89,16 @@ def collectives(rank: int, size: int, options: dict[str, Any]) -> Any:
 def unsendable(rank: int, size: int, options: dict[str, Any]) -> Any:
     """What cannot be sent is an error where it is tried; nobody loses step."""
     with open_context(rank, size, options) as context:
-        try:
-            context.allgather(lambda: rank)
-        except DistributedError as error:
-            return [str(error), context.allgather(rank)]
-    return None
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        errors = []
+        for value in (lambda: rank, deep):
+            try:
+                context.allgather(value)
+            except DistributedError as error:
+                errors.append(str(error))
+        return [errors, context.allgather(rank)]
 
 
 def latency(rank: int, size: int, options: dict[str, Any]) -> Any:

@@ -35,8 +35,9 @@ def test_uneven_nodes(ranks: Any, free_port: int) -> None:
 
 
 def test_a_value_that_cannot_be_sent(ranks: Any) -> None:
-    for text, values in ranks("unsendable", 2):
-        assert "cannot be sent to other workers" in text
+    for errors, values in ranks("unsendable", 2):
+        assert len(errors) == 2
+        assert all("cannot be sent to other workers" in text for text in errors)
         assert values == [0, 1]
 
 

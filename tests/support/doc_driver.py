@@ -129,11 +129,15 @@ class Driver:
             return
         whole = parsed if {"searcher", "entrypoint"} <= set(parsed) else {**_REST, **parsed}
         path = Path(f"checked-{block.line}.yaml").absolute()
-        # A whole file is checked as it is written: YAML is read in detcore's own way.
+        # A whole file is checked as it is written: YAML is read in detcore's own way. The code that
+        # it names is the reader's.
         path.write_text(block.code if whole is parsed else yaml.safe_dump(whole), encoding="utf-8")
         self._shell(
             block,
-            [f"{shlex.quote(sys.executable)} -m detcore config check {shlex.quote(str(path))}"],
+            [
+                f"{shlex.quote(sys.executable)} -m detcore config check {shlex.quote(str(path))} "
+                "--set entrypoint=[ls]"
+            ],
         )
 
     def _diff(self, block: Block) -> None:

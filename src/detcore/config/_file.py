@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 from detcore.config._source import Diagnostic, Label, Source, Span
@@ -86,8 +87,10 @@ def _not_utf8(
     before = raw[: exc.start].decode("utf-8-sig", errors="replace")
     line = before.count("\n")
     column = len(before) - (before.rfind("\n") + 1)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        message, label = "the file is UTF-16, not UTF-8", "byte-order mark of UTF-16"
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:4] == codecs.BOM_UTF32_BE:
+        is_32 = raw[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+        kind = "UTF-32" if is_32 else "UTF-16"
+        message, label = f"the file is {kind}, not UTF-8", f"byte-order mark of {kind}"
         source = Source(name=name, kind="file", lines=("\ufffd\ufffd",))
     else:
         message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"

@@ -14,6 +14,7 @@ from detcore.types import Length, Unit
 
 __all__ = ["UNITS", "Period", "TrainingLength", "UnitlessLength"]
 
+_TOO_LONG = 1 << 63
 UNITS = tuple(unit.value for unit in Unit)
 
 
@@ -47,7 +48,9 @@ class _LengthRule:
 
     def _count_error(self, unit: str, count: object) -> PydanticCustomError | None:
         if isinstance(count, int) and not isinstance(count, bool) and count >= self.minimum:
-            return None
+            if count < _TOO_LONG:
+                return None
+            return problem(f"{count} {unit} are more than records can count (2**63 - 1)")
         least = "at least 1" if self.minimum else "0 or more"
         quoted = isinstance(count, str) and count.strip().isdigit()
         suggestion = str(count).strip() if quoted else None

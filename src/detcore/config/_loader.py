@@ -33,6 +33,9 @@ __all__ = [
     "mapping_text",
 ]
 
+# So much is checked in a second or two; PyYAML takes minutes for ten times as much.
+_MOST_CHARACTERS = 1_000_000
+
 
 class ExperimentFileError(ConfigError):
     """An experiment file with mistakes; its text is the whole report.
@@ -229,6 +232,14 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ) from exc
 
 
+def _too_long(text: str, source: Source) -> Diagnostic:
+    return Diagnostic(
+        message=f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
+        primary=Label(Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0)),
+        help=("an experiment file holds settings; keep data in files of its own",),
+    )
+
+
 def _load(
     text: str,
     source: Source,
@@ -238,6 +249,8 @@ def _load(
     known: tuple[Collection[str], Collection[str], Mapping[str, type[BaseModel] | str | None]],
     code: tuple[Path | None, Collection[str]] = (None, ()),
 ) -> LoadedConfig:
+    if len(text) > _MOST_CHARACTERS:
+        raise ExperimentFileError([_too_long(text, source)], name=source.name)
     root, found = read_yaml(text, source)
     is_readable = root is not None or not found
     if root is None:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from detcore.database import _postgresql, _sqlite
 from detcore.database._connections import MIGRATES, WRITE, ForkGuard
 from detcore.database._home import set_home
-from detcore.database._translate import shown_url, translate
+from detcore.database._translate import damaged, shown_url, translate
 from detcore.errors import DatabaseError
 
 __all__ = ["make_engine", "transaction"]
@@ -73,7 +73,7 @@ def transaction(
 
     Raises:
         StorageFullError: If there is no room left.
-        DatabaseError: If the database cannot be used.
+        DatabaseError: If the database cannot be used, or holds text that is none.
     """
     options = {name: True for name, on in ((WRITE, write), (MIGRATES, migrates)) if on}
     try:
@@ -85,6 +85,8 @@ def transaction(
         raise  # the caller knows which of its values is wrong
     except DBAPIError as error:
         raise translate(error, engine.url) from error
+    except UnicodeDecodeError as error:
+        raise damaged(engine.url, str(error)) from error
     except PoolTimeoutError as error:
         raise DatabaseError(
             f"no connection to {shown_url(engine.url)} became free: {error}.\n"

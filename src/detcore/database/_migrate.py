@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from detcore.database import _postgresql
 from detcore.database._engine import transaction
 from detcore.database._schema import REVISIONS
-from detcore.database._translate import shown_url, translate
+from detcore.database._translate import damaged, shown_url, translate
 from detcore.errors import DatabaseError
 
 __all__ = ["MIGRATIONS", "bring_up_to_date"]
@@ -55,6 +55,8 @@ def _quick_version(engine: Engine) -> str | None:
         raise translate(error, engine.url) from error
     except SQLDatabaseError as error:
         raise translate(error, engine.url) from error
+    except UnicodeDecodeError as error:
+        raise damaged(engine.url, str(error)) from error
     return None if row is None else str(row[0])
 
 

@@ -49,7 +49,8 @@ def prepare_file(url: URL) -> None:
         )
     path = Path(name).absolute()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Records, spools and checkpoints below it are nobody else's business.
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise DatabaseError(
             f"cannot create the folder of the database {path}: {error.strerror or error}.\n"

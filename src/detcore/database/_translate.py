@@ -11,7 +11,7 @@ from detcore.database import _postgresql
 from detcore.database._connections import WAIT_S
 from detcore.errors import DatabaseError, StorageFullError
 
-__all__ = ["shown_url", "translate"]
+__all__ = ["damaged", "shown_url", "translate"]
 
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 
@@ -36,6 +36,16 @@ def translate(error: DBAPIError, url: URL) -> Exception:
     return found or DatabaseError(f"the database {where} refused a statement: {reason}")
 
 
+def damaged(url: URL, reason: str) -> DatabaseError:
+    """Return the error for a file that is no whole SQLite database."""
+    return DatabaseError(
+        f"the database {shown_url(url)} is damaged or not a database: {reason}.\n"
+        "Its records cannot be read; checkpoints are elsewhere and are not affected.\n"
+        f"Restore the file from a backup, or move it away to start a new one: "
+        f"mv {url.database} {url.database}.damaged"
+    )
+
+
 def _of_sqlite(reason: str, url: URL) -> Exception | None:
     low = reason.lower()
     where = shown_url(url)
@@ -52,12 +62,7 @@ def _of_sqlite(reason: str, url: URL) -> Exception | None:
             f"Find it with: lsof {url.database}"
         )
     if "not a database" in low or "malformed" in low or "file is encrypted" in low:
-        return DatabaseError(
-            f"the database {where} is damaged or not a database: {reason}.\n"
-            "Its records cannot be read; checkpoints are elsewhere and are not affected.\n"
-            f"Restore the file from a backup, or move it away to start a new one: "
-            f"mv {url.database} {url.database}.damaged"
-        )
+        return damaged(url, reason)
     if "readonly" in low or "read-only" in low or "unable to open" in low:
         return DatabaseError(
             f"the database {where} cannot be opened or written: {reason}.\n"

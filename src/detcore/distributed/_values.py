@@ -73,7 +73,7 @@ def pack(value: object) -> Packed:
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise DistributedError(
             f"{describe(value)} cannot be sent to other workers: {error}.\n"
             "Only what can be pickled can be; send the parts that can."

@@ -224,10 +224,12 @@ class FrameworkRuns:
         return self._once("broken", entrypoint=self.suite.broken_entrypoint)
 
     @property
-    def unknown(self) -> FrameworkRun:
-        """Of a trial class that is not there."""
+    def unknown(self) -> Finished:
+        """The command, given a trial class that is not there; it begins no run."""
         module = self.suite.entrypoint.rpartition(":")[0]
-        return self._once("unknown", entrypoint=f"{module}:NobodyWroteThisTrial")
+        settings = self.settings("unknown", entrypoint=f"{module}:NobodyWroteThisTrial")
+        config = self.detcore.write_config(settings)
+        return self.detcore("run", config, self.model_dir, "--json", timeout_s=self.timeout_s)
 
     @property
     def two_workers(self) -> FrameworkRun:
