@@ -424,3 +424,34 @@ def test_a_prefix_is_normalized(write: Any, constant: str, given: str, kept: str
     storage = f'checkpoint_storage: {{type: s3, bucket: b, prefix: "{given}"}}\n'
     config = load_config(write(constant + storage)).config
     assert config.model_dump(mode="json")["checkpoint_storage"]["prefix"] == kept
+
+
+def test_a_range_by_its_values(write: Any) -> None:
+    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
+    loaded = load_config(write(base + "{a: {type: loguniform, minval: 0.0001, maxval: 0.1}}\n"))
+    space = loaded.config.hyperparameters
+    assert space == {"a": {"type": "log", "base": 10, "minval": -4.0, "maxval": -1.0}}
+    assert loaded.notices == []
+    drawn = [resolve_constants(space, seed=seed)["a"] for seed in range(300)]
+    assert 0.0001 <= min(drawn) < 0.0002
+    assert 0.05 < max(drawn) <= 0.1
+    # Half of them below the geometric mean.
+    assert 120 < sum(value < 0.0001**0.5 * 0.1**0.5 for value in drawn) < 180
+
+
+def test_exponents_that_look_like_values_get_a_note(write: Any) -> None:
+    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
+    loaded = load_config(write(base + "{g: {a: {type: log, minval: 0.0001, maxval: 0.1}}}\n"))
+    assert loaded.config.hyperparameters["g"]["a"]["base"] == 10
+    (note,) = loaded.notices
+    assert "hyperparameters.g.a has exponents" in note
+    assert "10^0.0001 = 1.0002 to 10^0.1 = 1.2589" in note
+    assert "{type: loguniform, minval: 0.0001, maxval: 0.1}" in note
+    assert load_config(write(base + "{a: {type: log, minval: -4, maxval: 0.5}}\n")).notices == []
+
+
+@pytest.mark.parametrize("given", ["minval: 0, maxval: 1", "minval: -1, maxval: 1"])
+def test_a_range_by_its_values_is_positive(write: Any, given: str) -> None:
+    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
+    with pytest.raises(ExperimentFileError, match=r"minval: expected more than 0, got"):
+        load_config(write(f"{base}{{a: {{type: loguniform, {given}}}}}\n"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
@@ -53,7 +54,15 @@ class LogHyperparameter(_Range):
     type: Literal["log"] = Field(description="A power, its exponent uniformly.")
     minval: float = Field(description="Smallest exponent.")
     maxval: float = Field(description="Largest exponent.")
-    base: float = Field(gt=0, description="What is raised to the exponent, usually 10.")
+    base: float = Field(default=10, gt=0, description="What is raised to the exponent.")
+
+
+class LoguniformHyperparameter(_Range):
+    """A number from minval to maxval, its logarithm uniformly; kept as `LogHyperparameter`."""
+
+    type: Literal["loguniform"] = Field(description="A number, its logarithm uniformly.")
+    minval: float = Field(gt=0, description="Smallest value.")
+    maxval: float = Field(gt=0, description="Largest value.")
 
 
 class CategoricalHyperparameter(Section):
@@ -68,8 +77,10 @@ HYPERPARAMETER_TYPES: dict[str, type[Section]] = {
     "int": IntHyperparameter,
     "double": DoubleHyperparameter,
     "log": LogHyperparameter,
+    "loguniform": LoguniformHyperparameter,
     "categorical": CategoricalHyperparameter,
 }
+_BASE = 10
 _FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
 
 
@@ -77,7 +88,25 @@ def _check(value: object, _: object) -> dict[str, JSONValue]:
     if not isinstance(value, Mapping):
         raise problem(f"expected a mapping, got {describe_value(value)}")
     raise_problems("hyperparameters", list(_mistakes(value, ())))
-    return cast("dict[str, JSONValue]", dict(value))
+    return cast("dict[str, JSONValue]", _normal(value))
+
+
+def _normal(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters with one shape for each kind of range."""
+    found: dict[str, Any] = {}
+    for name, value in group.items():
+        if not isinstance(value, Mapping):
+            found[name] = value
+        elif "type" not in value:
+            found[name] = _normal(value)
+        elif value["type"] == "loguniform":
+            ends = {end: math.log10(value[end]) for end in ("minval", "maxval")}
+            found[name] = {**value, "type": "log", "base": _BASE, **ends}
+        else:
+            found[name] = dict(value)
+            if value["type"] == "log":
+                found[name].setdefault("base", _BASE)
+    return found
 
 
 def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
@@ -122,6 +151,8 @@ def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
     likely = "categorical" if "vals" in value else "const" if "val" in value else None
     if "base" in value:
         likely = "log"
+    elif str(name).lower() in ("lr", "learning_rate") and "minval" in value:
+        likely = "loguniform"
     return problem(
         f"missing 'type' in hyperparameter '{name}'",
         at="key",
@@ -187,6 +218,7 @@ def resolve_constants(
     Raises:
         ConfigError: If there is something to draw and no seed.
     """
+    hyperparameters = _normal(hyperparameters)
     drawn = [place for place, value in ranges(hyperparameters) if value["type"] != "const"]
     if not drawn:
         return _resolve(hyperparameters, None)

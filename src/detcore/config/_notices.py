@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detcore.config._explain import dotted
+from detcore.config._hyperparameters import ranges
 from detcore.config._source import Place
-from detcore.config._tree import Node, find, key_span
+from detcore.config._tree import Node, find, key_span, plain
 
 __all__ = ["notices"]
 
@@ -83,12 +84,30 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
             ("optimizations", "mixed_precision"),
             "is read by PyTorch trials only; with Keras, set a mixed-precision policy in the model",
         )
+    yield from _exponents(root)
     length = find(root, ("searcher", "max_length"))
     if length is not None and isinstance(length.value, int):
         yield (
             ("searcher", "max_length"),
             f"has no unit: {length.value} is read as batches; write "
             f"{{batches: {length.value}}} or {{epochs: {length.value}}} to be clear",
+        )
+
+
+def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
+    """Yield ranges whose exponents look like the values that were meant."""
+    section = find(root, ("hyperparameters",))
+    values = plain(section) if section is not None else None
+    for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
+        low, high = value.get("minval"), value.get("maxval")
+        if value["type"] != "log" or not (0 < low < 1 and 0 < high < 1):
+            continue
+        base = value.get("base", 10)
+        yield (
+            place,
+            f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
+            f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
+            f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
         )
 
 

@@ -21,6 +21,7 @@ LENGTHS: tuple[Place, ...] = (
     ("searcher", "max_length"),
     ("searcher", "length_per_round"),
 )
+_NUMBERS = ("int", "double", "log", "loguniform")
 _INT64 = 1 << 63
 _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 
@@ -123,15 +124,16 @@ def _ranges_can_be_drawn(facts: Facts) -> Iterator[Violation]:
             continue
         kind, at = value["type"], Mention((*place, "maxval"), "maxval")
         others = (Mention((*place, "minval"), "minval"),)
+        base = facts.number(*place, "base") if "base" in value else 10
         if kind == "int" and not (low >= -_INT64 and high < _INT64):
             yield Violation(
                 "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1", at, others
             )
         elif kind == "double" and not math.isfinite(float(high) - float(low)):
             yield Violation("the range is wider than the largest number, 1.8e308", at, others)
-        elif kind == "log" and not _is_finite_power(facts.number(*place, "base"), low, high):
+        elif kind == "log" and not _is_finite_power(base, low, high):
             yield Violation(
-                f"{facts.number(*place, 'base')} to the power of {low} or {high} is larger than "
+                f"{base} to the power of {low} or {high} is larger than "
                 "the largest number, 1.8e308",
                 at,
                 others,
@@ -152,7 +154,7 @@ def _grid_needs_counts(facts: Facts) -> Iterator[Violation]:
     if facts.get("searcher", "name") != "grid":
         return
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
-        needs = value["type"] in ("int", "double", "log") and not facts.is_bad(place)
+        needs = value["type"] in _NUMBERS and not facts.is_bad(place)
         if needs and "count" not in value:
             yield Violation(
                 f"hyperparameter '{_dotted(place[1:])}' needs 'count' in a grid search",
