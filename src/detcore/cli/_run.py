@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _EXIT_INTERRUPTED = 130
+# So many are listed at the end of a search.
+_MOST_TRIALS = 10
 _EXAMPLES = """
 \b
 Examples:
@@ -294,12 +296,16 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
     lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
     if result.error:
         lines[0] += f": {result.error}"
-    for trial in result.trials:
+    if len(result.trials) > 1:
+        lines += _best_of(result, at)
+    for trial in result.ranked[:_MOST_TRIALS]:
         best = "-" if trial.best_validation is None else f"{trial.best_validation:.4g}"
         lines.append(
             f"  trial {trial.trial_id}: {trial.steps_completed} batches, "
             f"best {result.metric} {best}, latest checkpoint {trial.latest_checkpoint or '-'}"
         )
+    if len(result.trials) > _MOST_TRIALS:
+        lines.append(f"  and {len(result.trials) - _MOST_TRIALS} more")
     state = result.state.value
     if state == "PAUSED":
         lines.append(f"go on with it:  detcore run --resume {result.experiment_id}{at}")
@@ -311,4 +317,22 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")
+    return lines
+
+
+def _best_of(result: ExperimentResult, at: str) -> list[str]:
+    """Return which trial of a search is the best, with what, and how to get its checkpoint."""
+    from detcore.pages import flatten
+
+    best = result.ranked[0]
+    if best.best_validation is None:
+        return []
+    shown = ", ".join(f"{name}={value}" for name, value in flatten(best.hparams).items())
+    lines = [
+        f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
+        f"{best.best_steps}{f' ({shown})' if shown else ''}"
+    ]
+    if best.latest_checkpoint and not at:
+        uuid = f"$(detcore experiment best {result.experiment_id} --uuid)"
+        lines.append(f"its checkpoint:  detcore checkpoint download {uuid}")
     return lines

@@ -99,8 +99,10 @@ def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
     section = find(root, ("hyperparameters",))
     values = plain(section) if section is not None else None
     for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
-        low, high = value.get("minval"), value.get("maxval")
-        if value["type"] != "log" or not (0 < low < 1 and 0 < high < 1):
+        if value["type"] != "log":
+            continue
+        low, high = value["minval"], value["maxval"]
+        if not (0 < low < 1 and 0 < high < 1):
             continue
         base = value.get("base", 10)
         yield (

@@ -20,6 +20,7 @@ class TrialResult:
 
     Attributes:
         best_validation: The best value of the searcher's metric, or None.
+        best_steps: The batch at which that was reached, or None.
         latest_checkpoint: UUID of the newest checkpoint, or None.
         hparams: Its hyperparameters.
         num_restarts: How often it was started again after a crash.
@@ -31,6 +32,7 @@ class TrialResult:
     steps_completed: int
     best_validation: float | None
     latest_checkpoint: str | None
+    best_steps: int | None = None
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_restarts: int = 0
     error: str | None = None
@@ -56,6 +58,18 @@ class ExperimentResult:
     error: str | None = None
     was_cut_short: bool = False
 
+    @property
+    def ranked(self) -> list[TrialResult]:
+        """The trials, the best first; those without a validation last, by their ids."""
+
+        def key(trial: TrialResult) -> tuple[bool, float, int]:
+            value = trial.best_validation
+            if value is None:
+                return True, 0.0, trial.trial_id
+            return False, value if self.smaller_is_better else -value, trial.trial_id
+
+        return sorted(self.trials, key=key)
+
 
 def read_results(
     database: Database, experiment_id: int, *, metric: str, smaller_is_better: bool
@@ -75,6 +89,7 @@ def read_results(
                 steps_completed=max(summary.steps_completed, summary.steps_saved),
                 best_validation=summary.best.metrics[metric] if summary.best else None,
                 latest_checkpoint=summary.latest_checkpoint,
+                best_steps=summary.best.steps_completed if summary.best else None,
                 hparams=trial.hparams,
                 num_restarts=trial.num_restarts,
                 error=trial.error,

@@ -1,0 +1,45 @@
+"""What ``detcore run`` says at the end of a search."""
+
+from __future__ import annotations
+
+from detcore.cli._run import _summary
+from detcore.runner import ExperimentResult, TrialResult
+from detcore.types import ExperimentState
+
+
+def result(values: list[float | None], *, smaller_is_better: bool = True) -> ExperimentResult:
+    return ExperimentResult(
+        experiment_id=4,
+        state=ExperimentState.COMPLETED,
+        metric="val_loss",
+        smaller_is_better=smaller_is_better,
+        trials=tuple(
+            TrialResult(
+                trial_id=number, state="COMPLETED", steps_completed=50, best_validation=value,
+                latest_checkpoint=f"uuid-{number}", best_steps=number,
+                hparams={"rate": number / 10, "net": {"width": 8}},
+            )
+            for number, value in enumerate(values, 1)
+        ),
+    )  # fmt: skip
+
+
+def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
+    values: list[float | None] = [None, *(abs(number - 5) / 8 for number in range(12))]
+    lines = _summary(result(values), "")
+    assert lines[:3] == [
+        "experiment 4: completed",
+        "best: trial 7, val_loss 0 at batch 7 (rate=0.7, net.width=8)",
+        "its checkpoint:  detcore checkpoint download $(detcore experiment best 4 --uuid)",
+    ]
+    rows = [line.split(":")[0].strip() for line in lines if line.startswith("  trial")]
+    assert rows == [f"trial {number}" for number in (7, 6, 8, 5, 9, 4, 10, 3, 11, 2)]
+    assert "  and 3 more" in lines
+
+
+def test_larger_may_be_better_and_nothing_may_be_best() -> None:
+    lines = _summary(result([0.5, 0.75, None], smaller_is_better=False), "")
+    assert lines[1].startswith("best: trial 2, val_loss 0.75 at batch 2")
+    assert not any("more" in line for line in lines)
+    assert not any(line.startswith("best:") for line in _summary(result([None, None]), ""))
+    assert not any(line.startswith("best:") for line in _summary(result([0.5]), ""))
