@@ -58,22 +58,34 @@ def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
     assert sorted(c.steps_completed for c in checkpoints) == [7, 14]
 
 
-def test_a_preempted_fit_saves_and_ends(home: Path) -> None:
+def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = records()
-    model = compiled()
-    with core.init() as context:
-        callback = DetcoreCallback(context)
 
-        class Preempt(keras.callbacks.Callback):  # type: ignore[misc]
-            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-                if batch == 3:
-                    context.preempt.request()
+    class Preempt(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                context.preempt.request()
 
-        model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Preempt(), callback])
-        assert callback.steps_completed == 4
+    context = core.init().start()
+    callback = DetcoreCallback(context)
+    with pytest.raises(SystemExit) as ended:
+        compiled().fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Preempt(), callback])
+    context.close(ended.value)
+    assert ended.value.code == 75
+    assert callback.steps_completed == 4
+    assert "trial 1: paused; core.init(resume=True) resumes it" in capsys.readouterr().err
+    with core.init(resume=True) as context:
         assert context.info is not None
+        assert context.info.steps_completed == 4
         saved = context.database.list_checkpoints(trial_id=context.info.trial_id)
         assert [c.steps_completed for c in saved] == [4]
+        callback = DetcoreCallback(context)
+        model = compiled()
+        first = callback.initial_epoch
+        model.fit(
+            x, y, batch_size=8, epochs=2, initial_epoch=first, verbose=0, callbacks=[callback]
+        )
+        assert callback.steps_completed > 4
 
 
 def test_bad_arguments(home: Path) -> None:

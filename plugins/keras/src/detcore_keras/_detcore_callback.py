@@ -24,6 +24,7 @@ __all__ = ["DetcoreCallback"]
 _logger = logging.getLogger("detcore.keras")
 
 _FILE = "keras-fit.json"
+_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
 class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -31,9 +32,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     Training metrics are reported every `report_every` batches and at the end of each epoch, the
     metrics of ``fit``'s own validation at the end of each epoch, and checkpoints are saved at the
-    end of epochs. When the run is to be preempted, a checkpoint is saved at the next batch and
-    ``fit`` ends. A resumed process continues with the weights, the optimizer and the random
-    generators of the latest checkpoint.
+    end of epochs. When the run is to be preempted, a checkpoint is saved at the next batch, and
+    ``fit`` raises ``SystemExit(75)``: the context then says that the script was paused, and the
+    process ends with that code. A resumed process continues with the weights, the optimizer and
+    the random generators of the latest checkpoint.
 
     Example::
 
@@ -80,6 +82,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._checkpoint_async = checkpoint_async
         self._memory = HostMemory()
         self._epoch = 0
+        self._is_preempted = False
         self._saved_at: int | None = None
         self._reported_at = 0
         self._latest = None if context.info is None else context.info.latest_checkpoint
@@ -110,7 +113,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._report(logs)
         if self._context.preempt.should_preempt():
             self._save(epoch=self._epoch)
-            self.model.stop_training = True
+            self._is_preempted = self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report what ``fit`` measured, and save."""
@@ -128,8 +131,15 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._save(epoch=epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the last checkpoint; what it failed with is raised here."""
+        """Wait for the last checkpoint; what it failed with is raised here.
+
+        Raises:
+            SystemExit: With code 75, if the run was preempted: what comes behind ``fit`` would take
+                the model for trained.
+        """
         self._context.checkpoint.wait()
+        if self._is_preempted:
+            raise SystemExit(_COME_BACK)
 
     def _report(self, logs: Any) -> None:
         self._reported_at = self.steps_completed
