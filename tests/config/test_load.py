@@ -15,6 +15,7 @@ from detcore.config import (
     LoadedConfig,
     Origin,
     load_config,
+    load_text,
     parse_set_flags,
     resolve_constants,
 )
@@ -455,3 +456,29 @@ def test_a_range_by_its_values_is_positive(write: Any, given: str) -> None:
     base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
     with pytest.raises(ExperimentFileError, match=r"minval: expected more than 0, got"):
         load_config(write(f"{base}{{a: {{type: loguniform, {given}}}}}\n"))
+
+
+def _nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("data." + "a." * 2000 + "b", 1, "a name of 2002 levels"),
+        ("data.\udcff", 1, "this text has half of a character"),
+        ("data.x", _nested(500), "more than 50000 values or 100 levels"),
+        ("data.x", _nested(20_000), "cannot be written as JSON"),
+        ("data.x", 10**5000, "cannot be written as JSON"),
+        ("data.x", {("a",): 1}, "cannot be written as JSON"),
+    ],
+    ids=["deep name", "half", "deep", "deeper", "long", "key"],
+)
+def test_settings_that_no_configuration_has(
+    constant: str, name: str, value: object, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_text(constant, name="exp.yaml", overrides={name: value})

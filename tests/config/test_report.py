@@ -467,3 +467,11 @@ def test_a_file_of_megabytes_is_refused_at_once(tmp_path: Path) -> None:
     path.write_text("\n".join(f"key{number}: {{a: 1}}" for number in range(600_000)))
     with pytest.raises(ExperimentFileError, match=r"has 1\d,\d+,\d+ characters, more"):
         load_config(path)
+
+
+@pytest.mark.parametrize("head", ["0x", "", "-"])
+def test_a_number_has_a_bounded_number_of_digits(write: Callable[[str], Path], head: str) -> None:
+    base = "entrypoint: ls\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    path = write(f"{base}max_restarts: {head}{'1' * 5000}\n")
+    with pytest.raises(ExperimentFileError, match="characters; at most 400 digits are read"):
+        load_config(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -245,3 +246,11 @@ def test_special_sql_of_each_database_is_in_one_file() -> None:
                 # Docstrings quote examples in double backquotes.
                 text = re.sub(r"``.*?``", "", path.read_text())
                 assert not re.search(pattern, text), (path, file)
+
+
+def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
+    sqlite_store.database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    with contextlib.closing(sqlite3.connect(sqlite_store.file)) as connection, connection:
+        connection.execute("UPDATE experiments SET name = CAST(x'ff' AS TEXT)")
+    with pytest.raises(DatabaseError, match="is damaged or not a database"):
+        sqlite_store.database.list_experiments()

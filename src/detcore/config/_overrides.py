@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from detcore.config._source import Diagnostic, Label, Place, Source, Span
 from detcore.config._tree import Entry, Node, find, put
-from detcore.config._yaml import read_yaml
+from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml
 from detcore.errors import ConfigError
 
 __all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_overrides"]
@@ -67,7 +67,7 @@ def read_overrides(
 def _read(
     name: str, separator: str, settings: Sequence[tuple[str, object]], *, offset: int
 ) -> tuple[list[Override], list[Diagnostic]]:
-    values = [v if isinstance(v, str) else json.dumps(v, default=str) for _, v in settings]
+    values = [_text(v) for _, v in settings]
     lines: list[str] = []
     starts: list[int] = []
     for (key, _), value in zip(settings, values, strict=True):
@@ -83,6 +83,13 @@ def _read(
         if empty:
             found.append(Diagnostic(message="an empty name", primary=Label(empty[0])))
             continue
+        if len(names) > MAX_DEPTH:
+            message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
+            found.append(Diagnostic(message=message, primary=Label(names[MAX_DEPTH][1])))
+            continue
+        if bad_names := [bad for name, span in names if (bad := half_a_character(name, span))]:
+            found.extend(bad_names)
+            continue
         column = len(key) + 1
         node, bad = read_yaml(value, source, line=line, column=column)
         found.extend(bad)
@@ -91,6 +98,23 @@ def _read(
         if node is not None:
             read.append((names, node))
     return read, found
+
+
+def _text(value: object) -> str:
+    """Return a value as YAML.
+
+    Raises:
+        ConfigError: If it is no plain value.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, default=str)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a setting cannot be written as JSON: {error}.\n"
+            f"A configuration has at most {MAX_DEPTH} levels of plain values."
+        ) from error
 
 
 def _names(

@@ -16,10 +16,11 @@ from detcore.config._source import Diagnostic, Label, Source, Span
 from detcore.config._syntax import explain_syntax
 from detcore.config._tree import Entry, Node, Scalar
 
-__all__ = ["empty_node", "read_yaml"]
+__all__ = ["MAX_DEPTH", "empty_node", "half_a_character", "read_yaml"]
 
 _MAX_VALUES = 50_000  # stops aliases of aliases of aliases from filling the memory
-_MAX_DEPTH = 100
+MAX_DEPTH = 100
+_MAX_DIGITS = 400  # Python refuses to print integers of more than 4300
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)")
@@ -57,6 +58,17 @@ class _TooLargeError(Exception):
 def empty_node(source: Source) -> Node:
     """Return a mapping without entries that stands at the start of `source`."""
     return Node({}, Span(source, 0, 0, 0, 0))
+
+
+def half_a_character(text: str, span: Span) -> Diagnostic | None:
+    """Return the mistake of a text that is not Unicode, or None."""
+    if not _SURROGATE.search(text):
+        return None
+    return Diagnostic(
+        message="this text has half of a character (a surrogate from U+D800 to U+DFFF)",
+        primary=Label(span),
+        help=("write the character itself, or both halves as one \\U escape",),
+    )
 
 
 def read_yaml(
@@ -138,7 +150,7 @@ class _Reader:
         if id(node) in self._open:
             self.found.append(self.error(span, "this value contains itself through an alias"))
             return Node(None, span)
-        if self._count > _MAX_VALUES or depth > _MAX_DEPTH:
+        if self._count > _MAX_VALUES or depth > MAX_DEPTH:
             if not self.is_too_large:
                 self.is_too_large = True
                 self.found.append(self.too_deep())
@@ -168,8 +180,8 @@ class _Reader:
                 self.found.append(self.error(key_span, "expected a plain name as the key"))
                 continue
             key = key_node.value
-            if _SURROGATE.search(key):
-                self.found.append(self._half_a_character(key_span))
+            if bad := half_a_character(key, key_span):
+                self.found.append(bad)
                 continue
             if key in entries:
                 self.found.append(self._duplicate(key, key_span, entries[key].key_span))
@@ -202,17 +214,10 @@ class _Reader:
             span, f"the tag '{_short_tag(str(node.tag))}' is not allowed", help=("remove it",)
         )
 
-    def _half_a_character(self, span: Span) -> Diagnostic:
-        return self.error(
-            span,
-            "this text has half of a character (a surrogate from U+D800 to U+DFFF)",
-            help=("write the character itself, or both halves as one \\U escape",),
-        )
-
     def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
         text = node.value
-        if _SURROGATE.search(text):
-            self.found.append(self._half_a_character(span))
+        if bad := half_a_character(text, span):
+            self.found.append(bad)
             return ""
         if node.tag != _PLAIN + "str":
             self.found.append(self._tagged(node, span))
@@ -229,7 +234,7 @@ class _Reader:
         if _INTEGER.fullmatch(text):
             return self._integer(text, span)
         if _BASED.fullmatch(text):
-            return int(text, 0)
+            return int(text, 0) if len(text) <= _MAX_DIGITS else self._too_many_digits(text, span)
         if _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace("_", ""))):
             return number
         if _STRANGE.fullmatch(text) or _NUMBER.fullmatch(text):
@@ -244,8 +249,10 @@ class _Reader:
 
     def _integer(self, text: str, span: Span) -> int:
         digits = text.lstrip("+-").replace("_", "")
-        value = int(text.replace("_", "")) if len(digits) < 400 else 0
-        if (len(digits) > 1 and digits[0] == "0") or len(digits) >= 400:
+        if len(digits) > _MAX_DIGITS:
+            return self._too_many_digits(text, span)
+        value = int(text.replace("_", ""))
+        if len(digits) > 1 and digits[0] == "0":
             self.found.append(
                 self.error(
                     span,
@@ -256,12 +263,22 @@ class _Reader:
             )
         return value
 
+    def _too_many_digits(self, text: str, span: Span) -> int:
+        self.found.append(
+            self.error(
+                span,
+                f"a number of {len(text)} characters; at most {_MAX_DIGITS} digits are read",
+                help=("write a string in quotes",),
+            )
+        )
+        return 0
+
     # -- text that is not YAML ------------------------------------------------------------------
 
     def too_deep(self) -> Diagnostic:
         return self.error(
             Span(self.source, self._line, self._column, self._line, self._column),
-            f"more than {_MAX_VALUES} values or {_MAX_DEPTH} levels",
+            f"more than {_MAX_VALUES} values or {MAX_DEPTH} levels",
             help=("a configuration is small: look for aliases (*name) that repeat each other",),
         )
 

@@ -94,7 +94,7 @@ def transaction(
         ) from error
     except OverflowError as error:
         raise DatabaseError(
-            f"{shown_url(engine.url)} has no such record: {error}.\n"
+            f"a number is too large for the records in {shown_url(engine.url)}: {error}.\n"
             "Whole numbers in records have 64 bits."
         ) from error
 

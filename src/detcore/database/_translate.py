@@ -13,6 +13,7 @@ from detcore.errors import DatabaseError, StorageFullError
 
 __all__ = ["damaged", "shown_url", "translate"]
 
+_DAMAGE = ("not a database", "malformed", "file is encrypted", "could not decode")
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 
 
@@ -61,7 +62,7 @@ def _of_sqlite(reason: str, url: URL) -> Exception | None:
             "A process holds a write transaction open, or the file is on a network file system.\n"
             f"Find it with: lsof {url.database}"
         )
-    if "not a database" in low or "malformed" in low or "file is encrypted" in low:
+    if any(words in low for words in _DAMAGE):
         return damaged(url, reason)
     if "readonly" in low or "read-only" in low or "unable to open" in low:
         return DatabaseError(
