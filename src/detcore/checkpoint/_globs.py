@@ -95,17 +95,23 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:
-    if not parts:
-        return not pieces
-    if parts == ["**"]:
-        return is_folder  # as the last part it stands for folders, the checkpoint's own included
-    if parts[0] == "**":
-        return any(
-            _matches(pieces[skipped:], parts[1:], is_folder=is_folder)
-            for skipped in range(len(pieces) + 1)
-        )
-    return bool(
-        pieces
-        and fnmatch.fnmatchcase(pieces[0], parts[0])
-        and _matches(pieces[1:], parts[1:], is_folder=is_folder)
-    )
+    # All ways to match are followed at once: one after another they would be too many where
+    # several parts are "**".
+    reached = _with_skips({0}, parts)
+    for piece in pieces:
+        after = {
+            index if parts[index] == "**" else index + 1
+            for index in reached
+            if index < len(parts)
+            and (parts[index] == "**" or fnmatch.fnmatchcase(piece, parts[index]))
+        }
+        reached = _with_skips(after, parts)
+    # As the last part "**" stands for folders, the checkpoint's own included.
+    is_below = is_folder and parts[-1] == "**" and len(parts) - 1 in reached
+    return len(parts) in reached or is_below
+
+
+def _with_skips(reached: set[int], parts: list[str]) -> set[int]:
+    """Add what follows each "**", which may stand for no folder at all."""
+    last = len(parts) - 1
+    return reached | {index + 1 for index in reached if index < last and parts[index] == "**"}

@@ -87,8 +87,9 @@ def _read(
             message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
             found.append(Diagnostic(message=message, primary=Label(names[MAX_DEPTH][1])))
             continue
-        if bad_names := [bad for name, span in names if (bad := half_a_character(name, span))]:
-            found.extend(bad_names)
+        broken = [mistake for part, at in names if (mistake := half_a_character(part, at))]
+        if broken:
+            found.extend(broken)
             continue
         column = len(key) + 1
         node, bad = read_yaml(value, source, line=line, column=column)
