@@ -142,6 +142,8 @@ def temporary_folder() -> Iterator[str]:
     large = memory and memory.f_bavail * memory.f_frsize >= MIN_MEMORY_BYTES
     usable = large and not memory.f_flag & os.ST_NOEXEC and os.access(MEMORY_FILES, os.W_OK)
     with tempfile.TemporaryDirectory(dir=MEMORY_FILES if usable else None, prefix="t") as folder:
+        # A server that does not run as root looks for its files in there.
+        os.chmod(folder, 0o711)
         yield folder
 
 

@@ -106,7 +106,9 @@ def test_uuids_are_refused_alike(
 ) -> None:
     known = store.one_checkpoint()
     near, far = pair
-    if not str(known).startswith(uuid):  # the beginning of a UUID names it
+    if uuid and str(known).startswith(uuid):  # the beginning of a UUID names it
+        uuid = "1"
+    if uuid:
         assert told(lambda: far.get_checkpoint(uuid)) == told(lambda: near.get_checkpoint(uuid))
     for change in (
         lambda: far.add_checkpoint_metadata(uuid, {"a": 1}),

@@ -15,6 +15,7 @@ from estimator_models import (
     eval_input,
     make,
     model_fn,
+    serving_input,
     train_input,
 )
 
@@ -395,6 +396,34 @@ def test_replace_checks_again() -> None:
         ):
             with pytest.raises(InvalidModelError, match=message):
                 spec._replace(**changes)
+
+
+def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
+    """Make layers without names, which Keras numbers, and a generator that all of Keras shares."""
+    is_training = mode == de.ModeKeys.TRAIN
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(1)])
+    value = layers.Dense(1)(model(features["x"], training=is_training))
+    if mode == de.ModeKeys.PREDICT:
+        return de.EstimatorSpec(mode, predictions={"value": value})
+    loss = tf.reduce_mean(tf.square(value - labels))
+    step = tf1.train.get_global_step()
+    train_op = tf1.train.AdamOptimizer(0.01).minimize(loss, step) if is_training else None
+    return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_keras_layers_have_the_same_names_in_each_graph(tmp_path: Path) -> None:
+    before = tf.keras.layers.Dense(1).name
+    estimator = make(tmp_path, keras_model_fn).train(train_input, steps=2)
+    first = estimator.evaluate(eval_input)
+    predicted = np.concatenate([row["value"] for row in estimator.predict(eval_input)])
+    assert first["loss"] == pytest.approx(np.mean((predicted - LABELS[:, 0]) ** 2), rel=1e-5)
+    estimator.train(train_input, steps=20)
+    assert estimator.evaluate(eval_input)["loss"] < first["loss"]
+    estimator.export_saved_model(str(tmp_path / "exported"), serving_input)
+    # Keras goes on counting where it was before the graphs.
+    counts = [int(name.partition("_")[2] or 0) for name in (before, tf.keras.layers.Dense(1).name)]
+    assert counts[1] == counts[0] + 1
 
 
 def test_a_metric_of_keras(trained: de.Estimator) -> None:

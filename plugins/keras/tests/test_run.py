@@ -168,6 +168,40 @@ def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
     assert "_controller.py" not in finished.stdout
 
 
+@pytest.mark.parametrize("call", ["disable_v2_behavior", "disable_eager_execution"])
+def test_code_that_turns_tensorflow_2_off_is_trained_as_without_it(
+    detcore: Detcore, tmp_path: Path, call: str
+) -> None:
+    plain = detcore("run", config(detcore, "Dataset"), MODEL_DIR, "--test", "--json")
+    off = f"import tensorflow as tf\ntf.compat.v1.{call}()\n"
+    folder = model_dir(tmp_path, off)
+    finished = detcore("run", config(detcore, "Dataset"), folder, "--test", "--json")
+    assert finished.code == 0, finished.stderr
+    assert "turns TensorFlow 2's behaviour off" in finished.stdout + finished.stderr
+    left, right = (
+        arrays_of(detcore, each.summary["trials"][0]["latest_checkpoint"])
+        for each in (plain, finished)
+    )
+    np.testing.assert_equal(left, right)
+
+
+def test_a_graph_of_its_own_is_refused(detcore: Detcore, tmp_path: Path) -> None:
+    off = "import tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\n"
+    folder = model_dir(tmp_path, f"{off}tf.constant(3, name='three')\n")
+    finished = detcore("run", config(detcore, "Dataset"), folder, "--test")
+    assert finished.code == 1
+    assert "a graph of its own (1 operations, the first is 'three')" in finished.stdout
+
+
+def model_dir(tmp_path: Path, first: str) -> Path:
+    """Return a folder of the model with lines before its own."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    docstring, rest = (MODEL_DIR / "model_def.py").read_text().split("annotations\n", 1)
+    (folder / "model_def.py").write_text(f"{docstring}annotations\n{first}{rest}")
+    return folder
+
+
 @pytest.mark.cold
 def test_smoke_run(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Dataset"), MODEL_DIR, "--test", "--json")

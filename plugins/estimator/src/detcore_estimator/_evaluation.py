@@ -14,7 +14,7 @@ from detcore.errors import DataError
 from detcore_estimator._feed._data import check_dataset
 from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._model_fn import check_model_fn_spec, model_graph
 from detcore_estimator._random_ops import make_random_ops_resumable
 from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_local_variables
 from detcore_estimator._session import HookList, OpenSession
@@ -159,12 +159,10 @@ class _EvaluationGraph:
         mode: str,
         training: TrainingSession,
     ) -> None:
-        self.graph = tf.Graph()
         self._session_config = session_config
         self._opened: OpenSession | None = None
-        with self.graph.as_default(), self.graph.device(config.device_fn):
-            tf1.set_random_seed(config.tf_random_seed)
-            global_step = tf1.train.create_global_step()
+        with model_graph(config) as self.graph:
+            global_step = tf1.train.get_global_step()
             dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
             check_dataset(
                 dataset, context.wrapped_datasets, "validation", is_managed=context.is_managed

@@ -17,7 +17,7 @@ from detcore.errors import (
     UnsafePathError,
 )
 from detcore_estimator._arguments import wrong_type
-from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._model_fn import check_model_fn_spec, model_graph
 from detcore_estimator._savers import built_saver
 from detcore_estimator._scaffolds import own_saver
 from detcore_estimator._signatures import checked_receiver, signature_map
@@ -70,10 +70,7 @@ class ServingGraph:
         self._session_config = config.session_config
         self._session: Any = None
         self._is_closed = False
-        self.graph = tf.Graph()
-        with self.graph.as_default(), self.graph.device(config.device_fn):
-            tf1.set_random_seed(config.tf_random_seed)
-            tf1.train.create_global_step()
+        with model_graph(config) as self.graph:
             receiver = checked_receiver(serving_input_receiver_fn())
             spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
             check_model_fn_spec(spec, ModeKeys.PREDICT)

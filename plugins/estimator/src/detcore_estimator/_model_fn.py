@@ -1,21 +1,45 @@
-"""Calling model functions with the arguments that they take."""
+"""Calling model functions: the graph they build, and the arguments that they take."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from detcore.errors import InvalidModelError
 from detcore_estimator._spec import check_model_fn_spec
+from detcore_estimator._tf import keras_counts_of_graph, tf, tf1
 
-__all__ = ["call_model_fn", "check_model_fn", "check_model_fn_spec", "parameter_names"]
+__all__ = [
+    "call_model_fn",
+    "check_model_fn",
+    "check_model_fn_spec",
+    "model_graph",
+    "parameter_names",
+]
 
 _logger = logging.getLogger("detcore.estimator")
 
 _ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")
+
+
+@contextlib.contextmanager
+def model_graph(config: Any) -> Iterator[Any]:
+    """Yield a new graph with a seed and a global step, as the default graph.
+
+    Every graph of a model is built in here, so that its variables have the same names in all.
+
+    Args:
+        config: The run configuration.
+    """
+    graph = tf.Graph()
+    with graph.as_default(), graph.device(config.device_fn), keras_counts_of_graph():
+        tf1.set_random_seed(config.tf_random_seed)
+        tf1.train.create_global_step()
+        yield graph
 
 
 def parameter_names(function: Callable[..., Any]) -> set[str]:

@@ -7,12 +7,12 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from detcore.errors import PluginNotFoundError
 
-__all__ = ["quiet_deprecations", "tf", "tf1", "tf_estimator"]
+__all__ = ["keras_counts_of_graph", "quiet_deprecations", "tf", "tf1", "tf_estimator"]
 
 try:
     import tensorflow
@@ -35,6 +35,36 @@ def tf_estimator() -> ModuleType | None:
         return None
     module: ModuleType | None = getattr(tf, "estimator", None)
     return module
+
+
+@contextlib.contextmanager
+def keras_counts_of_graph() -> Iterator[None]:
+    """Let Keras number layers and seed generators anew while a graph is built.
+
+    Keras 2 counts for each graph, so that each graph of a model has variables of the same names.
+    Keras 3 counts in the thread, and would read ``dense_1/kernel`` from a checkpoint that was
+    written as ``dense/kernel``; its global seed generator has a variable in the first graph that
+    used it. Both are as before afterwards.
+    """
+    names = ("object_name_uids", "global_seed_generator")
+    state = _keras_state()
+    before = {name: getattr(state, name, None) for name in names}
+    try:
+        for name in names:
+            setattr(state, name, None)
+        yield
+    finally:
+        # The model function may have been the first to import Keras.
+        state = _keras_state()
+        for name, value in before.items():
+            setattr(state, name, value)
+
+
+def _keras_state() -> Any:
+    """Return the attributes in which Keras 3 counts in this thread, once it is imported."""
+    # Keras has no public name for it. Checked on 3.15.
+    module: Any = sys.modules.get("keras.src.backend.common.global_state")
+    return SimpleNamespace() if module is None else module.GLOBAL_STATE_TRACKER
 
 
 @contextlib.contextmanager

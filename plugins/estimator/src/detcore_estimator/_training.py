@@ -13,7 +13,7 @@ from detcore.errors import InvalidExperimentError
 from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import check_model_fn_spec
+from detcore_estimator._model_fn import check_model_fn_spec, model_graph
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
 from detcore_estimator._scaffolds import build_saver, own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
@@ -78,10 +78,8 @@ class TrainingGraph:
         context: EstimatorContext,
         mode: str,
     ) -> None:
-        self.graph = tf.Graph()
-        with self.graph.as_default(), self.graph.device(config.device_fn):
-            tf1.set_random_seed(config.tf_random_seed)
-            self.global_step = tf1.train.create_global_step()
+        with model_graph(config) as self.graph:
+            self.global_step = tf1.train.get_global_step()
             dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
             check_dataset(
                 dataset, context.wrapped_datasets, "training", is_managed=context.is_managed

@@ -5,9 +5,13 @@ Everything else takes them from here: ``from detcore_keras._keras import keras, 
 
 from __future__ import annotations
 
-from detcore.errors import PluginError, PluginNotFoundError
+import logging
 
-__all__ = ["KERAS_MAJOR", "keras", "tf"]
+from detcore.errors import InvalidExperimentError, PluginError, PluginNotFoundError
+
+__all__ = ["KERAS_MAJOR", "keep_eager", "keras", "tf"]
+
+_logger = logging.getLogger("detcore.keras")
 
 _OLDEST = (2, 15)
 
@@ -39,4 +43,39 @@ if KERAS_MAJOR == 3 and keras.backend.backend() != "tensorflow":
         f"Keras runs on the {keras.backend.backend()!r} back end here, but a TFKerasTrial needs "
         "'tensorflow'.\n"
         "Unset KERAS_BACKEND, or set it to tensorflow; other back ends train through the Core API."
+    )
+
+
+def keep_eager() -> None:
+    """Turn TensorFlow 2's behaviour on again where the user's code has turned it off.
+
+    Raises:
+        InvalidExperimentError: If the code has made operations without it.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    if operations:
+        raise InvalidExperimentError(
+            "the code turned TensorFlow 2's behaviour off and then made a graph of its own "
+            f"({len(operations)} operations, the first is {operations[0].name!r}), but a "
+            "TFKerasTrial is trained with it.\n"
+            "Make models and data in the trial's methods only, and remove "
+            "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(); an EstimatorTrial "
+            "is trained without it."
+        )
+    # TensorFlow wants no default graph when it is turned on; this one is empty.
+    tf.compat.v1.reset_default_graph()
+    tf.compat.v1.enable_v2_behavior()
+    # Where it was off before TensorFlow first ran, functions go on making their variables in a
+    # graph. TensorFlow has no public name for that; checked on 2.15 and 2.21.
+    from tensorflow.python.eager import context
+
+    switches = context.context().context_switches
+    if not switches.stack:
+        switches.push(False, context.eager_mode, None)
+    _logger.warning(
+        "the code turns TensorFlow 2's behaviour off (tf.compat.v1.disable_v2_behavior or "
+        "disable_eager_execution); a TFKerasTrial is trained with it, so it is on again; remove "
+        "the call"
     )

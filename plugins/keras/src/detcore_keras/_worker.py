@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from detcore_keras._collective import prepare_collective
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._keras import KERAS_MAJOR, keep_eager, keras, tf
 
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
@@ -25,15 +25,20 @@ def prepare_worker(options: PrepareOptions) -> None:
     Operations are made deterministic where the configuration asks for it, and by default where
     there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
 
+    Where the user's module, which has been imported, turned TensorFlow 2's behaviour off, as code
+    for TensorFlow 1 does, it is turned on again, with a warning.
+
     Args:
         options: The trial's seed, which worker this is, and what the configuration says about
             determinism.
 
     Raises:
+        InvalidExperimentError: If TensorFlow 2's behaviour cannot be turned on again.
         PluginNotFoundError: If there are several workers, and what carries their gradients is not
             installed.
         DistributedError: If they cannot find each other.
     """
+    keep_eager()
     if options.world_size > 1:
         prepare_collective(options)
     gpus = tf.config.list_physical_devices("GPU")

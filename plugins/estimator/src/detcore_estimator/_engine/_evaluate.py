@@ -12,6 +12,7 @@ from detcore_estimator._engine._hook_kinds import is_called_per_step
 from detcore_estimator._engine._input_pipeline import read_inputs
 from detcore_estimator._engine._model import Model
 from detcore_estimator._engine._model_dir import restore
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._scaffolds import with_local_variables
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
@@ -47,7 +48,7 @@ def evaluate_model(
     Returns:
         The metrics by name, ``loss`` (the mean over the batches) and ``global_step``.
     """
-    with model.building() as graph:
+    with model_graph(model.config) as graph:
         inputs = read_inputs(input_fn, ModeKeys.EVAL, params=model.params, config=model.config)
         if steps is None and not inputs.has_end:
             _logger.warning(

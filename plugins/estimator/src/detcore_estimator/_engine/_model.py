@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from detcore_estimator._run_specs import WarmStartSettings
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator._tf import tf1
 
 __all__ = ["Model"]
 
@@ -30,15 +29,6 @@ class Model:
     params: Mapping[str, Any]
     config: Any
     warm_start: WarmStartSettings | None
-
-    @contextlib.contextmanager
-    def building(self) -> Iterator[Any]:
-        """Yield a new graph with a seed and a global step, as the default graph."""
-        graph = tf.Graph()
-        with graph.as_default(), graph.device(self.config.device_fn):
-            tf1.set_random_seed(self.config.tf_random_seed)
-            tf1.train.create_global_step()
-            yield graph
 
     def warm_start_variables(self) -> None:
         """Let the variables of the default graph begin with the values of another model."""

@@ -13,6 +13,7 @@ from detcore_estimator._engine._hook_kinds import is_called_per_step
 from detcore_estimator._engine._input_pipeline import read_inputs
 from detcore_estimator._engine._model import Model
 from detcore_estimator._engine._model_dir import restore
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
@@ -44,7 +45,7 @@ def predict_with_model(
         checkpoint: The checkpoint; None = with warm-started variables.
         is_single: Whether to yield records rather than batches.
     """
-    with model.building() as graph:
+    with model_graph(model.config) as graph:
         inputs = read_inputs(input_fn, ModeKeys.PREDICT, params=model.params, config=model.config)
         if not inputs.has_end:
             _logger.warning("input_fn returns plain tensors, so the predictions never end")

@@ -16,6 +16,7 @@ from detcore_estimator._engine._input_pipeline import read_inputs
 from detcore_estimator._engine._model import Model
 from detcore_estimator._engine._model_dir import latest_checkpoint, restore
 from detcore_estimator._errors import NanLossDuringTrainingError
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
@@ -51,7 +52,7 @@ def train_model(
     tf.io.gfile.makedirs(model.model_dir)
     checkpoint = latest_checkpoint(model.model_dir)
     events = EventFile(model.model_dir)
-    with model.building() as graph:
+    with model_graph(model.config) as graph:
         inputs = read_inputs(input_fn, ModeKeys.TRAIN, params=model.params, config=model.config)
         spec = model.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, model.config)
         if checkpoint is None:
