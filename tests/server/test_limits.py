@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
 
@@ -21,6 +22,14 @@ MB = 2**20
 IMPATIENT = """
 from detcore.server import _protocol
 _protocol._HEAD_S = _protocol._BODY_S = _protocol._STUCK_S = 1.0
+"""
+# Work of seconds that nothing can interrupt; real inputs are bounded so that none takes as long.
+SLOW_TO_JUDGE = """
+import time
+from detcore.server import _hand_in
+_hand_in._DEADLINE_S = 0.5
+check = _hand_in.check
+_hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 """
 LOGIN = json.dumps({"username": USER, "password": PASSWORD}).encode()
 ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"
@@ -299,3 +308,22 @@ def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) ->
         server.kill()
     with pytest.raises(ConnectionRefusedError):
         connect_to(server.url)
+
+
+@pytest.mark.parametrize("route", ["/api/detcore/v1/experiments", "/api/v1/experiments"])
+def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path, route: str) -> None:
+    own = {"submission_id": "x" * 8, "archive": "0" * 64, "archive_size": 1, "name": "x.yaml"}
+    given = {"config": "entrypoint: a:B", **(own if "detcore" in route else {"validateOnly": True})}
+    with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
+        token = running.token()
+
+        def ask(method: str, path: str, body: object = None) -> int:
+            with contextlib.closing(PlainHttp(running.url)) as http:
+                return http.ask(method, path, body, token=token).status
+
+        # More than there are threads for the routes that answer at once.
+        with ThreadPoolExecutor(60) as pool:
+            handed_in = [pool.submit(ask, "POST", route, given) for _ in range(60)]
+            for _ in range(5):
+                assert ask("GET", "/api/detcore/v1/experiments/1/outcome") == 404
+            assert {each.result() for each in handed_in} == {503}

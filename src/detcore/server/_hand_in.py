@@ -7,9 +7,12 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio.to_thread
+from fastapi import HTTPException
 
 from detcore.config import load_text, ranges
 from detcore.database import keep_secrets
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.server._settings import ServerSettings
 
-__all__ = ["Given", "check", "remove_leftovers", "take_in"]
+__all__ = ["Given", "check", "in_time", "remove_leftovers", "take_in"]
+
+_Made = TypeVar("_Made")
 
 _LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
 _INCOMING = ".incoming-"
@@ -32,6 +37,8 @@ _CODE = "code"
 # So many files are brought to the disk one by one.
 _FEW_FILES = 500
 _MOST_POINTS = 100_000
+# A client waits 60 s for an answer.
+_DEADLINE_S = 50.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,31 @@ class Given:
     overrides: Mapping[str, Any]
     environment: Mapping[str, str]
     test_mode: bool
+
+
+async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
+    """Run work in a thread, and wait for it as long as a client does.
+
+    What takes longer goes on and keeps its place among those that run at once; the next try of the
+    same hand-in finds what it did.
+
+    Args:
+        work: Judges or takes in an experiment.
+        limiter: How much of that may run at once.
+
+    Raises:
+        HTTPException: If it takes too long (503).
+    """
+    try:
+        with anyio.fail_after(_DEADLINE_S):
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+    except TimeoutError:
+        raise HTTPException(
+            503,
+            f"the server could not take the experiment in within {_DEADLINE_S:.0f} s: it is busy, "
+            "its disk is slow, or the experiment file takes long to read.\n"
+            "Hand it in again later.",
+        ) from None
 
 
 def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -146,9 +147,10 @@ def make_router() -> APIRouter:
         return Uploaded(size=size)
 
     @router.post("/experiments")
-    def hand_in(state: State, asker: Asker, submission: Submission) -> Submitted:
+    async def hand_in(state: State, asker: Asker, submission: Submission) -> Submitted:
         """Take in an experiment whose code was uploaded; of several tries one does it."""
-        return _take(state, asker, submission)
+        work = functools.partial(_take, state, asker, submission)
+        return await _hand_in.in_time(work, state.handing_in)
 
     @router.get("/experiments/{experiment_id}/events", response_model=Events)
     def get_events(

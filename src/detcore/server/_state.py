@@ -21,6 +21,8 @@ __all__ = ["ServerState"]
 
 # A hash of a password takes 64 MiB and all of a core.
 _HASHES_AT_ONCE = 2
+# Others wait: whatever is handed in, the threads that answer the other routes are left alone.
+_HAND_INS_AT_ONCE = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class ServerState:
         tokens: Those that were good a moment ago.
         throttle: How many passwords may be tried.
         hashing: Held while a password is hashed.
+        handing_in: Held while an experiment is judged, and its code unpacked.
         ending: Set when the server is told to end: whoever follows something stops then.
     """
 
@@ -46,5 +49,8 @@ class ServerState:
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
     hashing: anyio.CapacityLimiter = dataclasses.field(
         default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
+    )
+    handing_in: anyio.CapacityLimiter = dataclasses.field(
+        default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)

@@ -145,9 +145,7 @@ class _Unpacking:
     def run(self, archive: tarfile.TarFile) -> None:
         for member in archive:
             parts = _checked(member.name)
-            if parts:
-                _filter(member, self._folder)
-            elif not member.isdir():
+            if not parts and not member.isdir():
                 raise UnsafePathError("a file of it has no name")
             for depth in range(1, len(parts)):
                 self._folder_at(parts[:depth])
@@ -214,14 +212,3 @@ def _checked(name: str) -> tuple[str, ...]:
     if size > _MOST_NAME_BYTES or len(parts) > _MOST_PARTS or longest > _MOST_PART_BYTES:
         raise UnsafePathError(f"the name {name[:80]!r}... is too long")
     return parts
-
-
-def _filter(member: tarfile.TarInfo, folder: Path) -> None:
-    """Let Python's own rules judge as well, where it has them (3.10.12, 3.11.4)."""
-    judge = getattr(tarfile, "data_filter", None)
-    if judge is None:
-        return
-    try:
-        judge(member, str(folder))
-    except tarfile.TarError as error:
-        raise UnsafePathError(f"{member.name!r}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import functools
 import io
 import secrets
 import shutil
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import anyio
-import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
@@ -96,7 +96,7 @@ def make_router() -> APIRouter:
     """Return the routes of this part."""
     router = new_router()
     # A body may take hundreds of megabytes of memory while it is understood.
-    one_at_once = anyio.Semaphore(1)
+    one_at_once = anyio.CapacityLimiter(1)
 
     @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
     async def create_experiment(request: Request, state: State, asker: Asker) -> Response:
@@ -106,8 +106,8 @@ def make_router() -> APIRouter:
         with tempfile.TemporaryFile(dir=state.settings.environment.home) as body:
             async for chunk in request.stream():
                 body.write(chunk)
-            async with one_at_once:
-                made = await anyio.to_thread.run_sync(_create, state, asker, body)
+            work = functools.partial(_create, state, asker, body)
+            made = await _hand_in.in_time(work, one_at_once)
         return answer(made)
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
