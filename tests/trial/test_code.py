@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from detcore.trial import _code
 from detcore.trial._code import copy_code, list_code
@@ -70,8 +71,11 @@ def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
     (source / "const.yaml").write_text(
         "entrypoint: model_def:Trial\nsearcher: {name: single}\n"
         "checkpoint_storage:\n  type: s3\n  secret_key: overridden1\n"
-        "data: {nested: {token: abcd}}\n"
+        "data: {nested: {token: abcd}, hf_token:\n   [efgh]}  # kept\n"
+        "environment:\n  api_key:\n  - ijkl  # mnop\n  credentials:\n    a: {b: qrst}\n  left: 1\n"
+        "# secret_key: lmno\nname: x  # or token: pqrs\n"
     )
+    (source / "broken.yaml").write_text("entrypoint: [\nsearcher:\n  token: uvwx\n")
     (source / "model_def.py").write_text("KEY = 'in-use-4711'\npad_token = 0\n")
     (source / "latin.txt").write_bytes(b"caf\xe9 in-use-4711")
     config = {"checkpoint_storage": {"type": "s3", "secret_key": "in-use-4711"}}
@@ -81,5 +85,16 @@ def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
     assert copies["latin.txt"] == b"caf\xe9 ********"
     settings = copies["const.yaml"].decode()
     assert "overridden1" not in settings
-    assert "abcd" not in settings
-    assert "entrypoint: model_def:Trial" in settings
+    for secret in ("abcd", "efgh", "ijkl", "mnop", "qrst", "lmno", "pqrs"):
+        assert secret not in settings
+    stars = "********"
+    assert yaml.safe_load(settings) == {
+        "entrypoint": "model_def:Trial",
+        "searcher": {"name": "single"},
+        "checkpoint_storage": {"type": "s3", "secret_key": stars},
+        "data": {"nested": {"token": stars}, "hf_token": stars},
+        "environment": {"api_key": stars, "credentials": stars, "left": 1},
+        "name": "x",
+    }
+    assert "# kept" in settings
+    assert copies["broken.yaml"] == b"entrypoint: [\nsearcher:\n  token: ****\n"

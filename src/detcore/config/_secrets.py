@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from detcore.config._suggest import distance
 from detcore.types import JSONValue
 
@@ -43,6 +45,9 @@ _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 
 
 _SHORTEST_SECRET = 6
+_PLAIN_STARS = re.compile(r"(?m)([:-][ \t]+)(\*+)(?=[ \t]*$)")
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
+_MOST_YAML = 1 << 20
 _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.MULTILINE)
 
 
@@ -130,7 +135,7 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
     """Return a file of the user's code folder without the secrets of an experiment.
 
     In an experiment file, which may hold other secrets than the ones in use, the values of secret
-    names are starred out as well.
+    names are starred out as well. What was YAML is YAML.
 
     Args:
         text: Content of the file.
@@ -138,9 +143,42 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
     """
     for secret in secrets:
         text = text.replace(secret, MASK)
+    # A plain star begins an alias in YAML: the copy is to be read like the file.
+    text = _PLAIN_STARS.sub(r'\1"\2"', text)
     if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
-        text = "\n".join(hide_lines(text.split("\n")))
+        text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
     return text
+
+
+def _mask_yaml(text: str) -> str | None:
+    """Return YAML with the values of secret names starred out; None where it cannot be read."""
+    if len(text) > _MOST_YAML:
+        return None
+    try:
+        found = [*_secret_nodes(yaml.compose(text, yaml.SafeLoader))]
+        for node in sorted(found, key=lambda node: node.start_mark.index, reverse=True):
+            start, end = node.start_mark.index, node.end_mark.index
+            end -= len(text[start:end]) - len(text[start:end].rstrip())
+            # A list may begin where its name does, and a text may not.
+            stars = f'  "{MASK}"' if text[start:].startswith("- ") else f'"{MASK}"'
+            text = text[:start] + stars + text[end:]
+        text = _COMMENT.sub(lambda comment: hide_lines([comment.group()])[0], text)
+        yaml.compose(text, yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    return text
+
+
+def _secret_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _secret_nodes(item)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if is_secret_key(str(key.value)):
+                yield value
+            else:
+                yield from _secret_nodes(value)
 
 
 def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] = ()) -> list[str]:

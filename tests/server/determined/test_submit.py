@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import tarfile
 import urllib.error
@@ -92,3 +93,20 @@ def test_an_experiment_is_only_judged(jobs: JobServer) -> None:
     said = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())
     assert said["experiment"]["id"] == 0
     assert said["config"]["searcher"]["metric"] == "val_loss"
+
+
+def test_the_code_is_handed_out_without_secrets(jobs: JobServer) -> None:
+    text = yaml.safe_dump(toy_config(data={"nested": {"token": "hunter2-secret"}}))
+    files = [_file("const.yaml", text), _file("notes.txt", "as 'hunter2-secret' says")]
+    files += [_file("model_def.py", (MODEL_DIR / "model_def.py").read_text())]
+    given = {"config": text, "modelDefinition": files}
+    made = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())
+    path = f"/api/v1/experiments/{made['experiment']['id']}/model_def"
+    packed = base64.b64decode(jobs.server.ask("GET", path, token=jobs.server.token())["b64Tgz"])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = {each.name: archive.extractfile(each) for each in archive if each.isfile()}
+        contents = {name: file.read().decode() for name, file in members.items() if file}
+    assert contents.keys() == {"const.yaml", "notes.txt", "model_def.py"}
+    assert "hunter2-secret" not in str(contents)
+    assert yaml.safe_load(contents["const.yaml"])["data"]["nested"]["token"] != "hunter2-secret"
+    assert "hunter2-secret" not in str(made)
