@@ -13,12 +13,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared_folder import shared_folder
 
 from detcore_keras._keras import KERAS_MAJOR
 
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
-SHARED = ["gradients", "aggregated", "validation", "uneven_data", "chief_only_callbacks"]
-ALONE = ["own_state", "refused_metric", "plain_numbers", "forgotten_optimizer", "compressed"]
+# What each test compares: of one worker, and of two.
+SCENARIOS = {
+    "test_two_workers_train_as_one_on_the_whole_batch": (["gradients"], ["gradients"]),
+    "test_added_up_batches_train_as_one_large_batch": (["aggregated"], ["aggregated"]),
+    "test_validation_does_not_depend_on_the_number_of_workers": (["validation"], ["validation"]),
+    "test_uneven_shards_end_together_and_count_what_was_trained": (
+        ["uneven_data"],
+        ["uneven_data"],
+    ),
+    "test_validation_uses_the_chiefs_model_and_leaves_each_its_own": ([], ["own_state"]),
+    "test_callbacks_of_the_chief_do_not_part_the_workers": (
+        ["chief_only_callbacks"],
+        ["chief_only_callbacks"],
+    ),
+    "test_a_number_that_no_metric_says_is_a_mean_over_records": (
+        ["plain_numbers"],
+        ["plain_numbers"],
+    ),
+    "test_errors_name_what_cannot_work": (
+        [],
+        ["refused_metric", "forgotten_optimizer", "bad_data"],
+    ),
+    "test_compressed_gradients_train_nearly_the_same": (["compressed"], ["compressed"]),
+    "test_another_number_of_workers_goes_on": (["goes_on"], ["saved_halfway", "goes_on"]),
+}
 FOUR = pytest.param(4, marks=pytest.mark.soak)
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long(together="workers")]
 
@@ -39,18 +63,25 @@ def results(folder: Path, workers: int, name: str) -> list[Any]:
     return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301  (written by `run`)
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    run(folder, 1, [*SHARED, "plain_numbers", "compressed", "goes_on"])
-    return folder
+def scenarios(session: pytest.Session, workers: int) -> list[str]:
+    """Return what the tests that this session runs compare, each once and in order."""
+    mine = [item for item in session.items if item.path == Path(__file__)]
+    names = [
+        SCENARIOS[str(item.originalname)] for item in mine if isinstance(item, pytest.Function)
+    ]
+    return [*dict.fromkeys(name for given in names for name in given[workers - 1])]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
-    run(folder, 2, [*SHARED, *ALONE, "bad_data", "saved_halfway", "goes_on"])
-    return folder
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    names = scenarios(request.session, 1)
+    return shared_folder(tmp_path_factory, "one", lambda folder: run(folder, 1, names))
+
+
+@pytest.fixture(scope="module")
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    names = scenarios(request.session, 2)
+    return shared_folder(tmp_path_factory, "two", lambda folder: run(folder, 2, names))
 
 
 def assert_close(left: Sequence[np.ndarray], right: Sequence[np.ndarray], atol: float) -> None:
@@ -72,6 +103,7 @@ def test_two_workers_train_as_one_on_the_whole_batch(one: Path, two: Path) -> No
         assert_same(first[name], second[name])
 
 
+@pytest.mark.soak
 def test_added_up_batches_train_as_one_large_batch(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "aggregated")
     first, second = results(two, 2, "aggregated")
@@ -90,7 +122,7 @@ def check_validation(expected: Any, found: Any) -> None:
             assert found[case][0][name] == pytest.approx(value, rel=1e-6, abs=1e-6), (case, name)
 
 
-@pytest.mark.parametrize("workers", [2, FOUR])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.soak), FOUR])
 def test_validation_does_not_depend_on_the_number_of_workers(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:
@@ -104,6 +136,7 @@ def test_validation_does_not_depend_on_the_number_of_workers(
         assert answer == answers[0]
 
 
+@pytest.mark.soak
 def test_uneven_shards_end_together_and_count_what_was_trained(one: Path, two: Path) -> None:
     alone, first, second = (
         *results(one, 1, "uneven_data"),
@@ -124,6 +157,7 @@ def test_uneven_shards_end_together_and_count_what_was_trained(one: Path, two: P
     assert first["arrays"][0] == alone["arrays"][0]
 
 
+@pytest.mark.soak
 def test_validation_uses_the_chiefs_model_and_leaves_each_its_own(two: Path) -> None:
     first, second = results(two, 2, "own_state")
     for before, after, *_ in (first, second):
@@ -134,6 +168,7 @@ def test_validation_uses_the_chiefs_model_and_leaves_each_its_own(two: Path) -> 
     assert first[4] != second[4]
 
 
+@pytest.mark.soak
 def test_callbacks_of_the_chief_do_not_part_the_workers(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "chief_only_callbacks")
     first, second = results(two, 2, "chief_only_callbacks")
@@ -144,6 +179,7 @@ def test_callbacks_of_the_chief_do_not_part_the_workers(one: Path, two: Path) ->
     assert_same(first[2], second[2])
 
 
+@pytest.mark.soak
 def test_a_number_that_no_metric_says_is_a_mean_over_records(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "plain_numbers")
     first, second = results(two, 2, "plain_numbers")
@@ -152,6 +188,7 @@ def test_a_number_that_no_metric_says_is_a_mean_over_records(one: Path, two: Pat
     assert first[0]["val_error"] == pytest.approx(alone[0]["val_error"], rel=1e-6)
 
 
+@pytest.mark.soak
 def test_errors_name_what_cannot_work(two: Path) -> None:
     for answer in results(two, 2, "refused_metric"):
         assert answer.startswith("InvalidModelError: the metric 'smallest' (Smallest) keeps")
@@ -164,6 +201,7 @@ def test_errors_name_what_cannot_work(two: Path) -> None:
         assert few.startswith("CheckFailedError: the training data has 1 batch(es) for 2 workers")
 
 
+@pytest.mark.soak
 def test_compressed_gradients_train_nearly_the_same(one: Path, two: Path) -> None:
     (exact,) = results(one, 1, "compressed")
     first, second = results(two, 2, "compressed")
