@@ -299,13 +299,39 @@ def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
 
 @pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "ERROR"])
 def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -> None:
-    experiment.save(0, 10, 0.1)
-    latest = experiment.save(0, 20, 0.2)
+    gone = experiment.save(0, 10, 0.1)
+    before = experiment.save(0, 20, 0.2)
+    latest = experiment.save(0, 30, 0.3)
+    experiment.validate(0, 40, 0.4)
     experiment.end(ExperimentState(state))
     plan = experiment.prune(policy=policy(0, 0, 0))
-    assert plan.kept == {latest: ("its trial may go on from it",)}
+    # Two: the newest one may turn out to be damaged.
+    reason = ("its trial may go on from it",)
+    assert plan.kept == {latest: reason, before: reason}
+    assert plan.deleted == (gone,)
+    plan = experiment.prune(policy=policy(0, 0, 1))
+    assert plan.kept == {latest: ("latest of its trial",), before: reason}
     experiment.end(ExperimentState.CANCELED)
-    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (latest,)
+    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (before, latest)
+
+
+def test_what_may_turn_out_to_be_the_best_stays_until_it_is_judged(experiment: Experiment) -> None:
+    saved = [experiment.save(0, step) for step in (10, 20, 30, 40)]
+    experiment.validate(0, 10, 0.5)
+    experiment.end(ExperimentState.RUNNING)
+    # The reports of a worker come in later than its checkpoints.
+    plan = experiment.prune()
+    assert plan.deleted == ()
+    assert plan.kept[saved[1]] == ("its validation may not be recorded yet",)
+    experiment.validate(0, 20, 0.1)
+    assert experiment.prune().deleted == (saved[0],)
+    experiment.validate(0, 30, 0.3)
+    experiment.validate(0, 40, 0.4)
+    assert experiment.prune().deleted == ()
+    last = experiment.save(0, 50)
+    experiment.validate(0, 60, 0.6)
+    assert experiment.prune().deleted == (saved[2],)
+    assert {*experiment.prune().kept} == {saved[1], saved[3], last}
 
 
 def test_a_trial_that_failed_in_an_experiment_that_is_over_goes_on_no_more(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 from toy_command import MODEL_DIR, Detcore
@@ -167,3 +168,36 @@ def test_checkpoints_that_are_not_kept_are_deleted_at_the_end(detcore: Detcore) 
     assert f"latest checkpoint {kept.parent.name}" in finished.stdout
     states = json.loads(detcore("checkpoint", "list", "--json").stdout)
     assert str(states).count("'COMPLETED'") == 1
+
+
+def test_checkpoints_that_are_not_kept_are_deleted_while_the_trial_trains(
+    detcore: Detcore,
+) -> None:
+    slow = detcore.slow(pause_from=0) | {"pause_s": 0.1}
+    config = detcore.config(
+        checkpoint_storage=None,
+        hyperparameters=slow,
+        searcher__max_length={"batches": 400},
+        scheduling_unit=1,
+        min_validation_period={"batches": 2},
+        min_checkpoint_period={"batches": 2},
+    )
+    process = detcore.start("run", config, MODEL_DIR)
+
+    def states() -> list[str]:
+        listed = detcore("checkpoint", "list", "--deleted", "--json").stdout
+        return [row["state"] for row in json.loads(listed or "[]")]
+
+    detcore.wait_for(lambda: states().count("DELETED") > 5, 120)
+    # The best, the two latest, those of the last second or two, and one that is being deleted.
+    assert states().count("COMPLETED") < 20
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    detcore.hurry()
+    finished = detcore("run", "--resume", 1, "--json")
+    assert finished.code == 0, finished.stderr
+    assert finished.summary["trials"][0]["steps_completed"] == 400
+    # The best one and the latest, which may be the same.
+    kept = {path.parent.name for path in detcore.committed()}
+    assert finished.summary["trials"][0]["latest_checkpoint"] in kept
+    assert states().count("COMPLETED") == len(kept) <= 2

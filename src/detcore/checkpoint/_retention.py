@@ -24,6 +24,8 @@ __all__ = [
     "plan_retention",
 ]
 
+# Where the newest one turns out to be damaged, the one before it is gone on from.
+_TO_GO_ON_FROM = 2
 _RULES = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
@@ -105,7 +107,7 @@ def choose_checkpoints(
         policy: How many.
         smaller_is_better: Whether a smaller metric is better.
         exempt: Those that are kept whatever the rules say, with the reason.
-        unfinished: Trials that may go on; their latest checkpoint is always kept.
+        unfinished: Trials that may go on; their two latest checkpoints are always kept.
     """
     everything = sorted(saved, key=_oldest_first)
     kept: dict[str, list[str]] = defaultdict(list)
@@ -125,8 +127,8 @@ def choose_checkpoints(
         keep(best[: policy.save_trial_best], "best of its trial")
         newest = _newest_first(item for item in everything if item.trial_id == trial_id)
         keep(newest[: policy.save_trial_latest], "latest of its trial")
-        if trial_id in unfinished and policy.save_trial_latest == 0:
-            keep(newest[:1], "its trial may go on from it")
+        if trial_id in unfinished:
+            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may go on from it")
     for item in everything:
         if exempt and item.uuid in exempt:
             kept[item.uuid].append(exempt[item.uuid])
@@ -146,6 +148,9 @@ def plan_retention(
     Only COMPLETED ones count and are deleted: what is being saved, damaged, or was deleted in part
     by somebody is theirs to look after. Deletions that were interrupted are among those to delete.
 
+    Of a trial that may go on, a checkpoint is kept until a report from behind it is recorded: until
+    then its validation, which decides how good it is, may be on its way.
+
     Args:
         database: The records; call `detcore.database.ingest_spools` first.
         experiment_id: Which experiment.
@@ -160,12 +165,14 @@ def plan_retention(
     records = database.list_checkpoints(experiment_id=experiment_id)
     metric = searcher.get("metric")
     metrics = database.checkpoint_metrics(experiment_id, metric) if metric else {}
+    unfinished = _unfinished(database, experiment)
+    saved = [_saved(record, metrics) for record in records if record.state == "COMPLETED"]
     plan = choose_checkpoints(
-        (_saved(record, metrics) for record in records if record.state == "COMPLETED"),
+        saved,
         policy or RetentionPolicy.from_config(experiment.config),
         smaller_is_better=searcher.get("smaller_is_better", True),
-        exempt=_exempt(database),
-        unfinished=_unfinished(database, experiment),
+        exempt=_exempt(database) | _not_judged(database, experiment_id, saved, unfinished),
+        unfinished=unfinished,
     )
     begun = [record.uuid for record in records if record.state == "DELETING"]
     there = {record.uuid for record in records if storage_url in (None, record.storage_url)}
@@ -254,6 +261,24 @@ def _sources(database: Database, experiment: ExperimentRecord) -> Sequence[str]:
         return [uuid]
     latest = None if trial_id is None else database.latest_checkpoint(trial_id)
     return [] if latest is None else [latest.uuid]
+
+
+def _not_judged(
+    database: Database,
+    experiment_id: int,
+    saved: Iterable[SavedCheckpoint],
+    unfinished: Collection[int],
+) -> dict[str, str]:
+    """Return the checkpoints whose validation may not be recorded yet."""
+    if not unfinished:
+        return {}
+    summaries = database.summarize_trials(experiment_id, metric=None)
+    return {
+        item.uuid: "its validation may not be recorded yet"
+        for item in saved
+        if item.trial_id in unfinished
+        and item.steps_completed >= summaries[item.trial_id].steps_completed
+    }
 
 
 def _unfinished(database: Database, experiment: ExperimentRecord) -> set[int]:

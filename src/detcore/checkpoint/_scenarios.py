@@ -119,11 +119,11 @@ def _delete_part(process: Process) -> None:
 
 
 def _prepare_retention(bench: Bench) -> None:
-    """Add checkpoints; of five, the best (the old one), a registered one and the latest stay."""
+    """Add checkpoints; of six, the best (the old one), a registered and the two latest stay."""
     from detcore.database import MetricRecord
 
     process = Process(bench, Fuse())
-    names = ("registered", "third", "fourth", "latest")
+    names = ("registered", "third", "fourth", "before", "latest")
     for steps, name in enumerate(names, NEW):
         bench.prepared[name] = process.upload(steps)
     bench.database.create_model(model_name(bench))
@@ -136,7 +136,7 @@ def _prepare_retention(bench: Bench) -> None:
             steps_completed=steps,
             metrics={"loss": float(steps)},
         )
-        for steps in range(OLD, NEW + len(names))
+        for steps in range(OLD, NEW + len(names) + 1)
     )
 
 
@@ -149,7 +149,8 @@ def _retain_again(bench: Bench) -> None:
 
 
 def _check_retention(bench: Bench) -> str | None:
-    kept = (bench.old, bench.prepared["registered"], bench.prepared["latest"])
+    names = ("registered", "before", "latest")
+    kept = (bench.old, *(bench.prepared[name] for name in names))
     gone = (bench.prepared["third"], bench.prepared["fourth"])
     expected = dict.fromkeys(kept, "COMPLETED") | dict.fromkeys(gone, "DELETED")
     found = bench.states()

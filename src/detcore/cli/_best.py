@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.errors import NotFoundError
 from detcore.pages import searcher_metric
 
@@ -40,6 +40,7 @@ Examples:
 )
 @click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
 @format_options
+@master_option
 @click.pass_obj
 def best(
     obj: CliContext,

@@ -22,6 +22,7 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._prune import prune
+from detcore.cli._records import master_option
 from detcore.errors import CheckpointStateError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ checkpoint_group.add_command(prune)
 @click.option("--experiment", type=int, metavar="ID", help="Only those of one experiment.")
 @click.option("--deleted", is_flag=True, help="Also those that were deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@master_option
 @click.pass_obj
 def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
     """List checkpoints, oldest first."""
@@ -105,6 +107,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 @checkpoint_group.command()
 @click.argument("uuid")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@master_option
 @click.pass_obj
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     """Show what a checkpoint consists of, and what was saved with it."""
@@ -133,6 +136,7 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     metavar="DIR",
     help="Folder to write to; default: one called like the checkpoint, here.",
 )
+@master_option
 @click.pass_obj
 def download(obj: CliContext, uuid: str, output: Path | None) -> None:
     """Copy a checkpoint's files to a folder, checking each.
@@ -156,6 +160,7 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
 @click.argument("uuid", required=False)
 @click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@master_option
 @click.pass_context
 def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: bool) -> None:
     """Read a checkpoint and compare it with what was saved, file by file."""

@@ -51,8 +51,14 @@ class CheckpointStore:
         self._stack.close()
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
-        """Open the storage that a checkpoint is in."""
+        """Open the storage that a checkpoint is in; one behind a server can be read only."""
         from detcore.checkpoint import find_place
+        from detcore.remote import RemoteRecords
+
+        if isinstance(self.database, RemoteRecords):
+            from detcore.experimental import open_remote_checkpoint
+
+            return open_remote_checkpoint(self.database.session, record.uuid)
 
         if self._plugins is None:
             self._plugins = self._obj.plugin_manager()

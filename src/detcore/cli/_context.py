@@ -23,12 +23,14 @@ class CliContext:
         disabled: Plugins switched off by ``--no-plugin``.
         allowed: The allow-list given by ``--plugins``, or None.
         reserved: Names of the built-in commands.
+        master: The server whose records are shown; None: those of this home.
     """
 
     environment: Environment
     disabled: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
     reserved: frozenset[str] = frozenset()
+    master: str | None = None
 
     def open_database(self) -> Database:
         """Open the records of this home, as they stand."""

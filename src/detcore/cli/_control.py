@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._records import master_option
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database
@@ -20,7 +22,6 @@ _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 
 _id = click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
-_master = click.option("--master", metavar="URL", help="Ask the server that runs it.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -28,39 +29,33 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_id
 @_no_wait
 @_json
-@_master
+@master_option
 @click.pass_obj
-def pause(
-    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
-) -> None:
+def pause(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
     """Let all trials checkpoint and end; go on later with resume."""
-    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json, master=master)
+    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json)
 
 
 @click.command()
 @_id
 @_no_wait
 @_json
-@_master
+@master_option
 @click.pass_obj
-def cancel(
-    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
-) -> None:
+def cancel(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
     """Let all trials checkpoint and end, for good."""
-    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json, master=master)
+    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json)
 
 
 @click.command()
 @_id
 @_no_wait
 @_json
-@_master
+@master_option
 @click.pass_obj
-def kill(
-    obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool, master: str | None
-) -> None:
+def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
     """End all trials at once, without a checkpoint."""
-    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json, master=master)
+    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json)
 
 
 @click.command()
@@ -68,6 +63,7 @@ def kill(
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
 @click.option("--max-slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
 @_json
+@master_option
 @click.pass_context
 def resume(
     ctx: click.Context,
@@ -79,9 +75,11 @@ def resume(
     """Go on with an experiment, in this terminal: detcore run --resume."""
     from detcore.cli._run import run
 
+    obj: CliContext = ctx.obj
     ctx.invoke(
-        run, resume=experiment_id, slots=slots, max_slots=max_slots, as_json=as_json, settings=()
-    )
+        run, resume=experiment_id, slots=slots, max_slots=max_slots, as_json=as_json, settings=(),
+        master=obj.master,
+    )  # fmt: skip
 
 
 def _control(
@@ -91,10 +89,9 @@ def _control(
     *,
     no_wait: bool,
     as_json: bool,
-    master: str | None,
 ) -> None:
-    if master is not None:
-        _control_at(master, experiment_id, what, as_json=as_json)
+    if obj.master is not None:
+        _control_at(obj.master, experiment_id, what, as_json=as_json)
         return
     from detcore.runner import control_experiment
     from detcore.types import Control

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._output import count_of, format_bytes, print_line
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -27,6 +27,7 @@ Examples:
 @click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@master_option
 @click.pass_obj
 def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
     """Delete an experiment: its checkpoints' files, its trials, their metrics and logs.
@@ -36,6 +37,15 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
     """
     from detcore.experimental._control import check_deletable, control
 
+    if obj.master is not None:
+        from detcore.cli._run_remote import control_remotely
+
+        if dry_run:
+            raise click.UsageError("--dry-run works where the server runs, without --master")
+        _confirm(f"Delete experiment {experiment_id} of {obj.master}?", yes=yes)
+        control_remotely(obj.master, experiment_id, "delete")
+        print_line(f"deleted experiment {experiment_id}")
+        return
     with open_records(obj) as database:
         record = database.get_experiment(experiment_id)
         checkpoints = check_deletable(database, experiment_id)
@@ -51,11 +61,16 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
         if dry_run:
             print_line("nothing was deleted (--dry-run)")
             return
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(
-                    "there is no terminal to ask on; pass --yes to delete without asking"
-                )
-            click.confirm(f"Delete experiment {experiment_id} and all of this?", abort=True)
+        _confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
         control(database, obj.environment, experiment_id, "delete")
     print_line(f"deleted experiment {experiment_id}")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask on; pass --yes to delete without asking"
+        )
+    click.confirm(question, abort=True)

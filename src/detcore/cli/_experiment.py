@@ -9,7 +9,7 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.pages import (
     can_resume,
     describe_experiment,
@@ -95,6 +95,7 @@ def experiment_group() -> None:
     help="The newest N; with another order, the first N.",
 )
 @format_options
+@master_option
 @click.pass_obj
 def list_command(
     obj: CliContext,
@@ -154,6 +155,7 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 @click.command("describe", epilog=_DESCRIBE_EXAMPLES)
 @click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
 @format_options
+@master_option
 @click.pass_obj
 def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv: bool) -> None:
     """Show an experiment: its configuration, trials and best validation.
@@ -189,6 +191,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
 
 @click.command("archive")
 @click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@master_option
 @click.pass_obj
 def archive(obj: CliContext, experiment_id: int) -> None:
     """Leave an experiment out of lists. Nothing of it is deleted."""
@@ -197,6 +200,7 @@ def archive(obj: CliContext, experiment_id: int) -> None:
 
 @click.command("unarchive")
 @click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@master_option
 @click.pass_obj
 def unarchive(obj: CliContext, experiment_id: int) -> None:
     """Bring an archived experiment back into lists."""
@@ -204,8 +208,13 @@ def unarchive(obj: CliContext, experiment_id: int) -> None:
 
 
 def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> None:
-    with open_records(obj) as database:
-        database.set_experiment_archived(experiment_id, archived)
+    if obj.master is not None:
+        from detcore.cli._run_remote import control_remotely
+
+        control_remotely(obj.master, experiment_id, "archive" if archived else "unarchive")
+    else:
+        with open_records(obj) as database:
+            database.set_experiment_archived(experiment_id, archived)
     click.echo(f"experiment {experiment_id} is {'archived' if archived else 'in lists again'}")
 
 

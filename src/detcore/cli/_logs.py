@@ -7,19 +7,18 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._printable import printable
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records, read_log
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.cli._output import Format
-    from detcore.database import LogLine, TrialRecord
+    from detcore.database import Database, LogLine, TrialRecord
 
 __all__ = ["experiment_logs", "last_lines", "trial_logs"]
 
@@ -55,6 +54,7 @@ def _log_options(command: Any) -> Any:
 @click.argument("trial_id", type=int, metavar="TRIAL_ID")
 @_log_options
 @format_options
+@master_option
 @click.pass_obj
 def trial_logs(
     obj: CliContext,
@@ -79,7 +79,7 @@ def trial_logs(
             state = database.get_trial(trial_id).state.value
             return state != "RUNNING" or database.run_is_alive(trial_id) is False
 
-        source = _Source(lambda: [trial], rank=rank)
+        source = _Source(database, lambda: [trial], rank=rank)
         show = _Printer(form, timestamps=timestamps, with_trial=False, raw=raw)
         _show(source, show, tail=tail, follow=follow, is_over=is_over)
 
@@ -88,6 +88,7 @@ def trial_logs(
 @click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
 @_log_options
 @format_options
+@master_option
 @click.pass_obj
 def experiment_logs(
     obj: CliContext,
@@ -112,38 +113,33 @@ def experiment_logs(
             _, is_alive = database.observe_experiment(experiment_id)
             return is_alive is False
 
-        source = _Source(lambda: database.list_trials(experiment_id), rank=rank)
+        source = _Source(database, lambda: database.list_trials(experiment_id), rank=rank)
         show = _Printer(form, timestamps=timestamps, with_trial=True, raw=raw)
         _show(source, show, tail=tail, follow=follow, is_over=is_over)
 
 
-def last_lines(trial: TrialRecord, number: int) -> list[LogLine]:
+def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
-    from detcore.database import read_trial_log
-
-    if trial.trial_dir is None:
-        return []
-    return list(deque(read_trial_log(Path(trial.trial_dir)), maxlen=number))
+    return list(deque(read_log(database, trial, 0)[0], maxlen=number))
 
 
 class _Source:
     """The logs of some trials."""
 
-    def __init__(self, list_trials: Callable[[], list[TrialRecord]], *, rank: int | None) -> None:
+    def __init__(
+        self, database: Database, list_trials: Callable[[], list[TrialRecord]], *, rank: int | None
+    ) -> None:
+        self._database = database
         self._list_trials = list_trials
         self._rank = rank
         self._positions: dict[int, int] = {}
 
     def read(self) -> Iterator[tuple[int, LogLine]]:
         """Yield what was added since the last call: trial and line, in the order of time."""
-        from detcore.database import read_log_page
-
         added = []
         for trial in self._list_trials():
-            if trial.trial_dir is None:
-                continue
-            lines, self._positions[trial.id] = read_log_page(
-                Path(trial.trial_dir), self._positions.get(trial.id, 0)
+            lines, self._positions[trial.id] = read_log(
+                self._database, trial, self._positions.get(trial.id, 0)
             )
             added.append([(line.at, trial.id, at, line) for at, line in enumerate(lines)])
         for _, trial_id, _, line in heapq.merge(*added):

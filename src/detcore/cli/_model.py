@@ -22,6 +22,7 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._printable import printable
+from detcore.cli._records import master_option, open_records
 from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def create(
 @click.option("--descending", is_flag=True, help="The other way round.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
 @format_options
+@master_option
 @click.pass_obj
 def list_command(
     obj: CliContext,
@@ -141,7 +143,7 @@ def list_command(
         "created": ModelSortBy.CREATION_TIME,
         "updated": ModelSortBy.LAST_UPDATED_TIME,
     }
-    with obj.open_database() as database:
+    with open_records(obj) as database:
         records = database.list_models(
             sort_by=by[sort],
             order_by=ModelOrderBy.DESCENDING if descending else ModelOrderBy.ASCENDING,
@@ -163,11 +165,12 @@ def list_command(
 @model_group.command()
 @click.argument("name")
 @format_options
+@master_option
 @click.pass_obj
 def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
     form = choose_format(as_json, as_csv)
-    with obj.open_database() as database:
+    with open_records(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
     plain = [_plain_version(version) for version in versions]

@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.database import Database
+    from detcore.database import Database, LogLine, TrialRecord
 
-__all__ = ["open_records"]
+__all__ = ["master_option", "open_records", "read_log"]
+
+_Command = TypeVar("_Command")
+
+
+def master_option(command: _Command) -> _Command:
+    """Give a command that reads records the option to read those of a server."""
+
+    def choose(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        obj: CliContext = ctx.obj
+        ctx.obj = dataclasses.replace(obj, master=value or obj.environment.master)
+
+    option = click.option(
+        "--master",
+        metavar="URL",
+        expose_value=False,
+        callback=choose,
+        help="Show the records of this server.  [default: DETCORE_MASTER, else this home]",
+    )
+    return cast("_Command", option(cast("Any", command)))
 
 
 @contextlib.contextmanager
 def open_records(obj: CliContext) -> Iterator[Database]:
-    """Open the database, with everything in it that workers have reported so far."""
-    from detcore.database import ingest_spools
+    """Open the records, with everything in them that workers have reported so far.
 
-    with obj.open_database() as database:
-        ingest_spools(database, obj.environment.home)
-        yield database
+    Those of a server answer what reads, and refuse what changes them.
+    """
+    if obj.master is None:
+        from detcore.database import ingest_spools
+
+        with obj.open_database() as database:
+            ingest_spools(database, obj.environment.home)
+            yield database
+        return
+    from detcore.remote import RemoteRecords, open_session
+
+    with contextlib.closing(open_session(obj.master, environment=obj.environment)) as session:
+        click.echo(f"records of {session.url}", err=True)
+        yield cast("Database", RemoteRecords(session))
+
+
+def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
+    """Return lines of a trial's log from a position on, and the position behind them."""
+    from detcore.database import read_log_page
+    from detcore.remote import RemoteRecords
+
+    if isinstance(database, RemoteRecords):
+        return database.read_log(trial.id, position)
+    if trial.trial_dir is None:
+        return [], position
+    return read_log_page(Path(trial.trial_dir), position)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -43,6 +43,7 @@ Examples:
     "experiment-ID.html, here]",
 )  # fmt: skip
 @click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
+@master_option
 @click.pass_obj
 def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | None) -> None:
     """Draw learning curves of all trials, and their hyperparameters against the metric.
@@ -78,6 +79,7 @@ def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | 
     default=True,
     help="Whether to read the checkpoints and compare them with what was saved.  [default: yes]",
 )
+@master_option
 @click.pass_obj
 def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
     """Write all that is known of an experiment into one HTML file.
@@ -112,7 +114,8 @@ def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify
         checkpoints=checkpoints,
         num_checkpoints=len(checkpoints),
         logs={
-            trial_id: last_lines(database.get_trial(trial_id), _LOG_LINES) for trial_id in failed
+            trial_id: last_lines(database, database.get_trial(trial_id), _LOG_LINES)
+            for trial_id in failed
         },
         written_at=format_time(datetime.datetime.now(datetime.timezone.utc)),
     )

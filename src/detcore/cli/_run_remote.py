@@ -68,7 +68,7 @@ def control_remotely(master: str, experiment_id: int, action: str) -> str:
     with Determined(master) as client:
         experiment = client.get_experiment(experiment_id)
         getattr(experiment, action)()
-        return str(experiment.state.value)
+        return "DELETED" if action == "delete" else str(experiment.state.value)
 
 
 def tell_detached(detached: Detached, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.pages import duration_s, searcher_metric
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ Examples:
     metavar="SECONDS", help="Time between two looks.",
 )  # fmt: skip
 @format_options
+@master_option
 @click.pass_obj
 def top(
     obj: CliContext,

@@ -10,7 +10,7 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.errors import NotFoundError
 from detcore.pages import best_of, can_resume, describe_state, flatten, searcher_metric
 
@@ -54,6 +54,7 @@ def trial_group() -> None:
 @click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
 @click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
 @format_options
+@master_option
 @click.pass_obj
 def describe_command(
     obj: CliContext,

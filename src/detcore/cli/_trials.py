@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.pages import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _REDRAW_S = 1.0
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
 @click.option("-f", "--follow", is_flag=True, help="Redraw on this terminal until it has ended.")
 @format_options
+@master_option
 @click.pass_obj
 def trials(
     obj: CliContext,

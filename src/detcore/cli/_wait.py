@@ -9,7 +9,7 @@ import click
 
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._printable import printable
-from detcore.cli._records import open_records
+from detcore.cli._records import master_option, open_records
 from detcore.pages import describe_experiment, describe_state
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ Exit codes:
     help="Wait no longer than this.",
 )  # fmt: skip
 @format_options
+@master_option
 @click.pass_context
 def wait(
     context: click.Context,

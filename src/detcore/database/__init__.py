@@ -21,6 +21,7 @@ from detcore.database._kinds import ChangeKind
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._process import ProcessIdentity
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
+from detcore.database._reads import READS, answer_read, plain_arguments, read_result
 from detcore.database._records import (
     CheckpointRecord,
     EventRecord,
@@ -55,6 +56,7 @@ from detcore.database._worker_records import (
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
+    "READS",
     "ChangeKind",
     "CheckpointRecord",
     "CheckpointRecords",
@@ -93,6 +95,7 @@ __all__ = [
     "Unsent",
     "UserRecord",
     "WorkerRecords",
+    "answer_read",
     "back_up",
     "describe_database",
     "hide_secrets",
@@ -101,8 +104,10 @@ __all__ = [
     "is_spool_in_use",
     "keep_secrets",
     "new_token",
+    "plain_arguments",
     "put_back",
     "read_log_page",
+    "read_result",
     "read_spool",
     "read_trial_log",
     "read_unsent",

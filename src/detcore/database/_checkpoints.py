@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, select, update
+from sqlalchemy import Connection, Select, and_, case, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -207,6 +207,14 @@ class CheckpointQueries(Queries):
         with self._read() as connection:
             rows = connection.execute(query.order_by(checkpoints.c.started_at, checkpoints.c.uuid))
             return [checkpoint_of(row) for row in rows]
+
+    def count_checkpoints(self, experiment_id: int) -> int:
+        """Return how many COMPLETED checkpoints an experiment has."""
+        query = select(func.count()).where(
+            checkpoints.c.experiment_id == experiment_id, checkpoints.c.state == COMPLETED
+        )
+        with self._read() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TrialSortBy,
     )
     from detcore.experimental._experiment import ExperimentReference
+    from detcore.experimental._http import open_remote_checkpoint
     from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model
@@ -55,6 +56,7 @@ __all__ = [
     "create_trial_instance",
     "estimator",
     "keras",
+    "open_remote_checkpoint",
 ]
 
 _HOMES = {
@@ -79,6 +81,7 @@ _HOMES = {
     "create_trial_instance": "_instance",
     "estimator": "",
     "keras": "",
+    "open_remote_checkpoint": "_http",
 }
 
 

@@ -10,10 +10,11 @@ from detcore.errors import InvalidArgumentError, NotFoundError
 from detcore.experimental._answered import PARTS, checked, checked_list
 
 if TYPE_CHECKING:
+    from detcore.experimental._http_files import HttpStorage
     from detcore.experimental._transport import Document
     from detcore.remote import Session
 
-__all__ = ["HttpTransport"]
+__all__ = ["HttpTransport", "open_remote_checkpoint"]
 
 _ROOT = "/api/detcore/v1"
 _PAGE_SIZE = 500
@@ -131,18 +132,18 @@ class HttpTransport:
 
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
-        path = f"{self._checkpoint(uuid)}/metadata"
+        path = f"{_checkpoint_path(uuid)}/metadata"
         return checked("checkpoint", self._change("PATCH", path, metadata, is_repeatable=True))
 
     def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
         """Remove keys from a checkpoint's metadata, and return the checkpoint."""
-        path = f"{self._checkpoint(uuid)}/metadata/remove"
+        path = f"{_checkpoint_path(uuid)}/metadata/remove"
         sent = {"keys": keys}
         return checked("checkpoint", self._change("POST", path, sent, is_repeatable=True))
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-        path = self._checkpoint(uuid)
+        path = _checkpoint_path(uuid)
         if globs is None:
             return checked("checkpoint", self._change("DELETE", path, timeout_s=_LONG_S))
         sent = {"globs": globs}
@@ -152,10 +153,9 @@ class HttpTransport:
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
         from detcore.checkpoint import copy_checkpoint, is_whole_copy
-        from detcore.experimental._http_files import HttpStorage
 
         if not is_whole_copy(Path(folder), uuid):
-            storage = HttpStorage(self._session, f"{_ROOT}{self._checkpoint(uuid)}/files")
+            storage = open_remote_checkpoint(self._session, uuid)
             copy_checkpoint(storage, storage.uuid, Path(folder))
 
     # -- models -----------------------------------------------------------------------------------
@@ -287,13 +287,25 @@ class HttpTransport:
         number = model if isinstance(model, int) else self.get_model(model)["id"]
         return f"/models/{number}"
 
-    def _checkpoint(self, uuid: str) -> str:
-        """Return the path of a checkpoint, unless its UUID cannot be a part of one."""
-        if not _PLAIN.fullmatch(uuid):
-            raise NotFoundError(
-                f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
-            )
-        return f"/checkpoints/{uuid}"
+
+def open_remote_checkpoint(session: Session, uuid: str) -> HttpStorage:
+    """Return the files of a checkpoint behind a server, as a storage that can be read.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+    """
+    from detcore.experimental._http_files import HttpStorage
+
+    return HttpStorage(session, f"{_ROOT}{_checkpoint_path(uuid)}/files")
+
+
+def _checkpoint_path(uuid: str) -> str:
+    """Return the path of a checkpoint, unless its UUID cannot be a part of one."""
+    if not _PLAIN.fullmatch(uuid):
+        raise NotFoundError(
+            f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
+        )
+    return f"/checkpoints/{uuid}"
 
 
 def _word(value: bool | None) -> str | None:

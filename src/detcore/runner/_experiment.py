@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint import apply_retention, find_source, pin_source
+from detcore.checkpoint import find_source, pin_source
 from detcore.config import LoadedConfig, smoke_config
 from detcore.database import (
     Database,
@@ -29,6 +29,7 @@ from detcore.runner._mending import mend_experiment
 from detcore.runner._methods import make_method
 from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
+from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import settle_trials
 from detcore.runner._slots import Slots, count_slots
@@ -240,6 +241,13 @@ class _Run:
             self._plain = {**self._plain, "launcher": launcher}
         self._model_dir = record.model_dir
         self._test_mode = test_mode
+        self._retention = Retention(
+            database,
+            experiment_id,
+            home=settings.environment.home,
+            open_storage=lambda: _open_storage(self._plain, settings),
+            notice=settings.listener.notice,
+        )
         self._conclusion: Conclusion | None = None
 
     def run(self) -> ExperimentResult:
@@ -265,7 +273,8 @@ class _Run:
         finally:
             state = self._record_end(conclusion)
         self._conclusion = conclusion
-        if state in (ExperimentState.COMPLETED, ExperimentState.CANCELED):
+        # One that is paused, perhaps by a machine that ends, is gone on with or pruned by hand.
+        if state not in (ExperimentState.PAUSED, ExperimentState.RUNNING):
             self.clean_up()
         return self.result()
 
@@ -334,6 +343,7 @@ class _Run:
                 requests=Requests(self._impatient, self._experiment_id),
                 restarts=Restarts(int(plain.get("max_restarts") or 0)),
             )
+            stack.enter_context(self._retention.at_work())
             return loop.run()
 
     def clean_up(self) -> None:
@@ -342,16 +352,15 @@ class _Run:
         What cannot be deleted now is deleted by the next pass: `detcore checkpoint prune`.
         """
         try:
-            with _open_storage(self._plain, self._settings) as storage:
-                plan = apply_retention(self._database, storage, self._experiment_id)
+            plan = self._retention.apply()
         except (DetcoreError, OSError) as error:
             self._settings.listener.notice(
                 f"checkpoints that are not kept were not all deleted: {error}\n"
                 f"Try again: detcore checkpoint prune {self._experiment_id}"
             )
             return
-        if plan.deleted:
-            number = len(plan.deleted)
+        number = self._retention.num_deleted
+        if number:
             self._settings.listener.notice(
                 f"{number} checkpoint{'s' if number > 1 else ''} deleted, {len(plan.kept)} kept "
                 "(checkpoint_storage.save_experiment_best, save_trial_best, save_trial_latest)"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
 
+from detcore.database import answer_read
+from detcore.remote import spell_document
 from detcore.server import _checkpoint_routes, _model_routes
 from detcore.server._answers import AsciiJson
 from detcore.server._auth import Asker, State
@@ -34,6 +38,14 @@ Metric = Annotated[str | None, Query(description="A validation metric; default: 
 Smaller = Annotated[bool | None, Query(description="Default: as the searcher says.")]
 Distinct = Annotated[bool, Query(description="Only the best one of each trial.")]
 
+Question = Annotated[str, Path(description="A method of Database that reads.", max_length=64)]
+
+
+class Read(BaseModel):
+    """The arguments of a question, by name."""
+
+    arguments: dict[str, Any] = Field(default_factory=dict, max_length=20)
+
 
 def make_router() -> APIRouter:
     """Return the routes of this part."""
@@ -42,6 +54,13 @@ def make_router() -> APIRouter:
     _add_trials(router)
     _checkpoint_routes.add_routes(router)
     _model_routes.add_routes(router)
+
+    @router.post("/read/{name}", tags=["records"], response_model=Any)
+    def read(state: State, _: Asker, name: Question, request: Read) -> Response:
+        """Ask the records, as the commands that show them do."""
+        answer = answer_read(state.database, name, request.arguments)
+        return Response(json.dumps(spell_document(answer)), media_type="application/json")
+
     return router
 
 
