@@ -41,6 +41,7 @@ __all__ = [
     "MetricError",
     "MetricTypeError",
     "NoCheckpointError",
+    "NotANumberError",
     "NotFoundError",
     "PeerLostError",
     "PluginConflictError",
@@ -108,6 +109,10 @@ class LedgerError(DataError):
 
 class MetricError(DetcoreError, ValueError):
     """A metric that cannot be reported or used to decide."""
+
+
+class NotANumberError(MetricError):
+    """A metric that is NaN, in an experiment that is to end at the first one."""
 
 
 class MetricTypeError(MetricError, TypeError):

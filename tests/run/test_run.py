@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from toy_command import MODEL_DIR, Detcore
@@ -201,3 +203,49 @@ def test_checkpoints_that_are_not_kept_are_deleted_while_the_trial_trains(
     kept = {path.parent.name for path in detcore.committed()}
     assert finished.summary["trials"][0]["latest_checkpoint"] in kept
     assert states().count("COMPLETED") == len(kept) <= 2
+
+
+def code(detcore: Detcore, on_batch: str) -> Path:
+    """Return a folder with a trial that does something in each batch."""
+    folder = detcore.tmp_path / "code"
+    folder.mkdir()
+    shutil.copy(MODEL_DIR / "model_def.py", folder / "lines.py")
+    (folder / "model_def.py").write_text(
+        "import numpy as np\nfrom lines import Line as Base\n\nclass Line(Base):\n"
+        f"    def on_batch(self, step):\n        {on_batch}\n"
+    )
+    return folder
+
+
+def test_no_memory_is_final_and_names_the_batch_size(detcore: Detcore) -> None:
+    folder = code(detcore, "step == 17 and np.empty(1 << 50)")
+    finished = detcore("run", detcore.config(max_restarts=3), folder)
+    assert finished.code == 1
+    assert finished.stdout.count("Unable to allocate 8.00 PiB") == 2  # and at the end
+    assert "not enough with hyperparameters.global_batch_size 8. Set a smaller" in finished.stdout
+    assert "not started again: it would end in the same way each time" in finished.stdout
+    assert "best val_loss" in finished.stdout
+
+
+@pytest.mark.parametrize("entrypoint", ["NotANumber", "NotANumberLater"])
+def test_the_first_nan_may_be_the_end(detcore: Detcore, entrypoint: str) -> None:
+    config = detcore.config(
+        stop_at_nan=True, max_restarts=3, entrypoint=f"model_def:{entrypoint}", scheduling_unit=5
+    )
+    finished = detcore("run", config, MODEL_DIR)
+    assert finished.code == 1
+    batch = 5 if entrypoint == "NotANumber" else 15
+    assert f"loss is NaN in the report at batch {batch}, and stop_at_nan" in finished.stdout
+    assert "not started again: it would end in the same way each time" in finished.stdout
+    # Those of before are kept, and none of what came after.
+    assert len(detcore.committed()) == (0 if batch == 5 else 1)
+
+
+def test_hyperparameters_that_nobody_reads_are_named_once(detcore: Detcore) -> None:
+    given = {"global_batch_size": 8, "learning_rate": 0.05, "learning_rat": 0.1, "hidden": 3}
+    finished = detcore("run", detcore.config(hyperparameters=given), MODEL_DIR)
+    assert finished.code == 0, finished.stderr
+    line = "nothing has read the hyperparameter 'learning_rat' so far: did you mean 'learning_rate'"
+    assert finished.stdout.count(line) == 1
+    assert finished.stdout.count("nothing has read the hyperparameter 'hidden' so far\n") == 1
+    assert finished.stdout.count("nothing has read") == 2

@@ -125,6 +125,10 @@ class ExperimentConfig(Section):
         ge=0,
         description="How often a trial that failed starts again from its last checkpoint.",
     )
+    stop_at_nan: bool = Field(
+        default=False,
+        description="End a trial with an error at the first metric that is NaN, before it saves.",
+    )
     reproducibility: Reproducibility = Field(
         default_factory=lambda: Reproducibility(), description="What makes a run repeatable."
     )

@@ -20,6 +20,7 @@ from detcore.errors import (
     ConfigError,
     InvalidExperimentError,
     InvalidHP,
+    NotANumberError,
     PeerLostError,
     PluginConflictError,
     PluginNotFoundError,
@@ -48,6 +49,9 @@ __all__ = [
     "main",
 ]
 
+# Of PyTorch and TensorFlow, whose full disk has the same class.
+_OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError")
+_NO_SPACE = "No space left"
 # Before training has begun, these come again with every start.
 _CANNOT_HEAL = (
     ConfigError,
@@ -158,7 +162,37 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
         return EXIT_PEER_LOST
     if isinstance(error, InvalidHP):
         return EXIT_INVALID_HP
+    if _is_out_of_memory(error):
+        print(_out_of_memory_hint(info), file=sys.stderr)
+        return EXIT_CONFIG
+    if isinstance(error, NotANumberError):
+        return EXIT_CONFIG
     return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether a framework found no memory; each has a class of its own for that."""
+    while True:
+        name = type(error).__name__
+        if isinstance(error, MemoryError):
+            return True
+        if name in _OUT_OF_MEMORY and _NO_SPACE not in str(error):
+            return True
+        # JAX has one class for all that its compiler says.
+        if name == "XlaRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+            return True
+        if error.__cause__ is None:
+            return False
+        error = error.__cause__
+
+
+def _out_of_memory_hint(info: TrialInfo) -> str:
+    size = info.hparams.get("global_batch_size")
+    given = "" if size is None else f" with hyperparameters.global_batch_size {size}"
+    return (
+        f"The memory was not enough{given}. Set a smaller batch size; "
+        "optimizations.aggregation_frequency adds the gradients of several small batches up."
+    )
 
 
 def _run_script(entrypoint: str | list[str]) -> int:

@@ -92,6 +92,8 @@ class Endings:
         if trial.cannot_heal or is_repeated or record.num_restarts >= self._restarts.most:
             if is_repeated:
                 why = "it failed twice in the same way, with no new checkpoint in between"
+            elif trial.cannot_heal and trial.has_begun:
+                why = "it would end in the same way each time"
             elif trial.cannot_heal:
                 why = "it failed before its first batch, and would fail there each time"
             else:

@@ -176,7 +176,8 @@ class RunningTrial:
         """Whether the next start would end as this one did, unless somebody changes something.
 
         That is an exception before training began: in a trial class before its first batch, in a
-        script before it opened a context or reported anything.
+        script before it opened a context or reported anything. And one that is certain to come
+        again: no memory, or NaN where that ends a trial.
         """
         if self._code == EXIT_CONFIG:
             return True
@@ -191,6 +192,11 @@ class RunningTrial:
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
         )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the workers told of anything that they did."""
+        return bool(self._told & _BEGUN)
 
     @property
     def fault(self) -> tuple[str, int] | None:

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import logging
 import math
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckpointTimeoutError, MetricError
+from detcore.errors import CheckpointTimeoutError, MetricError, NotANumberError
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._controller import ValidationResult
 from detcore.trial._saving import TrialSaver
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Clock", "ClockSettings"]
 
+_logger = logging.getLogger("detcore.trial")
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSettings:
@@ -32,6 +35,7 @@ class ClockSettings:
         metric: Name of the searcher's metric.
         smaller_is_better: Its direction.
         batches_per_epoch: Batches in one epoch; 0 = unknown.
+        stops_at_nan: Whether a metric that is NaN is an error.
         average_training_metrics: Whether those of several workers are averaged; else the chief's.
         to_batches: Turns the length of a searcher's operation into batches.
     """
@@ -40,6 +44,7 @@ class ClockSettings:
     smaller_is_better: bool
     batches_per_epoch: int
     average_training_metrics: bool
+    stops_at_nan: bool
     to_batches: Callable[[SearcherOperation], int]
 
 
@@ -77,6 +82,7 @@ class Clock:
         self._saver = saver
         self._searcher_metric = searcher_metric
         self._is_chief = core.distributed.rank == 0
+        self._has_told_unread = False
         self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
         self._unit = UnitMetrics({})
         self.steps_completed = context.setup.steps_completed
@@ -182,7 +188,12 @@ class Clock:
                 )
             done = min(1.0, steps / self._schedule.plan.length)
             self._operation.report_progress(done * self._operation.length)
-        self._unit = UnitMetrics({})
+        self._unit, unit = UnitMetrics({}), self._unit
+        if self._settings.stops_at_nan:
+            first = steps - len(unit.batches or ()) + 1
+            for batch, metrics in enumerate(unit.batches or (), first):
+                _refuse_nan(metrics, f"batch {batch}")
+            _refuse_nan(unit.metrics, f"the report at batch {steps}")
         self._schedule.reported()
 
     def _validate(self) -> None:
@@ -192,6 +203,10 @@ class Clock:
         previous_best = self._record_validation(result) if self._is_chief else None
         # What is decided below must be decided alike by all workers, down to the last bit.
         result, previous_best = self._agreement.from_chief((result, previous_best))
+        if self._settings.stops_at_nan:
+            _refuse_nan(result.metrics, f"the validation at batch {self.steps_completed}")
+        if self._is_chief:
+            self._tell_unread_hparams()
         metric = self._searcher_value(result.metrics)
         self._searcher_metric = metric
         if previous_best is None:
@@ -201,6 +216,18 @@ class Clock:
         else:
             is_best = metric >= previous_best
         self._schedule.validated(is_best=is_best)
+
+    def _tell_unread_hparams(self) -> None:
+        """Name the hyperparameters that nothing has read by the first validation."""
+        if self._has_told_unread:
+            return
+        self._has_told_unread = True
+        for name, near in self._context.unread_hparams().items():
+            _logger.warning(
+                "nothing has read the hyperparameter %r so far%s",
+                name,
+                f": did you mean {near!r}, which is read?" if near else "",
+            )
 
     def _record_validation(self, result: ValidationResult) -> float | None:
         """Record a validation; return the best value before it."""
@@ -315,3 +342,13 @@ class Clock:
         self._schedule.extended(self._settings.to_batches(following))
         self._context.planned_batches = self._schedule.plan.length
         return True
+
+
+def _refuse_nan(metrics: Mapping[str, Any], where: str) -> None:
+    for name, value in metrics.items():
+        if isinstance(value, numbers.Real) and math.isnan(value):
+            raise NotANumberError(
+                f"{name} is NaN in {where}, and stop_at_nan is set.\n"
+                "The latest checkpoint is from before it. Lower the learning rate, clip the "
+                "gradients, or look for NaN in the data."
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,10 +92,12 @@ class TrialContext:
         self.planned_batches: int | None = None
         self.checkpoints: InstanceCheckpoints | None = None
         self._stop_requested = False
+        self._read_hparams: set[str] = set()
 
     @property
     def env(self) -> TrialEnv:
         """What trials of Determined read of their environment; new code has methods for it."""
+        self._read_hparams.update(self.setup.hparams)
         return TrialEnv(self.setup)
 
     @classmethod
@@ -165,6 +168,7 @@ class TrialContext:
 
     def get_hparams(self) -> dict[str, Any]:
         """Return all hyperparameters of this trial by name."""
+        self._read_hparams.update(self.setup.hparams)
         return copy.deepcopy(dict(self.setup.hparams))
 
     def get_hparam(self, name: str) -> Any:
@@ -174,6 +178,7 @@ class TrialContext:
             InvalidExperimentError: If there is none of that name (it is also a ValueError).
         """
         hparams = self.setup.hparams
+        self._read_hparams.add(name)
         if name not in hparams:
             raise InvalidExperimentError(
                 f"there is no hyperparameter {name!r}; there are: "
@@ -181,6 +186,19 @@ class TrialContext:
                 f"Add it under 'hyperparameters' in the experiment file."
             )
         return copy.deepcopy(hparams[name])
+
+    def unread_hparams(self) -> dict[str, str | None]:
+        """Return the hyperparameters that nothing has asked for, each with a near name or None.
+
+        The near name is one that was asked for: in a file with ``droput`` beside ``dropout``, say,
+        that is ``dropout``. Who asks for all of them at once has read all.
+        """
+        unread = [name for name in self.setup.hparams if name not in self._read_hparams]
+        return {
+            name: next(iter(difflib.get_close_matches(name, self._read_hparams, 1)), None)
+            for name in unread
+            if name != "global_batch_size"
+        }
 
     def get_global_batch_size(self) -> int:
         """Return the records per step over all workers.

@@ -300,6 +300,7 @@ def _drive(
             smaller_is_better=config.searcher.smaller_is_better,
             batches_per_epoch=_epoch_length(config, global_batch_size, batches_per_epoch),
             average_training_metrics=config.optimizations.average_training_metrics,
+            stops_at_nan=config.stop_at_nan,
             to_batches=to_batches,
         ),
         saver=TrialSaver(

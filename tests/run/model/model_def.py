@@ -44,6 +44,18 @@ class NotANumber(Line):
         return x * np.nan, y
 
 
+class NotANumberLater(Line):
+    """Diverges at batch 13."""
+
+    def build_data(self) -> tuple[np.ndarray, np.ndarray]:
+        self.x, y = super().build_data()
+        return self.x, y
+
+    def on_batch(self, step: int) -> None:
+        if step == 13:
+            self.x[:] = np.nan
+
+
 class StartsDataOver(Line):
     """Forgets its data position when it is restored: the mistake that the ledger finds."""
 

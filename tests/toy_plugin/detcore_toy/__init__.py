@@ -46,11 +46,14 @@ class ToyController:
         self._distributed = context.distributed
         self._x, self._y = trial.build_data()
         self._rate = float(context.get_hparam("learning_rate"))
-        self._write_s = float(context.get_hparams().get("write_s", 0.0))
+        given = context.setup.hparams
+        wanted = ("write_s", "pause_s", "pause_from", "pause_while")
+        options = {name: context.get_hparam(name) for name in wanted if name in given}
+        self._write_s = float(options.get("write_s", 0.0))
         self._is_closed = False
-        self._pause_s = float(context.get_hparams().get("pause_s", 0.0))
-        self._pause_from = int(context.get_hparams().get("pause_from", 0))
-        self._pause_while = context.get_hparams().get("pause_while")
+        self._pause_s = float(options.get("pause_s", 0.0))
+        self._pause_from = int(options.get("pause_from", 0))
+        self._pause_while = options.get("pause_while")
         self._sampler = IndexSampler(
             len(self._x),
             context.get_per_slot_batch_size(),
