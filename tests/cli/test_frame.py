@@ -110,7 +110,7 @@ def test_version() -> None:
         ("checkpoints", "Did you mean 'checkpoint'?"),
         ("bak", "Did you mean 'bake'?"),
         ("zzz", "'detcore --help' lists the commands."),
-        ("doctor", "Did you mean 'detcore plugins doctor'?"),
+        ("prune", "Did you mean 'detcore checkpoint prune'?"),
     ],
 )
 def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
 
 
 def test_a_command_of_another_group_is_found() -> None:
-    result = CliRunner().invoke(main, ["trial", "plot", "1"], prog_name="detcore")
+    result = CliRunner().invoke(main, ["trial", "archive", "1"], prog_name="detcore")
     assert result.exit_code == 2
-    assert "has no command 'plot'.\nDid you mean 'detcore experiment plot'?" in result.output
+    assert "has no command 'archive'.\nDid you mean 'detcore experiment archive'" in result.output
 
 
 def test_an_unknown_option() -> None:
@@ -325,3 +325,32 @@ def test_plugins_info_of_no_plugin(tmp_path: Path) -> None:
     result = run_detcore("plugins", "info", "baker", sites=[tmp_path])
     assert result.stderr == "error: no plugin is called 'baker'.\nDid you mean 'bakery'?\n"
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("checkpoint",), ("checkpoint", "verify")])
+def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
+    assert run_detcore("help", *words).stdout == run_detcore(*words, "--help").stdout
+
+
+def test_help_for_what_there_is_not() -> None:
+    result = run_detcore("help", "experiment", "lst")
+    assert result.returncode == 2
+    assert "Did you mean 'list'?" in result.stderr
+    assert "has no commands of its own" in run_detcore("help", "run", "list").stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str) -> None:
+    script = run_detcore("completion", shell).stdout
+    assert "_DETCORE_COMPLETE" in script
+    assert "detcore" in script.splitlines()[0] + script.splitlines()[-1]
+    if shell == "bash":
+        ask = "COMP_WORDS=(detcore experiment de)\nCOMP_CWORD=2\n_detcore_completion detcore\n"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        asked = subprocess.run(
+            ["bash", "-c", f"{script}\n{ask}echo ${{COMPREPLY[@]}}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path},
+        )
+        assert sorted(asked.stdout.split()) == ["delete", "describe"], asked.stderr

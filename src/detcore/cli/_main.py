@@ -49,6 +49,7 @@ COMMANDS = {
         "detcore.cli._experiment:experiment_group", "See experiments, plot them, pause, cancel."
     ),
     "trial": Lazy("detcore.cli._trial:trial_group", "Metrics, plots and logs of a trial."),
+    "logs": Lazy("detcore.cli._logs:experiment_logs", "Show what an experiment printed."),
     "top": Lazy("detcore.cli._top:top", "Follow what is running."),
     "report": Lazy("detcore.cli._report:report", "Write an experiment down in one HTML file."),
     "tensorboard": Lazy(
@@ -71,6 +72,9 @@ COMMANDS = {
     "plugins": Lazy(
         "detcore.cli._plugins:plugins_group", "List plugins, find their faults, begin a new one."
     ),
+    "doctor": Lazy("detcore.cli._plugins:find_faults", "Look for faults in what is installed."),
+    "completion": Lazy("detcore.cli._help:completion", "Complete commands in your shell."),
+    "help": Lazy("detcore.cli._help:help_command", "Show what a command does."),
 }
 # Other names that are understood, and not listed.
 ALIASES = {"plugin": "plugins"}

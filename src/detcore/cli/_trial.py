@@ -41,6 +41,7 @@ Examples:
 _COMMANDS = {
     "describe": Lazy("detcore.cli._trial:describe_command", "Show metrics, plot, checkpoints."),
     "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
+    "plot": Lazy("detcore.cli._trial:plot_command", "Plot a metric on the terminal."),
 }
 
 
@@ -87,6 +88,23 @@ def describe_command(
     _print_checkpoints(facts)
     _print_plot(series)
     _print_hint(facts)
+
+
+@click.command("plot")
+@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
+@master_option
+@click.pass_obj
+def plot_command(obj: CliContext, trial_id: int, metric: str | None) -> None:
+    """Plot a metric of a trial over steps, on the terminal.
+
+    For a page or an image of all trials: detcore experiment plot.
+    """
+    with open_records(obj) as database:
+        series = _choose_series(_read(database, trial_id), metric)
+    if series is None:
+        click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
+    _print_plot(series)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
