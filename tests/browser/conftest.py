@@ -69,7 +69,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+# While Playwright is open, an event loop runs in this thread: no other test may meet it.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=30_000)  # of a busy machine; the default is 5 s
     path = shutil.which("chromium")
@@ -115,7 +116,7 @@ class Window:
         return width
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def signed_in(browser: Browser, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Log in once, with the keyboard alone; return the file that the cookie is kept in."""
     window = Window(browser.new_context(), site.server.url)

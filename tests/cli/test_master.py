@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from client_store import ClientStore
 from determined_client import Filled, fill
+from plain_http import PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.database import Database
@@ -130,3 +133,50 @@ def test_a_server_that_is_not_there_is_named(far: DetcoreCommand) -> None:
     assert refused.code == 1
     assert "http://127.0.0.1:9" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status"),
+    [
+        ("get_experiment", {"experiment_id": 1}, 200),
+        ("get_experiment", {"experiment_id": 10**30}, 400),
+        ("get_experiment", {"experiment_id": -1}, 400),
+        ("get_experiment", {"experiment_id": "one"}, 400),
+        ("get_experiment", {"experiment_id": 99}, 404),
+        ("get_experiment", {"nothing": 1}, 400),
+        ("get_experiment", {}, 400),
+        ("list_experiments", {"states": ["NONE"]}, 400),
+        ("list_experiments", {"limit": -1}, 400),
+        ("list_experiments", {"self": 1}, 400),
+        ("delete_experiment", {"experiment_id": 1}, 400),
+        ("_read", {}, 400),
+        ("url", {}, 400),
+        ("metrics", {"trial_id": 1, "kind": "validation"}, 200),
+    ],
+)
+def test_a_server_answers_what_reads_and_nothing_else(
+    server: RunningServer, name: str, arguments: dict[str, object], status: int
+) -> None:
+    path = f"/api/detcore/v1/read/{name}"
+    with contextlib.closing(PlainHttp(server.url)) as http:
+        assert http.ask("POST", path, {"arguments": arguments}).status == 401
+        answer = http.ask("POST", path, {"arguments": arguments}, token=server.token())
+    assert answer.status == status, answer.body
+    assert b"Traceback" not in answer.body
+
+
+def test_secrets_of_older_records_stay_where_they_are(
+    near: DetcoreCommand, server: RunningServer, filled: Filled
+) -> None:
+    experiment = filled.store.experiment(archived=True)
+    text = json.dumps({"data": {"token": "in-clear-4711"}, "searcher": {"name": "single"}})
+    with sqlite3.connect(near.home / "detcore.db") as connection:
+        connection.execute(
+            "UPDATE experiments SET config = ?, config_text = ? WHERE id = ?",
+            (text, text, experiment),
+        )
+    connection.close()
+    arguments = {"arguments": {"experiment_id": experiment}}
+    told = server.ask("POST", "/api/detcore/v1/read/get_experiment", arguments, server.token())
+    assert told["config"]["data"] == {"token": "********"}
+    assert "in-clear-4711" not in str(told)

@@ -75,6 +75,7 @@ def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
         "environment:\n  api_key:\n  - ijkl  # mnop\n  credentials:\n    a: {b: qrst}\n  left: 1\n"
         "# secret_key: lmno\nname: x  # or token: pqrs\n"
     )
+    (source / "notes.txt").write_text("- ****\nrule: ********\n")
     (source / "broken.yaml").write_text("entrypoint: [\nsearcher:\n  token: uvwx\n")
     (source / "model_def.py").write_text("KEY = 'in-use-4711'\npad_token = 0\n")
     (source / "latin.txt").write_bytes(b"caf\xe9 in-use-4711")
@@ -97,4 +98,5 @@ def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
         "name": "x",
     }
     assert "# kept" in settings
+    assert copies["notes.txt"] == b"- ****\nrule: ********\n"
     assert copies["broken.yaml"] == b"entrypoint: [\nsearcher:\n  token: ****\n"

@@ -7,6 +7,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,7 +121,14 @@ def experiment_logs(
 
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
-    return list(deque(read_log(database, trial, 0)[0], maxlen=number))
+    from detcore.database import read_trial_log
+    from detcore.remote import RemoteRecords
+
+    if isinstance(database, RemoteRecords):
+        return database.read_log(trial.id, 0)[0][-number:]
+    if trial.trial_dir is None:
+        return []
+    return list(deque(read_trial_log(Path(trial.trial_dir)), maxlen=number))
 
 
 class _Source:

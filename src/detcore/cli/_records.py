@@ -31,7 +31,7 @@ def master_option(command: _Command) -> _Command:
         metavar="URL",
         expose_value=False,
         callback=choose,
-        help="Show the records of this server.  [default: DETCORE_MASTER, else this home]",
+        help="Ask this server.  [default: DETCORE_MASTER, else the records of this home]",
     )
     return cast("_Command", option(cast("Any", command)))
 

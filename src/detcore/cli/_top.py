@@ -78,8 +78,11 @@ def _look(
     database: Database, usage: _Usage, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
+    from detcore.remote import RemoteRecords
     from detcore.types import ExperimentState
 
+    # Numbers of processes on a server mean others here.
+    is_here = not isinstance(database, RemoteRecords)
     rows, totals = [], []
     counts = database.count_trials()
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
@@ -91,7 +94,7 @@ def _look(
         running = database.list_trials(experiment.id, states=[ExperimentState.RUNNING])
         rows += [_row(database, experiment, trial) for trial in running]
         cpu, memory = None, None
-        if is_alive and experiment.process is not None:
+        if is_here and is_alive and experiment.process is not None:
             cpu, memory = usage.of_tree(experiment.process.pid)
         totals.append(
             {

@@ -45,7 +45,7 @@ _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 
 
 _SHORTEST_SECRET = 6
-_PLAIN_STARS = re.compile(r"(?m)([:-][ \t]+)(\*+)(?=[ \t]*$)")
+_PLAIN_STARS = re.compile(rf"(?m)([:-][ \t]+){re.escape(MASK)}(?=[ \t]*$)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
 _MOST_YAML = 1 << 20
 _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.MULTILINE)
@@ -141,10 +141,12 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
         text: Content of the file.
         secrets: The `secret_values` of the experiment's configuration.
     """
+    given = text
     for secret in secrets:
         text = text.replace(secret, MASK)
-    # A plain star begins an alias in YAML: the copy is to be read like the file.
-    text = _PLAIN_STARS.sub(r'\1"\2"', text)
+    if text != given:
+        # A plain star begins an alias in YAML: the copy is to be read like the file.
+        text = _PLAIN_STARS.sub(rf'\1"{MASK}"', text)
     if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
         text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
     return text

@@ -12,8 +12,8 @@ from detcore.types import ExperimentState
 
 __all__ = ["Outcome", "is_failure", "outcome_of"]
 
-# Raised by networks, storage, records, other workers and full memory: the next start may succeed.
-_FROM_OUTSIDE = (OSError, MemoryError, DatabaseError, DistributedError)
+# Raised by networks, storage, records and other workers: the next start may succeed.
+_FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)
 # Operating system errors that the code or its settings cause.
 _CERTAIN = (
     FileExistsError,

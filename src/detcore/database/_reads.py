@@ -9,6 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from detcore.config import mask_config
 from detcore.database._database import Database
 from detcore.errors import InvalidArgumentError
 
@@ -63,7 +64,8 @@ def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> 
     """Ask a database what `plain_arguments` describes.
 
     Returns:
-        A JSON value, but for numbers that JSON does not have.
+        A JSON value, but for numbers that JSON does not have. An experiment's file is left out,
+        and secrets in its configuration are starred out.
 
     Raises:
         InvalidArgumentError: If there is no such question, or it has not these arguments.
@@ -112,6 +114,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
+        if "config_text" in value:  # an experiment
+            config: Any = mask_config(dict(value["config"]))
+            value = {**value, "config": config, "config_text": None}
         return {str(key): _plain(item) for key, item in value.items()}
     settled = _settled(value)
     return [_plain(item) for item in settled] if isinstance(settled, list) else settled

@@ -170,9 +170,10 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
     return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a framework found no memory; each has a class of its own for that."""
-    while True:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an exception may be raised from itself
         name = type(error).__name__
         if isinstance(error, MemoryError):
             return True
@@ -181,9 +182,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
         # JAX has one class for all that its compiler says.
         if name == "XlaRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return True
-        if error.__cause__ is None:
-            return False
+        seen.append(error)
         error = error.__cause__
+    return False
 
 
 def _out_of_memory_hint(info: TrialInfo) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from detcore.database import READS, LogLine, plain_arguments, read_result
 from detcore.errors import InvalidArgumentError
 from detcore.remote._numbers import unspell_document
 from detcore.remote._refusal import ServerRefused
 
 if TYPE_CHECKING:
+    from detcore.database import LogLine
     from detcore.remote._session import Session
 
 __all__ = ["RemoteRecords"]
@@ -40,6 +40,8 @@ class RemoteRecords:
         Raises:
             InvalidArgumentError: For a method that changes records.
         """
+        from detcore.database import READS, plain_arguments, read_result
+
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in READS:
@@ -67,6 +69,8 @@ class RemoteRecords:
 
     def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
         """Return lines of a trial's log from a position on, and the position behind them."""
+        from detcore.database import LogLine
+
         lines: list[LogLine] = []
         while True:
             page = self.session.ask(
