@@ -508,11 +508,19 @@ def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         started = wait_for(lambda: children(parent.pid))
+        shared = set[str]().union(*map(_files_of_shared_memory, (parent.pid, *started)))
     finally:
         parent.kill()
         parent.communicate()
     wait_for(lambda: not any(map(_runs_loader, started)))
-    assert not [name for name in os.listdir("/dev/shm") if "detcore" in name or "psm_" in name]
+    wait_for(lambda: not any(map(os.path.exists, shared)))
+
+
+def _files_of_shared_memory(pid: int) -> set[str]:
+    """Return the named files of shared memory that a process has mapped or opened."""
+    opened = [link for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
+    mapped = Path(f"/proc/{pid}/maps").read_text().split()
+    return {path for path in (*mapped, *map(os.readlink, opened)) if path.startswith("/dev/shm/")}
 
 
 def _runs_loader(pid: int) -> bool:
