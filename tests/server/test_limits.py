@@ -31,6 +31,13 @@ _hand_in._DEADLINE_S = 0.5
 check = _hand_in.check
 _hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 """
+SLOW_TO_TAKE_IN = """
+import time
+from detcore.server import _hand_in
+_hand_in._DEADLINE_S = 0.5
+take_in = _hand_in.take_in
+_hand_in.take_in = lambda *args, **given: (time.sleep(1), take_in(*args, **given))[1]
+"""
 LOGIN = json.dumps({"username": USER, "password": PASSWORD}).encode()
 ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"
 
@@ -327,3 +334,15 @@ def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path, rout
             for _ in range(5):
                 assert ask("GET", "/api/detcore/v1/experiments/1/outcome") == 404
             assert {each.result() for each in handed_in} == {503}
+
+
+def test_a_client_that_would_hand_in_twice_waits_until_it_was_taken_in(tmp_path: Path) -> None:
+    given = {
+        "config": "{entrypoint: sleep 9, searcher: {name: single, metric: x, max_length: 1}}",
+        "modelDefinition": [],
+    }
+    with RunningServer(tmp_path, setup=SLOW_TO_TAKE_IN) as running:
+        with contextlib.closing(PlainHttp(running.url)) as http:
+            answer = http.ask("POST", "/api/v1/experiments", given, token=running.token())
+        assert answer.status == 200, answer
+        assert not list(tmp_path.glob("**/.incoming-*"))

@@ -206,9 +206,11 @@ class Outstanding:
 
 def _is_stop(error: BaseException | None) -> bool:
     """Whether a save ended because it was given up; a storage may have wrapped the reason."""
-    while error is not None and not isinstance(error, SaveStopped):
+    seen: list[BaseException] = []  # an exception may be raised from itself
+    while error is not None and error not in seen and not isinstance(error, SaveStopped):
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, SaveStopped)
 
 
 def _too_late(save: AsyncSave, waited_s: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from detcore.core._cause import describe_cause, plain_message, without_frames
 from detcore.errors import DetcoreError
 
-__all__ = ["format_user_error"]
+__all__ = ["error_chain", "format_user_error"]
 
 
 def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> str:
@@ -24,7 +24,7 @@ def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> s
         model_dir: Folder of the user's code.
         full: File that gets the whole traceback, where frames are left out.
     """
-    chain = [error] if isinstance(error, DetcoreError) else list(_chain(error))
+    chain = [error] if isinstance(error, DetcoreError) else list(error_chain(error))
     text = "\n\nwhich led to:\n\n".join(_format_one(e, model_dir, full) for e in reversed(chain))
     if isinstance(error, DetcoreError):
         return text
@@ -37,7 +37,7 @@ def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> s
     return text
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and the errors that led to it, as tracebacks show them."""
     seen: list[BaseException] = []
     current: BaseException | None = error

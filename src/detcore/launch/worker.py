@@ -153,7 +153,7 @@ def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
 
 
 def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
-    from detcore.launch._traceback import format_user_error
+    from detcore.launch._traceback import error_chain, format_user_error
 
     rank = read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0")
     full = Path(info.trial_dir) / f"traceback-run{info.run_id}-rank{rank}.txt"
@@ -162,7 +162,7 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
         return EXIT_PEER_LOST
     if isinstance(error, InvalidHP):
         return EXIT_INVALID_HP
-    if _is_out_of_memory(error):
+    if any(map(_is_out_of_memory, error_chain(error))):
         print(_out_of_memory_hint(info), file=sys.stderr)
         return EXIT_CONFIG
     if isinstance(error, NotANumberError):
@@ -170,21 +170,13 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
     return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Whether a framework found no memory; each has a class of its own for that."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an exception may be raised from itself
-        name = type(error).__name__
-        if isinstance(error, MemoryError):
-            return True
-        if name in _OUT_OF_MEMORY and _NO_SPACE not in str(error):
-            return True
-        # JAX has one class for all that its compiler says.
-        if name == "XlaRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-            return True
-        seen.append(error)
-        error = error.__cause__
-    return False
+    name = type(error).__name__
+    if name == "XlaRuntimeError":  # JAX has one class for all that its compiler says
+        return "RESOURCE_EXHAUSTED" in str(error)
+    known = isinstance(error, MemoryError) or name in _OUT_OF_MEMORY
+    return known and _NO_SPACE not in str(error)
 
 
 def _out_of_memory_hint(info: TrialInfo) -> str:

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.server._settings import ServerSettings
 
-__all__ = ["Given", "check", "in_time", "remove_leftovers", "take_in"]
+__all__ = ["INCOMING", "Given", "check", "in_time", "remove_leftovers", "take_in"]
 
 _Made = TypeVar("_Made")
 
+# Folders in DETCORE_HOME/experiments with what is being taken in.
+INCOMING = ".incoming-"
 _LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
-_INCOMING = ".incoming-"
 _CODE = "code"
 # So many files are brought to the disk one by one.
 _FEW_FILES = 500
@@ -63,11 +64,11 @@ class Given:
 async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
     """Run work in a thread, and wait for it as long as a client does.
 
-    What takes longer goes on and keeps its place among those that run at once; the next try of the
-    same hand-in finds what it did.
+    What takes longer goes on and keeps its place among those that run at once, so that the client
+    does not learn what came of it.
 
     Args:
-        work: Judges or takes in an experiment.
+        work: Judges an experiment, or takes one in that is recorded once however often it is sent.
         limiter: How much of that may run at once.
 
     Raises:
@@ -160,7 +161,7 @@ def take_in(
     """
     home = settings.environment.home
     experiments = home / "experiments"
-    incoming = experiments / f"{_INCOMING}{secrets.token_hex(8)}"
+    incoming = experiments / f"{INCOMING}{secrets.token_hex(8)}"
     try:
         experiments.mkdir(parents=True, exist_ok=True)
         unpack(archive, incoming, _LIMITS)
@@ -204,7 +205,7 @@ def take_in(
 
 def remove_leftovers(home: Path) -> None:
     """Remove the code of hand-ins that a server which was killed had not recorded."""
-    for path in (home / "experiments").glob(f"{_INCOMING}*"):
+    for path in (home / "experiments").glob(f"{INCOMING}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 

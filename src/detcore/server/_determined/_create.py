@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import functools
 import io
 import secrets
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.config import mask_code, secret_values
+from detcore.config import LoadedConfig, mask_code, secret_values
 from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
 from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
@@ -58,6 +58,14 @@ class Create(BaseModel):
     projectId: int | None = None
     template: str | None = None
     unmanaged: bool | None = None
+
+
+class _Judged(NamedTuple):
+    """An experiment without mistakes: its file, what is recorded, whether no more was asked."""
+
+    loaded: LoadedConfig
+    plain: dict[str, Any]
+    is_all: bool
 
 
 _SCHEMA = {
@@ -102,13 +110,21 @@ def make_router() -> APIRouter:
     async def create_experiment(request: Request, state: State, asker: Asker) -> Response:
         """Take in an experiment with its code, which waits for its turn; or only judge it."""
         allow_body(request, _MOST_BODY_BYTES)
+        experiments = state.settings.environment.home / "experiments"
+        await anyio.Path(experiments).mkdir(parents=True, exist_ok=True)
         # On the disk: a slow one must not keep others waiting, and many are not held in memory.
-        with tempfile.TemporaryFile(dir=state.settings.environment.home) as body:
-            async for chunk in request.stream():
-                body.write(chunk)
-            work = functools.partial(_create, state, asker, body)
-            made = await _hand_in.in_time(work, one_at_once)
-        return answer(made)
+        with tempfile.TemporaryDirectory(
+            prefix=_hand_in.INCOMING, dir=experiments, ignore_cleanup_errors=True
+        ) as folder:
+            body, archive = Path(folder, "body"), Path(folder, "code.tar.gz")
+            with body.open("wb") as file:
+                async for chunk in request.stream():
+                    file.write(chunk)
+            judge = functools.partial(_judge, state, body, archive)
+            judged = await _hand_in.in_time(judge, one_at_once)
+            # It has no deadline: this client would hand the same experiment in a second time.
+            work = functools.partial(_take_in, state, asker, judged, archive)
+            return answer(await anyio.to_thread.run_sync(work, limiter=one_at_once))
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
     def get_code(state: State, _: Asker, experiment_id: Id) -> Response:
@@ -140,10 +156,10 @@ def _copy_without_secrets(source: Path, target: Path, hidden: Iterable[str]) -> 
     return target
 
 
-def _create(state: ServerState, asker: TokenRecord, body: IO[bytes]) -> Document:
-    body.seek(0)
+def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
+    """Check what was handed in, and put its code into an archive as other clients send one."""
     try:
-        wanted = Create.model_validate_json(body.read())
+        wanted = Create.model_validate_json(body.read_bytes())
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)[:5]
         where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
@@ -152,20 +168,26 @@ def _create(state: ServerState, asker: TokenRecord, body: IO[bytes]) -> Document
     given = _hand_in.Given(
         text=wanted.config, name="config", overrides={}, environment={}, test_mode=False
     )
-    loaded, plain = _hand_in.check(given, state.settings)
-    if wanted.validateOnly:
-        return {"experiment": _judged(asker, plain), "config": plain, "warnings": []}
-    with _packed(wanted.modelDefinition, state.settings.environment.home) as archive:
-        experiment_id = _hand_in.take_in(
-            archive,
-            loaded=loaded,
-            plain=plain,
-            test_mode=False,
-            user_id=asker.user_id,
-            submission_id=secrets.token_hex(16),
-            database=state.database,
-            settings=state.settings,
-        )
+    judged = _Judged(*_hand_in.check(given, state.settings), bool(wanted.validateOnly))
+    if not judged.is_all:
+        _pack(wanted.modelDefinition, archive)
+    return judged
+
+
+def _take_in(state: ServerState, asker: TokenRecord, judged: _Judged, archive: Path) -> Document:
+    if judged.is_all:
+        experiment = _only_judged(asker, judged.plain)
+        return {"experiment": experiment, "config": judged.plain, "warnings": []}
+    experiment_id = _hand_in.take_in(
+        archive,
+        loaded=judged.loaded,
+        plain=judged.plain,
+        test_mode=False,
+        user_id=asker.user_id,
+        submission_id=secrets.token_hex(16),
+        database=state.database,
+        settings=state.settings,
+    )
     state.jobs.wake()
     made = one_experiment(state, asker, experiment_id)
     return {"experiment": made, "config": made["config"], "warnings": []}
@@ -185,7 +207,7 @@ def _check(wanted: Create) -> None:
             raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
 
 
-def _judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
+def _only_judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
     """Return what stands for an experiment that was only judged."""
     return {
         "id": 0,
@@ -204,15 +226,10 @@ def _judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
     }
 
 
-@contextlib.contextmanager
-def _packed(files: list[File], home: Path) -> Iterator[Path]:
-    """Put the code into an archive, as other clients send one; it is unpacked as theirs are."""
-    with tempfile.TemporaryDirectory(prefix="handed-in-", dir=home) as folder:
-        path = Path(folder) / "code.tar.gz"
-        with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
-            for file in files:
-                _add(archive, file)
-        yield path
+def _pack(files: list[File], path: Path) -> None:
+    with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            _add(archive, file)
 
 
 def _add(archive: tarfile.TarFile, file: File) -> None:
