@@ -27,11 +27,14 @@ from detcore_toy import ToyTrial
 
 class Fails(ToyTrial):
     def build_data(self):
+        self.on_batch("data")
         x = np.random.default_rng(3).normal(size=(96, 3))
         return x, x @ np.array([1.0, -2.0, 0.5])
 
     def on_batch(self, step):
-        if step == 7 and self.context.distributed.rank == self.context.get_hparam("failing_rank"):
+        hparams = self.context.get_hparams()
+        at = hparams.get("failing_step", 7), hparams["failing_rank"]
+        if (step, self.context.distributed.rank) == at:
             raise ZeroDivisionError("a mistake of this rank")
 """
 
@@ -133,7 +136,31 @@ def test_an_error_on_one_worker_is_told_with_its_rank(detcore: Detcore, rank: in
     if rank == 0:
         assert summary.startswith("ZeroDivisionError: a mistake of this rank")
     else:
-        assert summary.startswith("rank 1 ended with exit code 1")
+        assert summary.startswith("rank 1: ZeroDivisionError: a mistake of this rank")
+
+
+@pytest.mark.parametrize(
+    ("step", "why", "num_starts"),
+    [
+        ("data", "it failed before its first batch", 1),
+        (7, "it failed twice in the same way", 2),
+    ],
+)
+def test_a_mistake_on_another_rank_that_comes_again_is_final(
+    detcore: Detcore, step: object, why: str, num_starts: int
+) -> None:
+    folder = folder_with(detcore, "model_def.py", FAILS)
+    hparams = {"global_batch_size": 8, "learning_rate": 0.05, "failing_rank": 1}
+    path = detcore.config(
+        entrypoint="model_def:Fails",
+        hyperparameters={**hparams, "failing_step": step},
+        max_restarts=5,
+    )
+    finished = detcore("run", path, folder, "--slots", 2)
+    assert finished.code == 1
+    assert f"trial 1 is not started again: {why}" in finished.stdout
+    told = "[rank=1] ZeroDivisionError: a mistake of this rank"
+    assert finished.stdout.count(told) == num_starts
 
 
 @pytest.mark.soak

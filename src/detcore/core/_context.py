@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from detcore.core._grace import Grace, find_grace
 from detcore.core._modes import EarlyExitReason, PreemptMode, TensorboardMode
 from detcore.core._opening import Ending, Parts, Settings, open_parts
-from detcore.core._outcome import is_failure, outcome_of
+from detcore.core._outcome import WorkerFault, is_failure, outcome_of
 from detcore.core._preempt import PreemptContext
 from detcore.core._script import ScriptExperiment
 from detcore.core._searcher import with_length
@@ -283,6 +283,11 @@ class Context:
             early_exit=parts.train.early_exit_reason,
         )
         self._ending.outcome = outcome
+        if self.distributed.rank and outcome.fault and parts.info is not None:
+            fault = WorkerFault(
+                outcome.error or "", outcome.fault, parts.events.has_sent("started")
+            )
+            fault.write(parts.info, self.distributed.rank)
         with self._stack:
             if parts.observers is not None:
                 self._stack.callback(parts.observers.ending, outcome)

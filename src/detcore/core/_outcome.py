@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from detcore.core._cause import describe_cause
 from detcore.core._modes import EarlyExitReason
 from detcore.errors import DatabaseError, DistributedError, InvalidHP
 from detcore.types import ExperimentState
 
-__all__ = ["Outcome", "is_failure", "outcome_of"]
+if TYPE_CHECKING:
+    from detcore.types import TrialInfo
+
+__all__ = ["Outcome", "WorkerFault", "is_failure", "outcome_of"]
 
 # Raised by networks, storage, records and other workers: the next start may succeed.
 _FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)
@@ -59,6 +66,37 @@ class Outcome:
     def failed_to_start(cls) -> Outcome:
         """Return the outcome of a script whose context could not be opened."""
         return cls(ExperimentState.ERROR, "the context could not be opened")
+
+
+class WorkerFault(NamedTuple):
+    """What ended a worker other than rank 0, whose events nobody reads.
+
+    Attributes:
+        error: The error in one line.
+        fault: As `Outcome.fault`.
+        has_begun: Whether it had begun to train, in a trial class.
+    """
+
+    error: str
+    fault: str
+    has_begun: bool
+
+    def write(self, info: TrialInfo, rank: int) -> None:
+        """Keep it in the trial's folder."""
+        with contextlib.suppress(OSError):  # a full disk; the exit code still tells that it failed
+            _fault_file(info, rank).write_text(json.dumps(self._asdict()), encoding="utf-8")
+
+    @classmethod
+    def read(cls, info: TrialInfo, rank: int) -> WorkerFault | None:
+        """Return what a worker wrote, None if it wrote nothing here."""
+        try:
+            return cls(**json.loads(_fault_file(info, rank).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _fault_file(info: TrialInfo, rank: int) -> Path:
+    return Path(info.trial_dir) / f"fault-run{info.run_id}-rank{rank}.json"
 
 
 def is_failure(error: BaseException | None) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
@@ -145,6 +146,12 @@ class RunningTrial:
     def close(self) -> None:
         """Wait for the end, and release what belongs to the workers; the log stays open."""
         self._code = self.workers.close()
+        rank = self.workers.first_failed
+        found = WorkerFault.read(self.info, rank) if rank else None
+        if found is not None:
+            self._told_error, self._told_fault = f"rank {rank}: {found.error}", found.fault
+            if not found.has_begun and is_trial_class(self.info.config["entrypoint"]):
+                self._told -= _BEGUN
 
     @property
     def ended_well(self) -> bool:
@@ -210,7 +217,7 @@ class RunningTrial:
     def error(self) -> str:
         """What went wrong, in a line; for workers that failed."""
         rank = self.workers.first_failed
-        if rank:
+        if rank and self._told_fault is None:
             # Rank 0 may be able to tell only that it lost the other one.
             own = f"; rank 0: {self._told_error}" if self._told_error else ""
             return f"rank {rank} {describe_exit(self._code)}{own}"
