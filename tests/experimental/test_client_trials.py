@@ -212,6 +212,18 @@ def test_the_only_trial_can_be_killed(client: Determined, store: ClientStore) ->
     trial = client.get_trial(store.trial(experiment))
     trial.kill()
     assert store.database.requested_control(experiment) is Control.KILL
-    store.trial(experiment)
-    with pytest.raises(RunError, match="is one of several of experiment"):
-        trial.kill()
+
+
+@pytest.mark.parametrize("action", ["cancel", "kill"])
+def test_a_trial_of_a_search_is_ended_alone(
+    client: Determined, store: ClientStore, action: str
+) -> None:
+    experiment = store.experiment(state=RUNNING, searcher={"name": "random"})
+    first, second = store.trial(experiment), store.trial(experiment)
+    getattr(client.get_trial(second), action)()
+    assert store.database.get_trial(second).control is Control(action)
+    assert store.database.get_trial(first).control is None
+    assert store.database.requested_control(experiment) is None
+    store.database.set_trial_state(second, ExperimentState.COMPLETED)
+    with pytest.raises(RunError, match=rf"trial {second} is over \(COMPLETED\)"):
+        client.get_trial(second).kill()

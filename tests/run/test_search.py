@@ -197,6 +197,54 @@ def test_control_from_another_terminal(
     assert from_[1] == from_[2] == (0 if what == "kill" else 1)
 
 
+@pytest.mark.parametrize(("what", "num_saved"), [("cancel", 1), ("kill", 0)])
+def test_one_trial_of_a_search_is_ended_and_the_others_go_on(
+    searches: Searches, what: str, num_saved: int
+) -> None:
+    process = begun(searches)
+    asked = searches.detcore("trial", what, 2, "--json")
+    assert json.loads(asked.stdout) == {"trial_id": 2, "has_runner": True}, asked.stderr
+    # The third gets its place.
+    searches.detcore.wait_for(lambda: states(searches)[1:] == ["CANCELED", "COMPLETED"])
+    with searches.database() as database:
+        assert len(database.list_checkpoints(trial_id=2)) == num_saved
+    (searches.code / "go").touch()
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, stdout
+    assert states(searches) == ["COMPLETED", "CANCELED", "COMPLETED"]
+    exits = [(e["trial"], e["reason"]) for e in searches.events()[1:] if e["type"] == "exited"]
+    assert exits == [(1, "stopped")]
+    refused = searches.detcore("trial", what, 2)
+    assert refused.code == 1
+    assert "trial 2 is over (CANCELED)" in refused.stderr
+
+
+def test_a_trial_that_is_canceled_while_its_search_is_paused_is_never_started_again(
+    searches: Searches,
+) -> None:
+    process = begun(searches)
+    process.kill()
+    process.communicate()
+    asked = searches.detcore("trial", "cancel", 1)
+    assert asked.stdout == "trial 1 ends: experiment 1 goes on without it\n", asked.stderr
+    (searches.code / "go").touch()
+    for _ in range(2):  # the second time, there is nothing left to do
+        searches.resume(1, "--max-slots", 2)
+        assert states(searches) == ["CANCELED", "COMPLETED", "COMPLETED"]
+    assert [start["trial"] for start in searches.starts()].count(1) == 1
+
+
+def test_a_search_of_which_each_trial_is_killed_is_canceled(searches: Searches) -> None:
+    process = begun(searches)
+    for trial_id in (3, 1, 2):
+        assert searches.detcore("trial", "kill", trial_id).code == 0
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert states(searches) == ["CANCELED"] * 3
+    with searches.database() as database:
+        assert database.get_experiment(1).state.value == "CANCELED"
+
+
 def test_control_without_a_runner_settles_the_records(searches: Searches) -> None:
     process = begun(searches)
     process.kill()

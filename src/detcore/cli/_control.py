@@ -1,4 +1,4 @@
-"""``detcore experiment pause|resume|cancel|kill``: what becomes of an experiment that runs."""
+"""``detcore experiment pause|resume|cancel|kill`` and ``detcore trial cancel|kill``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.types import Control
 
-__all__ = ["cancel", "kill", "pause", "resume"]
+__all__ = ["cancel", "cancel_trial", "kill", "kill_trial", "pause", "resume"]
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 
 _id = click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+_trial_id = click.argument("trial_id", type=int, metavar="TRIAL_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -56,6 +57,26 @@ def cancel(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) ->
 def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
     """End all trials at once, without a checkpoint."""
     _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json)
+
+
+@click.command("cancel")
+@_trial_id
+@_json
+@master_option
+@click.pass_obj
+def cancel_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
+    """Let a trial checkpoint and end, for good; the others of its search go on."""
+    _control_trial(obj, trial_id, "cancel", as_json=as_json)
+
+
+@click.command("kill")
+@_trial_id
+@_json
+@master_option
+@click.pass_obj
+def kill_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
+    """End a trial at once, without a checkpoint; the others of its search go on."""
+    _control_trial(obj, trial_id, "kill", as_json=as_json)
 
 
 @click.command()
@@ -115,6 +136,28 @@ def _control(
         click.echo(f"experiment {experiment_id}: {state.lower()}")
         if state == "PAUSED":
             click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
+
+
+def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) -> None:
+    if obj.master is not None:
+        from detcore.cli._run_remote import control_trial_remotely
+
+        experiment_id, was_asked = control_trial_remotely(obj.master, trial_id, what)
+    else:
+        from detcore.runner import control_trial
+        from detcore.types import Control
+
+        with obj.open_database() as database:
+            experiment_id = database.get_trial(trial_id).experiment_id
+            was_asked = control_trial(
+                trial_id, Control(what), database=database, environment=obj.environment
+            )
+    if as_json:
+        click.echo(json.dumps({"trial_id": trial_id, "has_runner": was_asked}))
+    elif was_asked:
+        click.echo(f"trial {trial_id}: its runner was asked to {what} it")
+    else:
+        click.echo(f"trial {trial_id} ends: experiment {experiment_id} goes on without it")
 
 
 def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from detcore.experimental._follow import Detached
     from detcore.remote import Session
 
-__all__ = ["control_remotely", "go_on_remotely", "run_remotely", "tell_detached"]
+__all__ = [
+    "control_remotely",
+    "control_trial_remotely",
+    "go_on_remotely",
+    "run_remotely",
+    "tell_detached",
+]
 
 
 def run_remotely(
@@ -69,6 +75,17 @@ def control_remotely(master: str, experiment_id: int, action: str) -> str:
         experiment = client.get_experiment(experiment_id)
         getattr(experiment, action)()
         return "DELETED" if action == "delete" else str(experiment.state.value)
+
+
+def control_trial_remotely(master: str, trial_id: int, action: str) -> tuple[int, bool]:
+    """Have a server end a trial; return its experiment, and whether a runner looks after that."""
+    from detcore.experimental import Determined
+
+    with Determined(master) as client:
+        trial = client.get_trial(trial_id)
+        getattr(trial, action)()
+        experiment = client.get_experiment(trial.experiment_id)
+        return experiment.id, experiment.state.value == "RUNNING"
 
 
 def tell_detached(detached: Detached, *, as_json: bool) -> None:

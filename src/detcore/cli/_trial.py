@@ -40,6 +40,8 @@ Examples:
 
 _COMMANDS = {
     "describe": Lazy("detcore.cli._trial:describe_command", "Show metrics, plot, checkpoints."),
+    "cancel": Lazy("detcore.cli._control:cancel_trial", "Checkpoint and end one trial."),
+    "kill": Lazy("detcore.cli._control:kill_trial", "End one trial at once."),
     "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
     "plot": Lazy("detcore.cli._trial:plot_command", "Plot a metric on the terminal."),
 }
@@ -47,7 +49,7 @@ _COMMANDS = {
 
 @click.group("trial", cls=CommandGroup, lazy_commands=_COMMANDS)
 def trial_group() -> None:
-    """Metrics, plots and logs of a trial."""
+    """Metrics, plots and logs of a trial, and its end."""
 
 
 @click.command("describe", epilog=_EXAMPLES)

@@ -83,6 +83,7 @@ class TrialRecord:
         rung: On which rung of a halving search it is, from 0, or None.
         num_restarts: How often it was started again after a crash.
         ended_at: When it last stopped running; None while its state is RUNNING.
+        control: How it was asked to end, alone of its search, or None.
     """
 
     id: int
@@ -99,6 +100,7 @@ class TrialRecord:
     length: int | None = None
     rung: int | None = None
     num_restarts: int = 0
+    control: Control | None = None
 
     @property
     def run_id(self) -> int:
@@ -296,6 +298,7 @@ def trial_of(row: Row[Any], current_run: RunRecord | None) -> TrialRecord:
         length=row.length,
         rung=row.rung,
         num_restarts=row.num_restarts,
+        control=None if row.control is None else Control(row.control),
     )
 
 

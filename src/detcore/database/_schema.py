@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 # Schema versions that this code can migrate, oldest first; the last one is what it works with.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 
 metadata = MetaData(
     naming_convention={
@@ -115,8 +115,12 @@ trials = Table(
     Column("num_restarts", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
+    # What the runner is asked to do with it; it stays, because a search never goes on with it.
+    Column("control", String(16)),
     # An index rather than a constraint: SQLite adds the one without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
+    # A runner looks for requests about twice a second, among perhaps 100,000 trials.
+    Index(None, "experiment_id", "control"),
 )
 
 # What happened in each search, in order: its whole state; see `detcore.search`.

@@ -14,7 +14,7 @@ from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
 from detcore.database._values import decode_document, encode_document
 from detcore.errors import DatabaseError
-from detcore.types import Control, ExperimentState
+from detcore.types import Control, ExperimentState, TrialState
 
 __all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
 
@@ -184,6 +184,44 @@ class SearchQueries(Queries):
             if changed.rowcount == 0:
                 require(connection, experiments, "experiment", experiment_id)
             return bool(changed.rowcount)
+
+    def request_trial_control(self, trial_id: int, control: Control) -> bool:
+        """Ask the runner of a search to end one of its trials for good.
+
+        Args:
+            trial_id: Which trial.
+            control: CANCEL lets it checkpoint first; KILL does not.
+
+        Returns:
+            Whether that is recorded. Nothing can be asked of one that is over.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+        """
+        with self._write() as connection:
+            changed = connection.execute(
+                update(trials)
+                .where(
+                    trials.c.id == trial_id,
+                    trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value]),
+                )
+                .values(control=Control(control).value)
+            )
+            if changed.rowcount == 0:
+                require(connection, trials, "trial", trial_id)
+            return bool(changed.rowcount)
+
+    def requested_trial_controls(self, experiment_id: int) -> dict[int, Control]:
+        """Return how trials of an experiment were asked to end, by their index in its search."""
+        with self._read() as connection:
+            found = connection.execute(
+                select(trials.c.search_index, trials.c.control).where(
+                    trials.c.experiment_id == experiment_id,
+                    trials.c.control.is_not(None),
+                    trials.c.search_index.is_not(None),
+                )
+            )
+            return {row.search_index: Control(row.control) for row in found}
 
     def requested_control(self, experiment_id: int) -> Control | None:
         """Return what the runner of an experiment is asked to do."""

@@ -68,6 +68,10 @@ class HttpTransport:
 
     # -- trials -----------------------------------------------------------------------------------
 
+    def control_trial(self, trial_id: int, action: str) -> None:
+        """Do one of: cancel, kill."""
+        self._change("POST", f"/trials/{trial_id}/control", {"action": action})
+
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
         return checked("trial", self._get(f"/trials/{trial_id}"))

@@ -55,6 +55,9 @@ class Transport(Protocol):
 
     # -- trials -----------------------------------------------------------------------------------
 
+    def control_trial(self, trial_id: int, action: str) -> None:
+        """Do one of: cancel, kill."""
+
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
 

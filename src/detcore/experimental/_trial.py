@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError, NoCheckpointError, RunError
+from detcore.errors import InvalidArgumentError, NoCheckpointError
 from detcore.experimental._arguments import check_id, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
@@ -226,20 +226,21 @@ class TrialReference(Connected):
         self._transport.get_trial(self.id)  # one that is not there is said now, not at first use
         return self._lines(follow, head, tail, rank_ids, stdtypes)
 
-    def kill(self) -> None:
-        """End it at once, if it is the only trial of its experiment.
+    def cancel(self) -> None:
+        """Ask it to save a checkpoint, and to end for good; the other trials of a search go on.
 
         Raises:
-            RunError: If the experiment has other trials: this release ends all of them or none.
+            RunError: If it is over.
         """
-        transport, experiment_id = self._transport, self.experiment_id
-        if len(transport.list_trials(experiment_id, limit=2, offset=0)) > 1:
-            raise RunError(
-                f"trial {self.id} is one of several of experiment {experiment_id}, and one trial "
-                "alone cannot be ended in this release.\n"
-                "End the experiment: .kill() of its ExperimentReference"
-            )
-        transport.control_experiment(experiment_id, "kill")
+        self._transport.control_trial(self.id, "cancel")
+
+    def kill(self) -> None:
+        """Ask it to end at once, without a checkpoint; the other trials of a search go on.
+
+        Raises:
+            RunError: If it is over.
+        """
+        self._transport.control_trial(self.id, "kill")
 
     def _lines(
         self,

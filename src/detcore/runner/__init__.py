@@ -10,7 +10,7 @@ from detcore.runner._journal import JournalListener, journal_path, read_journal,
 from detcore.runner._listener import NullListener, RunListener, TrialStatus
 from detcore.runner._lock import experiment_lock
 from detcore.runner._results import ExperimentResult, TrialResult, read_results
-from detcore.runner._settle import control_experiment, settle_experiment
+from detcore.runner._settle import control_experiment, control_trial, settle_experiment
 from detcore.runner._starting import experiment_folder
 from detcore.runner._tokens import ReportTo
 
@@ -25,6 +25,7 @@ __all__ = [
     "TrialStatus",
     "check_experiment",
     "control_experiment",
+    "control_trial",
     "experiment_folder",
     "experiment_lock",
     "journal_path",

@@ -64,6 +64,8 @@ class Endings:
             if not trial.ended_well and not trial.was_interrupted:
                 trial.output.say(f"trial {trial.info.trial_id}: {trial.error}; its result counts")
             standing.record(index, self._stops.stopped_state)
+        elif index in self._stops.unwanted:
+            self.drop(index)
         elif trial.ended_well:
             self._apply(Exited(index, ExitReason.STOPPED))
             standing.record(index, TrialState.COMPLETED)
@@ -76,6 +78,16 @@ class Endings:
             self._go_back(trial, *trial.damaged)
         else:
             self._crashed(trial)
+
+    def drop(self, index: int) -> None:
+        """End a trial for good that does not run; one that is over stays as it is."""
+        if index in self._standing.again:
+            self._standing.again.remove(index)
+        elif self._log.search.trials[index].is_closed:
+            return
+        else:
+            self._apply(Exited(index, ExitReason.STOPPED))
+        self._standing.record(index, TrialState.CANCELED)
 
     def _crashed(self, trial: RunningTrial) -> None:
         """Start a trial again that failed, if that may help."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.database import DatabaseAway
 from detcore.types import Control
@@ -56,6 +56,13 @@ class Interrupts:
         return tuple(self._received)
 
 
+class Asked(NamedTuple):
+    """What other processes ask for: of the experiment, and of single trials by index."""
+
+    control: Control | None
+    trials: dict[int, Control]
+
+
 class Requests:
     """Looks now and then what other processes ask the runner of an experiment to do."""
 
@@ -64,13 +71,16 @@ class Requests:
         self._experiment_id = experiment_id
         self._look_at = 0.0
 
-    def look(self) -> Control | None:
-        """Return what is asked, or None if nothing is, or it is too soon to look again."""
+    def look(self) -> Asked | None:
+        """Return what is asked, or None if it is too soon to look again."""
         now = time.monotonic()
         if now < self._look_at:
             return None
         self._look_at = now + _LOOK_EVERY_S
         try:
-            return self._database.requested_control(self._experiment_id)
+            return Asked(
+                self._database.requested_control(self._experiment_id),
+                self._database.requested_trial_controls(self._experiment_id),
+            )
         except DatabaseAway:
             return None  # the trials go on; who has something to record waits for it

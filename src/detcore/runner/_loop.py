@@ -92,6 +92,8 @@ class SearchLoop:
         """
         try:
             self._standing.settle()
+            self._stops.look(self._running)
+            self._drop_unwanted()
             # A trial may wait to start again while none runs.
             while self._start_trials() or self._running:
                 self._wait()
@@ -102,6 +104,7 @@ class SearchLoop:
                         self._running.remove(trial)
                         self._ended(trial)
                 self._stops.look(self._running)
+                self._drop_unwanted()
                 self._tick()
         except BaseException:
             self._abandon()
@@ -132,6 +135,12 @@ class SearchLoop:
             for place in reversed(kept):
                 self._slots.give_back(place)
         return bool(kept)
+
+    def _drop_unwanted(self) -> None:
+        """End trials for good that another process asked for, and that do not run."""
+        busy = {trial.index for trial in self._running}
+        for index in self._stops.unwanted.keys() - busy:
+            self._endings.drop(index)
 
     def _start(self, index: int, place: Place) -> None:
         try:
@@ -255,6 +264,8 @@ class SearchLoop:
         if search.is_finished and not standing.again:
             if TrialState.COMPLETED in states:
                 return Conclusion(state=TrialState.COMPLETED)
+            if TrialState.ERROR not in states:  # each was canceled for itself
+                return Conclusion(state=TrialState.CANCELED)
             return Conclusion(state=TrialState.ERROR, error=self._summary(failed))
         if self._stops.is_canceling:
             for index, planned in enumerate(search.trials):

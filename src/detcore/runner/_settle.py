@@ -11,10 +11,10 @@ from detcore.runner._starting import experiment_folder
 from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore.database import Database, ExperimentRecord
     from detcore.environment import Environment
 
-__all__ = ["control_experiment", "settle_experiment", "settle_trials"]
+__all__ = ["control_experiment", "control_trial", "settle_experiment", "settle_trials"]
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
 
@@ -62,6 +62,46 @@ def control_experiment(
             )
         if database.request_control(experiment_id, control):
             return True
+
+
+def control_trial(
+    trial_id: int, control: Control, *, database: Database, environment: Environment
+) -> bool:
+    """Ask the runner of an experiment to end one of its trials for good; the others go on.
+
+    The search method is told that the trial stopped. Where there is no runner, the next one heeds
+    it. The only trial that an experiment can have is ended with the experiment.
+
+    Args:
+        trial_id: Which trial.
+        control: CANCEL lets it checkpoint first; KILL does not.
+        database: The records.
+        environment: Where the experiment's lock is.
+
+    Returns:
+        True if a runner was asked; False if there is none.
+
+    Raises:
+        NotFoundError: If there is no such trial.
+        RunError: If the trial is over, or no runner's: a script by itself.
+    """
+    trial = database.get_trial(trial_id)
+    experiment = database.get_experiment(trial.experiment_id)
+    if trial.state not in _OVER and _is_alone(experiment):
+        return control_experiment(
+            experiment.id, control, database=database, environment=environment
+        )
+    if not database.request_trial_control(trial_id, control):
+        raise RunError(
+            f"trial {trial_id} is over ({trial.state.value}): there is nothing to "
+            f"{control.value}.\nThose that can be: detcore experiment describe {experiment.id}"
+        )
+    return bool(database.experiment_is_alive(experiment.id))
+
+
+def _is_alone(experiment: ExperimentRecord) -> bool:
+    searcher = experiment.config.get("searcher")
+    return searcher is None or searcher.get("name") == "single"
 
 
 def settle_experiment(

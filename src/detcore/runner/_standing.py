@@ -55,7 +55,8 @@ class Standing:
             elif index in self._log.exits:
                 reason, error = self._log.exits[index]
                 if reason is ExitReason.STOPPED:
-                    self._record(index, trial, TrialState.COMPLETED)
+                    ended = TrialState.COMPLETED if trial.control is None else TrialState.CANCELED
+                    self._record(index, trial, ended)
                 else:
                     self._record(index, trial, TrialState.ERROR, error)
             elif trial.state is TrialState.ERROR:

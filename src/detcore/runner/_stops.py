@@ -27,6 +27,7 @@ class Stops:
 
     Attributes:
         control: What another process asked for, or None.
+        unwanted: Trials that another process asked to end, by index.
         failure: Why the search cannot go on, or None.
         was_cut_short: Whether workers were killed by a second Ctrl-C.
     """
@@ -39,6 +40,7 @@ class Stops:
         self._listener = listener
         self._num_passed_on = 0
         self.control: Control | None = None
+        self.unwanted: dict[int, Control] = {}
         self.failure: DetcoreError | None = None
         self.was_cut_short = False
 
@@ -80,7 +82,11 @@ class Stops:
                 f"{signal.Signals(number).name}: {what} at the next batch boundary and {ends} "
                 "(Ctrl-C again: end now, without a checkpoint)"
             )
-        asked = self._requests.look()
+        found = self._requests.look()
+        if found is None:
+            return
+        self._look_at_trials(found.trials, running)
+        asked = found.control
         if asked is None or asked is self.control:
             return
         self.control = asked
@@ -93,6 +99,23 @@ class Stops:
                 f"{asked.value}: all trials checkpoint at the next batch boundary and end"
             )
             _signal_all(running, signal.SIGINT)
+
+    def _look_at_trials(self, asked: dict[int, Control], running: Sequence[RunningTrial]) -> None:
+        workers = {trial.index: trial for trial in running}
+        for index, control in asked.items():
+            if self.unwanted.get(index) is control:
+                continue
+            self.unwanted[index] = control
+            trial = workers.get(index)
+            if trial is None:
+                continue
+            name = f"trial {trial.info.trial_id}"
+            if control is Control.KILL:
+                trial.output.say(f"kill: {name} ends now, without a checkpoint")
+                trial.kill()
+            else:
+                trial.output.say(f"cancel: {name} checkpoints at the next batch boundary and ends")
+                trial.signal(signal.SIGINT)
 
 
 def _signal_all(running: Sequence[RunningTrial], number: int) -> None:

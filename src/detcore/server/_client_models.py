@@ -34,6 +34,7 @@ __all__ = [
     "SortBy",
     "TopAnswer",
     "TrialAnswer",
+    "TrialControlRequest",
     "VersionAnswer",
     "VersionRequest",
     "is_too_deep",
@@ -109,6 +110,12 @@ class ControlRequest(_Request):
     """What is to be done with an experiment."""
 
     action: Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
+
+
+class TrialControlRequest(_Request):
+    """How a trial is to be ended: with a checkpoint, or at once."""
+
+    action: Literal["cancel", "kill"]
 
 
 class KeysRequest(_Request):

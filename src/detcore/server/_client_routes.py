@@ -23,6 +23,7 @@ from detcore.server._client_models import (
     ReportAnswer,
     TopAnswer,
     TrialAnswer,
+    TrialControlRequest,
 )
 
 __all__ = ["make_router"]
@@ -125,6 +126,13 @@ def _add_trials(router: APIRouter) -> None:
     def get_trial(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
         """Return a trial."""
         return AsciiJson(state.transport.get_trial(trial_id))
+
+    @router.post(f"{path}/control", status_code=204, tags=["trials"])
+    def control_trial(
+        state: State, asker: Asker, trial_id: TrialId, request: TrialControlRequest
+    ) -> None:
+        """End a trial for good, while others of its search go on: its owner may."""
+        state.jobs.control_trial(asker, trial_id, request.action)
 
     @router.get(f"{path}/metrics/{{kind}}", response_model=list[ReportAnswer], tags=["trials"])
     def list_metrics(

@@ -173,6 +173,27 @@ class Jobs:
             self._transport.control_experiment(experiment_id, action)
         self.wake()
 
+    def control_trial(self, asker: TokenRecord, trial_id: int, action: str) -> None:
+        """Do one of: cancel, kill.
+
+        Args:
+            asker: Who wants it.
+            trial_id: With which trial.
+            action: What.
+
+        Raises:
+            NotFoundError: If there is no such trial.
+            ForbiddenError: As `control`.
+            RunError: If it is over.
+        """
+        experiment_id = self._database.get_trial(trial_id).experiment_id
+        submission = self.require_owner(asker, experiment_id)
+        searcher = self._database.get_experiment(experiment_id).config.get("searcher") or {}
+        if submission is not None and searcher.get("name") == "single":
+            self.control(asker, experiment_id, action)
+        else:
+            self._transport.control_trial(trial_id, action)
+
     def require_owner(self, asker: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
         """Refuse who may not change an experiment, or delete what it saved.
 

@@ -1,0 +1,20 @@
+"""Add what the runner of a search is asked to do with one of its trials.
+
+Earlier releases would go on with a trial that was canceled.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column and its index."""
+    op.add_column("trials", sa.Column("control", sa.String(16)))
+    op.create_index("ix_trials_experiment_id_control", "trials", ["experiment_id", "control"])
