@@ -37,6 +37,7 @@ from detcore.remote import (
     unspell_document,
     unspell_metrics,
 )
+from detcore.types import Control, ExperimentState
 
 
 @pytest.fixture
@@ -132,6 +133,7 @@ def test_numbers_of_records_are_refused_alike(
         lambda one: one.get_trial(number),
         lambda one: one.get_model(number),
         lambda one: one.control_experiment(number, "pause"),
+        lambda one: one.control_trial(number, "kill"),
     ):
         near, far = (told(lambda one=one, call=call: call(one)) for one in pair)
         assert far == near
@@ -144,6 +146,19 @@ def test_what_the_protocol_does_not_know_is_refused_alike(
     near, far = (told(lambda one=one: one.control_experiment(number, "dance")) for one in pair)
     assert far == near
     assert far[0] is InvalidArgumentError
+    near, far = (told(lambda one=one: one.control_trial(number, "pause")) for one in pair)
+    assert far == near
+    assert far[0] is InvalidArgumentError
+
+
+def test_one_trial_of_a_search_is_ended(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    number = store.experiment(state=ExperimentState.RUNNING, searcher={"name": "random"})
+    trials = [store.trial(number), store.trial(number)]
+    for transport, trial, action in zip(pair, trials, ("cancel", "kill"), strict=True):
+        transport.control_trial(trial, action)
+        assert store.database.get_trial(trial).control is Control(action)
 
 
 # -- numbers --------------------------------------------------------------------------------------

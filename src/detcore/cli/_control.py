@@ -145,12 +145,11 @@ def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) 
         experiment_id, was_asked = control_trial_remotely(obj.master, trial_id, what)
     else:
         from detcore.runner import control_trial
-        from detcore.types import Control
 
         with obj.open_database() as database:
             experiment_id = database.get_trial(trial_id).experiment_id
             was_asked = control_trial(
-                trial_id, Control(what), database=database, environment=obj.environment
+                trial_id, what, database=database, environment=obj.environment
             )
     if as_json:
         click.echo(json.dumps({"trial_id": trial_id, "has_runner": was_asked}))

@@ -75,11 +75,8 @@ class EmbeddedTransport:
     def control_trial(self, trial_id: int, action: str) -> None:
         """Do one of: cancel, kill."""
         from detcore.runner import control_trial
-        from detcore.types import Control
 
-        control_trial(
-            trial_id, Control(action), database=self._database(), environment=self._environment
-        )
+        control_trial(trial_id, action, database=self._database(), environment=self._environment)
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""

@@ -70,6 +70,8 @@ class HttpTransport:
 
     def control_trial(self, trial_id: int, action: str) -> None:
         """Do one of: cancel, kill."""
+        if action not in ("cancel", "kill"):
+            raise InvalidArgumentError(f"{action!r} is nothing that can be done with a trial")
         self._change("POST", f"/trials/{trial_id}/control", {"action": action})
 
     def get_trial(self, trial_id: int) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore.database import ingest_spools
-from detcore.errors import RunError
+from detcore.errors import InvalidArgumentError, RunError
 from detcore.runner._lock import experiment_lock
 from detcore.runner._starting import experiment_folder
 from detcore.types import Control, ExperimentState
@@ -65,7 +65,7 @@ def control_experiment(
 
 
 def control_trial(
-    trial_id: int, control: Control, *, database: Database, environment: Environment
+    trial_id: int, control: Control | str, *, database: Database, environment: Environment
 ) -> bool:
     """Ask the runner of an experiment to end one of its trials for good; the others go on.
 
@@ -82,9 +82,13 @@ def control_trial(
         True if a runner was asked; False if there is none.
 
     Raises:
+        InvalidArgumentError: If it is to do anything else.
         NotFoundError: If there is no such trial.
         RunError: If the trial is over, or no runner's: a script by itself.
     """
+    if control not in (Control.CANCEL, Control.KILL):
+        raise InvalidArgumentError(f"{control!r} is nothing that can be done with a trial")
+    control = Control(control)
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
     if trial.state not in _OVER and _is_alone(experiment):
