@@ -20,6 +20,7 @@ from _fakes import (
     seed_everything,
 )
 
+from detcore_keras import callbacks as ours
 from detcore_keras._controller import KerasController
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
@@ -192,6 +193,18 @@ def test_stop_training_becomes_a_stop_request(tmp_path: Path, data_kind: str, la
 
     controller, clock = run(tmp_path, until=50, callbacks=[Stop()], data_kind=data_kind)
     assert clock.steps_completed == last + 1
+    assert clock.interrupt_requested
+    assert controller._model.stop_training is False
+
+
+def test_stop_training_at_a_checkpoint_becomes_a_stop_request(tmp_path: Path) -> None:
+    class Stop(ours.Callback):
+        def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+            self.model.stop_training = True
+
+    controller, clock = run(tmp_path, until=4, callbacks=[Stop()])
+    assert not clock.interrupt_requested
+    controller.save(tmp_path)
     assert clock.interrupt_requested
     assert controller._model.stop_training is False
 

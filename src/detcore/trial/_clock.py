@@ -180,15 +180,14 @@ class Clock:
         steps = self.steps_completed
         if self._context.ledger is not None:
             self._context.ledger.flush()
+        self._unit, unit = UnitMetrics({}), self._unit
         if self._is_chief:
-            unit = self._unit
             if unit.metrics:
                 self._core.train.report_training_metrics(
                     steps, unit.metrics, unit.batches, n_records=unit.n_records
                 )
             done = min(1.0, steps / self._schedule.plan.length)
             self._operation.report_progress(done * self._operation.length)
-        self._unit, unit = UnitMetrics({}), self._unit
         if self._settings.stops_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):

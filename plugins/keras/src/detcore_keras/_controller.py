@@ -224,6 +224,7 @@ class KerasController:
             _state.write_array_files(directory, files)
             files = {}
             callbacks.checkpoint_end(directory)
+            self._heed_stop_training()
         digests = self._workers.all_gather(callbacks.digests() if self._workers.size > 1 else {})
         mine = {} if self._workers.is_chief else digests[self._workers.rank]
         same = {name for name, digest in mine.items() if digests[0].get(name) == digest}
