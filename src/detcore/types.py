@@ -183,7 +183,8 @@ class Framework:
         variables: Environment variables, names and values, that worker processes get where the
             user has not set them. They are set before anything is imported.
         notices: Regular expressions of whole lines that the framework writes to standard error at
-            every start. A run keeps such lines in the trial's log and does not display them.
+            every start; ``\\n`` stands between lines that follow each other. A run keeps such
+            lines in the trial's log and does not display them.
     """
 
     name: str

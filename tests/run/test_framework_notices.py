@@ -40,10 +40,23 @@ def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
             shown.append(line)
 
     info = cast(Any, types.SimpleNamespace(trial_dir=str(tmp_path), run_id=1))
-    output = TrialOutput(info, cast(Any, Listener()), [r"NOTE: .* are on\."])
+    notices = [r"NOTE: .* are on\.", r"OLD: .*\nInstructions:\n.*"]
+    output = TrialOutput(info, cast(Any, Listener()), notices)
     output(0, "stderr", "NOTE: custom operations are on.")
     output(0, "stderr", "Error: NOTE: custom operations are on.")
     output(0, "stdout", "NOTE: the lights are on.")
-    output.close()
     assert shown == ["Error: NOTE: custom operations are on.", "NOTE: the lights are on."]
-    assert len(list(read_trial_log(tmp_path))) == 3
+    shown.clear()
+    for rank, line in (
+        (0, "OLD: this"),
+        (1, "Instructions:"),  # of another worker
+        (0, "Instructions:"),
+        (0, "use that"),
+        (0, "use that"),
+        (1, "OLD: this"),
+        (1, "nothing that belongs to it"),
+    ):
+        output(rank, "stderr", line)
+    output.close()
+    assert shown == ["Instructions:", "use that", "nothing that belongs to it"]
+    assert len(list(read_trial_log(tmp_path))) == 10

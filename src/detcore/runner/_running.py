@@ -39,22 +39,31 @@ class TrialOutput:
     Args:
         info: The trial.
         listener: Gets the lines, but for notices.
-        notices: Regular expressions of lines on standard error that are only logged.
+        notices: Regular expressions of lines on standard error that are only logged; one with
+            ``\\n`` is for lines that follow each other.
     """
 
     def __init__(self, info: TrialInfo, listener: RunListener, notices: Iterable[str] = ()) -> None:
         self._info = info
         self._listener = listener
-        self._notices = [re.compile(notice) for notice in notices]
+        self._notices = [list(map(re.compile, notice.split(r"\n"))) for notice in notices]
+        self._rest: dict[int, list[re.Pattern[str]]] = {}  # of a notice that a rank has begun
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
         """Take a line; called from threads, and after the end by what left its worker."""
         self._append(stream, line, rank)
-        if stream == "stderr" and any(notice.fullmatch(line) for notice in self._notices):
+        if stream == "stderr" and self._is_notice(rank, line):
             return
         self._listener.output(self._info, stream, line, rank=rank)
+
+    def _is_notice(self, rank: int, line: str) -> bool:
+        for notice in (self._rest.pop(rank, []), *self._notices):
+            if notice and notice[0].fullmatch(line):
+                self._rest[rank] = notice[1:]
+                return True
+        return False
 
     def say(self, text: str) -> None:
         """Say something of the trial, in its log and to who listens."""

@@ -32,6 +32,9 @@ def detcore_register_framework() -> Framework:
             r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",
             r"I0000 .*\] oneDNN custom operations are on\..*",
             r"WARNING:tensorflow:From .* The name \S+ is deprecated\. Please use \S+ instead\.",
+            # What the user's own code calls is shown.
+            r"WARNING:tensorflow:From \S*/site-packages/.* is deprecated and will be removed .*"
+            r"\nInstructions for updating:\n.*",
         ),
         install_hint='pip install "tensorflow>=2.15"',
     )
