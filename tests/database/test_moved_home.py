@@ -50,8 +50,9 @@ def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert save_checkpoint(resume=True)[1] == uuid
 
 
-def test_a_home_of_an_earlier_release_is_read_and_can_then_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_moved_before", [False, True])
+def test_a_home_of_an_earlier_release_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved_before: bool
 ) -> None:
     home = tmp_path / "home"
     use_home(monkeypatch, home)
@@ -63,11 +64,16 @@ def test_a_home_of_an_earlier_release_is_read_and_can_then_be_moved(
             f"UPDATE checkpoints SET storage_url = '{url}'",
             f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
             "ALTER TABLE experiments DROP COLUMN notes",
+            "DROP INDEX ix_trials_experiment_id_control",
+            "ALTER TABLE trials DROP COLUMN control",
             "UPDATE alembic_version SET version_num = '0006'",
             f"UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', '{url}')",
         ):
             connection.exec_driver_sql(statement)
     engine.dispose()
+    if is_moved_before:
+        home = home.rename(tmp_path / "between")
+        use_home(monkeypatch, home)
     result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
     assert result.exit_code == 0, result.output
     moved = home.rename(tmp_path / "moved")
