@@ -74,6 +74,13 @@ if sys.argv[1] == rank:
     sys.exit(3)
 time.sleep(60)
 """
+GENTLE = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+Path("ready-" + os.environ["HOROVOD_RANK"]).write_text(str(os.getpid()))
+time.sleep(600)
+"""
 SSH = """#!{python}
 import os, sys
 words = sys.argv[1:]
@@ -231,6 +238,31 @@ def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, fail
     _, stderr = job.communicate(timeout=60)
     assert job.returncode == 3, stderr
     assert f"rank {failing} ended with exit code 3; ending the others" in stderr
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_worker_does_not_keep_the_job_alive(detcore: Detcore, stopped: int) -> None:
+    script = detcore.script(GENTLE)
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", script)
+    pids = [int(text) for text in detcore.ready()]
+    os.kill(pids[stopped], signal.SIGSTOP)
+    job.send_signal(signal.SIGTERM)
+    _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 75, stderr
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.soak
+def test_workers_that_ignore_the_request_to_end_are_killed(detcore: Detcore) -> None:
+    detcore.variables = {"DETCORE_GRACE_S": "1"}
+    script = detcore.script(STUBBORN)
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, "none")
+    pids = [int(text) for text in detcore.ready()]
+    os.kill(pids[0], signal.SIGSTOP)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert job.returncode != 0
     assert not any(map(is_running, pids))
 
 
