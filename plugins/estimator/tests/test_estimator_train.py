@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,45 @@ def test_steps_add_up_and_max_steps_do_not(tmp_path: Path) -> None:
     assert step_of(estimator) == 6
     estimator.train(train_input, max_steps=8)
     assert step_of(estimator) == 8
+
+
+@pytest.fixture
+def determinism() -> Iterator[None]:
+    from tensorflow.python.framework import config
+
+    tf.config.experimental.enable_op_determinism()
+    yield
+    config.disable_op_determinism()
+
+
+@pytest.mark.usefixtures("determinism")
+def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    def noisy(features: Any, labels: Any, mode: str) -> Any:
+        noise = tf.random.get_global_generator().normal(tf.shape(labels))
+        weights = tf1.get_variable("weights", [4, 1])
+        loss = tf.reduce_mean(tf.square(features["x"] @ weights + noise - labels))
+        step = tf1.train.get_global_step()
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def same() -> Any:
+        return tf.data.Dataset.from_tensors(({"x": FEATURES}, LABELS)).repeat()
+
+    parts = make(tmp_path / "parts", noisy)
+    parts.train(same, steps=2)
+    parts.evaluate(eval_input, steps=1)  # another graph, which draws too
+    parts.train(same, steps=2)
+    whole = make(tmp_path / "whole", noisy).train(same, steps=4)
+    names = parts.get_variable_names()
+    assert names == ["global_step", "random_generator/StateVar", "weights"]
+    for name in names:
+        np.testing.assert_array_equal(
+            parts.get_variable_value(name), whole.get_variable_value(name)
+        )
+    assert (
+        "random_generator/StateVar"
+        not in make(tmp_path / "other").train(train_input, steps=1).get_variable_names()
+    )
 
 
 def test_max_steps_that_are_reached_build_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ from typing import Any
 
 from detcore.errors import InvalidModelError
 from detcore_estimator._spec import check_model_fn_spec
-from detcore_estimator._tf import keras_counts_of_graph, tf, tf1
+from detcore_estimator._tf import (
+    global_generator_of_graph,
+    keras_counts_of_graph,
+    tf,
+    tf1,
+)
 
 __all__ = [
     "call_model_fn",
@@ -30,13 +35,19 @@ _ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")
 def model_graph(config: Any) -> Iterator[Any]:
     """Yield a new graph with a seed and a global step, as the default graph.
 
+    ``tf.random.get_global_generator()`` is one of the graph with this seed, saved with the model.
     Every graph of a model is built in here, so that its variables have the same names in all.
 
     Args:
         config: The run configuration.
     """
     graph = tf.Graph()
-    with graph.as_default(), graph.device(config.device_fn), keras_counts_of_graph():
+    with (
+        graph.as_default(),
+        graph.device(config.device_fn),
+        keras_counts_of_graph(),
+        global_generator_of_graph(config.tf_random_seed),
+    ):
         tf1.set_random_seed(config.tf_random_seed)
         tf1.train.create_global_step()
         yield graph

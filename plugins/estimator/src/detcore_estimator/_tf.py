@@ -12,7 +12,14 @@ from typing import Any
 
 from detcore.errors import PluginNotFoundError
 
-__all__ = ["keras_counts_of_graph", "quiet_deprecations", "tf", "tf1", "tf_estimator"]
+__all__ = [
+    "global_generator_of_graph",
+    "keras_counts_of_graph",
+    "quiet_deprecations",
+    "tf",
+    "tf1",
+    "tf_estimator",
+]
 
 try:
     import tensorflow
@@ -65,6 +72,46 @@ def _keras_state() -> Any:
     # Keras has no public name for it. Checked on 3.15.
     module: Any = sys.modules.get("keras.src.backend.common.global_state")
     return SimpleNamespace() if module is None else module.GLOBAL_STATE_TRACKER
+
+
+@contextlib.contextmanager
+def global_generator_of_graph(seed: int | None) -> Iterator[None]:
+    """Let TensorFlow's global generator be one of the graph that is built.
+
+    It is a variable in the first graph that used it, which others cannot use, seeded by chance;
+    under determinism there is none that was not set.
+
+    Args:
+        seed: Of the graph; None = a different one each time.
+    """
+    from tensorflow.python.ops import stateful_random_ops
+
+    before = stateful_random_ops.global_generator  # no public name says whether there is one
+    tf.random.set_global_generator(_GeneratorOnUse(seed))
+    try:
+        yield
+    finally:
+        tf.random.set_global_generator(before)
+
+
+class _GeneratorOnUse:
+    """A generator that is made when it is used, so that no other model has its variable."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._made: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._made is None:
+            with tf.init_scope():
+                generator = tf.random.Generator
+                made = (
+                    generator.from_non_deterministic_state()
+                    if self._seed is None
+                    else generator.from_seed(self._seed)
+                )
+            self._made = made
+        return getattr(self._made, name)
 
 
 @contextlib.contextmanager
