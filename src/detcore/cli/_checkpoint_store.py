@@ -53,9 +53,9 @@ class CheckpointStore:
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Open the storage that a checkpoint is in; one behind a server can be read only."""
         from detcore.checkpoint import find_place
-        from detcore.remote import RemoteRecords
+        from detcore.remote import ServerRecords
 
-        if isinstance(self.database, RemoteRecords):
+        if isinstance(self.database, ServerRecords):
             from detcore.experimental import open_remote_checkpoint
 
             return open_remote_checkpoint(self.database.session, record.uuid)

@@ -122,9 +122,9 @@ def experiment_logs(
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
     from detcore.database import read_trial_log
-    from detcore.remote import RemoteRecords
+    from detcore.remote import ServerRecords
 
-    if isinstance(database, RemoteRecords):
+    if isinstance(database, ServerRecords):
         return database.read_log(trial.id, 0)[0][-number:]
     if trial.trial_dir is None:
         return []

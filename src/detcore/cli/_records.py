@@ -37,10 +37,14 @@ def master_option(command: _Command) -> _Command:
 
 
 @contextlib.contextmanager
-def open_records(obj: CliContext) -> Iterator[Database]:
+def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Database]:
     """Open the records, with everything in them that workers have reported so far.
 
     Those of a server answer what reads, and refuse what changes them.
+
+    Args:
+        obj: Says which records.
+        is_again: Whether the command said before which records it shows.
     """
     if obj.master is None:
         from detcore.database import ingest_spools
@@ -49,19 +53,20 @@ def open_records(obj: CliContext) -> Iterator[Database]:
             ingest_spools(database, obj.environment.home)
             yield database
         return
-    from detcore.remote import RemoteRecords, open_session
+    from detcore.remote import ServerRecords, open_session
 
     with contextlib.closing(open_session(obj.master, environment=obj.environment)) as session:
-        click.echo(f"records of {session.url}", err=True)
-        yield cast("Database", RemoteRecords(session))
+        if not is_again:
+            click.echo(f"records of {session.url}", err=True)
+        yield cast("Database", ServerRecords(session))
 
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
     """Return lines of a trial's log from a position on, and the position behind them."""
     from detcore.database import read_log_page
-    from detcore.remote import RemoteRecords
+    from detcore.remote import ServerRecords
 
-    if isinstance(database, RemoteRecords):
+    if isinstance(database, ServerRecords):
         return database.read_log(trial.id, position)
     if trial.trial_dir is None:
         return [], position

@@ -78,11 +78,11 @@ def _look(
     database: Database, usage: _Usage, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
-    from detcore.remote import RemoteRecords
+    from detcore.remote import ServerRecords
     from detcore.types import ExperimentState
 
     # Numbers of processes on a server mean others here.
-    is_here = not isinstance(database, RemoteRecords)
+    is_here = not isinstance(database, ServerRecords)
     rows, totals = [], []
     counts = database.count_trials()
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):

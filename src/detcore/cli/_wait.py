@@ -68,7 +68,7 @@ def wait(
                 break
             left = _POLL_S if until is None else max(0.0, until - time.monotonic())
             time.sleep(min(_POLL_S, left))
-    with open_records(obj) as database:  # what workers reported last is taken in
+    with open_records(obj, is_again=True) as database:  # what workers reported last is taken in
         count = database.count_trials().get(experiment_id, 0)
         row = describe_experiment(database, database.get_experiment(experiment_id), count)
     code = _EXIT_CODES.get(record.state.value, 1)

@@ -16,7 +16,7 @@ from detcore.remote._numbers import (
     unspell_document,
     unspell_metrics,
 )
-from detcore.remote._reads import RemoteRecords
+from detcore.remote._reads import ServerRecords
 from detcore.remote._session import ServerAway, ServerRefused, Session
 from detcore.remote._submit import HandIn, hand_in, read_events, read_outcome
 
@@ -27,8 +27,8 @@ __all__ = [
     "HandIn",
     "KeptToken",
     "PackedContext",
-    "RemoteRecords",
     "ServerAway",
+    "ServerRecords",
     "ServerRefused",
     "Session",
     "find_credentials",

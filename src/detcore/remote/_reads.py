@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from detcore.database import LogLine
     from detcore.remote._session import Session
 
-__all__ = ["RemoteRecords"]
+__all__ = ["ServerRecords"]
 
 _ROOT = "/api/detcore/v1"
 _LINES = 1000
 
 
-class RemoteRecords:
+class ServerRecords:
     """Answers what a `detcore.database.Database` answers, for the methods that read.
 
     Args:
