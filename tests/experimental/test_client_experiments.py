@@ -45,6 +45,42 @@ def test_it_can_be_made_as_the_documents_say(store: ClientStore) -> None:
     experiment._transport.close()
 
 
+def test_experiments_are_listed_by_what_they_are(client: Determined, store: ClientStore) -> None:
+    numbers = [store.experiment(labels=["ocr"] if k % 2 else []) for k in range(4)]
+    running = store.experiment(state=RUNNING)
+    store.database.set_experiment_archived(numbers[0], True)
+
+    def ids(**which: object) -> list[int]:
+        return [found.id for found in client.get_experiments(**which)]  # type: ignore[arg-type]
+
+    assert ids() == [*numbers[1:], running]
+    assert ids(newest_first=True, archived=None) == [running, *numbers[::-1]]
+    assert ids(archived=True) == [numbers[0]]
+    assert ids(states=[RUNNING]) == ids(states=["RUNNING"]) == [running]
+    assert ids(states=[]) == ids(name="elsewhere") == []
+    assert ids(labels=["ocr"]) == [numbers[1], numbers[3]]
+    assert ids(limit=3, archived=None) == numbers[:3]
+    assert ids(name="TES", limit=1) == [numbers[1]]
+    for wrong, message in (
+        ({"states": ["DONE"]}, "'DONE' is no state; expected one of RUNNING"),
+        ({"limit": 0}, "limit is 0; expected 1 or more"),
+        ({"labels": "ocr"}, "expected a list of texts"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            ids(**wrong)
+
+
+def test_trials_are_a_table_of_pandas(client: Determined, store: ClientStore) -> None:
+    experiment = store.experiment()
+    first = store.trial(experiment, rate=0.1, net={"width": 8})
+    second = store.trial(experiment, rate=0.2)
+    table = client.get_experiment(experiment).trials_frame()
+    assert list(table.index) == [first, second]
+    assert list(table["hparams.rate"]) == [0.1, 0.2]
+    assert table["hparams.net.width"].isna().tolist() == [False, True]
+    assert list(table["state"]) == ["PAUSED", "PAUSED"]
+
+
 def test_config_is_a_copy_without_secrets(client: Determined, store: ClientStore) -> None:
     storage = {"type": "s3", "bucket": "b", "secret_key": "hush"}
     number = store.experiment(checkpoint_storage=storage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ import pytest
 from client_store import ClientStore
 
 from detcore.database import Database, TrialLog
-from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, RunError
+from detcore.errors import (
+    InvalidArgumentError,
+    NoCheckpointError,
+    NotFoundError,
+    PluginNotFoundError,
+    RunError,
+)
 from detcore.experimental import CheckpointSortBy, Determined, OrderBy, TrialReference
 from detcore.types import Control, ExperimentState
 
@@ -205,6 +212,29 @@ def test_logs_are_followed_until_the_trial_is_over(client: Determined, store: Cl
     assert list(stream) == ["last words"]
     thread.join()
     log.close()
+
+
+def test_metrics_are_a_table_of_pandas(client: Determined, store: ClientStore) -> None:
+    trial = store.trial(store.experiment())
+    store.report(trial, 10, {"loss": 0.5})
+    store.report(trial, 20, {"loss": 0.25, "accuracy": 0.75})
+    table = client.get_trial(trial).metrics_frame()
+    assert list(table.index) == [10, 20]
+    assert table.index.name == "steps_completed"
+    assert list(table["loss"]) == [0.5, 0.25]
+    assert table["accuracy"].isna().tolist() == [True, False]
+    assert client.get_trial(trial).metrics_frame("training").empty
+    with pytest.raises(InvalidArgumentError, match="'test' is no kind of reports"):
+        client.get_trial(trial).metrics_frame("test")
+
+
+def test_pandas_is_asked_for_where_it_is_missing(
+    client: Determined, store: ClientStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    trial = client.get_trial(store.trial(store.experiment()))
+    with pytest.raises(PluginNotFoundError, match="pip install pandas"):
+        trial.metrics_frame()
 
 
 def test_the_only_trial_can_be_killed(client: Determined, store: ClientStore) -> None:

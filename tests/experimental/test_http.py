@@ -151,6 +151,25 @@ def test_what_the_protocol_does_not_know_is_refused_alike(
     assert far[0] is InvalidArgumentError
 
 
+def test_experiments_are_listed_alike(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    for k in range(3):
+        store.experiment(labels=["a", "b"][:k])
+    everything: dict[str, Any] = {
+        "states": None, "labels": [], "name": "", "archived": None, "newest_first": False,
+        "limit": None, "offset": 0,
+    }  # fmt: skip
+    for which in (
+        {},
+        {"states": ["COMPLETED", "PAUSED"], "labels": ["a"]},
+        {"name": "es", "archived": False, "newest_first": True, "limit": 2, "offset": 1},
+    ):
+        near, far = (one.list_experiments(**{**everything, **which}) for one in pair)
+        assert far == near
+        assert near
+
+
 def test_one_trial_of_a_search_is_ended(
     store: ClientStore, pair: tuple[Transport, Transport]
 ) -> None:

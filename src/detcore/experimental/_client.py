@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
+from detcore.errors import InvalidArgumentError
+from detcore.experimental._arguments import (
+    check_count,
+    check_id,
+    check_keys,
+    check_metadata,
+    check_text,
+)
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._connect import connect
 from detcore.experimental._enums import ModelOrderBy, ModelSortBy
@@ -17,6 +24,7 @@ from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
 from detcore.experimental._model import Model
 from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import TrialReference
+from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.experimental._transport import Transport
@@ -98,6 +106,53 @@ class Determined:
         """
         self._transport.get_experiment(check_id("experiment_id", experiment_id))
         return ExperimentReference(experiment_id, self._master, transport=self._transport)
+
+    def get_experiments(
+        self,
+        states: Iterable[ExperimentState | str] | None = None,
+        labels: Iterable[str] = (),
+        name: str = "",
+        archived: bool | None = False,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[ExperimentReference]:
+        """Return experiments, by id.
+
+        Args:
+            states: Only those in one of these states, such as ``"RUNNING"``; None = all.
+            labels: Only those that have all of these.
+            name: Only those with this in their name, in capitals or not.
+            archived: Only those that are archived, or that are not; None = all.
+            newest_first: Whether the newest is the first one, instead of the oldest.
+            limit: At most so many; None = all.
+
+        Raises:
+            InvalidArgumentError: If there is no such state, or the limit is less than 1.
+        """
+        transport = self._transport
+        wanted = None if states is None else [_state(state).value for state in states]
+        if wanted == []:
+            return []
+        if limit is not None:
+            check_count("limit", limit)
+        with_all = check_keys("labels", labels)
+
+        def fetch(size: int | None, offset: int) -> list[dict[str, Any]]:
+            return transport.list_experiments(
+                states=wanted,
+                labels=with_all,
+                name=name,
+                archived=archived,
+                newest_first=newest_first,
+                limit=size if limit is None else limit,
+                offset=offset,
+            )
+
+        found = all_pages(transport, fetch) if limit is None else fetch(limit, 0)
+        return [
+            ExperimentReference(document["id"], self._master, transport=transport)
+            for document in found
+        ]
 
     def get_trial(self, trial_id: int) -> TrialReference:
         """Return the trial with an id.
@@ -219,3 +274,11 @@ class Determined:
         """Yield the validation reports of trials, trial by trial, in the order of steps."""
         for trial_id in list(trial_ids):
             yield from self.get_trial(trial_id).stream_validation_metrics()
+
+
+def _state(state: ExperimentState | str) -> ExperimentState:
+    try:
+        return ExperimentState(state)
+    except ValueError:
+        known = ", ".join(each.value for each in ExperimentState)
+        raise InvalidArgumentError(f"{state!r} is no state; expected one of {known}") from None

@@ -17,6 +17,7 @@ from detcore.experimental._documents import (
     report_document,
     trial_document,
 )
+from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
@@ -58,6 +59,35 @@ class EmbeddedTransport:
         # Asked first: a process that is gone has recorded before how it ended.
         is_alive = database.experiment_is_alive(experiment_id)
         return experiment_document(database.get_experiment(experiment_id), is_alive)
+
+    def list_experiments(
+        self,
+        *,
+        states: list[str] | None,
+        labels: list[str],
+        name: str,
+        archived: bool | None,
+        newest_first: bool,
+        limit: int | None,
+        offset: int,
+    ) -> list[Document]:
+        """Return experiments by id."""
+        database = self._database()
+        found = database.list_experiments(
+            states=None if states is None else map(ExperimentState, states),
+            labels=labels,
+            name=name,
+            archived=archived,
+            newest_first=newest_first,
+            limit=limit,
+            offset=offset,
+        )
+        return [
+            experiment_document(
+                record, record.process is not None and database.process_is_alive(record.process)
+            )
+            for record in found
+        ]
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""

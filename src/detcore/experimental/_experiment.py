@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.experimental._arguments import check_count, check_id
 from detcore.experimental._enums import OrderBy, TrialSortBy
+from detcore.experimental._frames import flat, frame
 from detcore.experimental._top import best_checkpoint, top_checkpoints
 from detcore.experimental._transport import Connected, all_pages
 from detcore.experimental._trial import TrialReference
@@ -90,12 +91,7 @@ class ExperimentReference(Connected):
         """
         transport, key = self._transport, _SORT_KEYS[TrialSortBy(sort_by)]
         descending = OrderBy(order_by) is OrderBy.DESCENDING
-        found = list(
-            all_pages(
-                transport,
-                lambda limit, offset: transport.list_trials(self.id, limit=limit, offset=offset),
-            )
-        )
+        found = self._trials()
         having = [document for document in found if document[key] is not None]
         having.sort(key=lambda document: (document[key], document["id"]), reverse=descending)
         having += [document for document in found if document[key] is None]
@@ -103,6 +99,26 @@ class ExperimentReference(Connected):
             TrialReference(document["id"], self.master, transport=transport, known=document)
             for document in having
         ]
+
+    def trials_frame(self) -> Any:
+        """Return its trials as a pandas table, which needs pandas.
+
+        Returns:
+            A row for each trial, indexed by ``trial_id``: ``state``, ``num_restarts``, ``error``,
+            and the hyperparameters as ``hparams.NAME``, nested ones with dots.
+
+        Raises:
+            PluginNotFoundError: If pandas is not installed.
+        """
+        found = self._trials()
+        rows = [
+            {
+                **{key: document[key] for key in ("state", "num_restarts", "error")},
+                **flat({"hparams": document["hparams"]}),
+            }
+            for document in found
+        ]
+        return frame(rows, index=("trial_id", [document["id"] for document in found]))
 
     def await_first_trial(self, interval: float = 0.1) -> TrialReference:
         """Wait until it has a trial, and return it.
@@ -258,6 +274,15 @@ class ExperimentReference(Connected):
                 deleted.
         """
         self._control("delete")
+
+    def _trials(self) -> list[Document]:
+        transport = self._transport
+        return list(
+            all_pages(
+                transport,
+                lambda limit, offset: transport.list_trials(self.id, limit=limit, offset=offset),
+            )
+        )
 
     def _control(self, action: str) -> None:
         self._transport.control_experiment(self.id, action)

@@ -51,6 +51,30 @@ class HttpTransport:
         """Return an experiment."""
         return checked("experiment", self._get(f"/experiments/{experiment_id}"))
 
+    def list_experiments(
+        self,
+        *,
+        states: list[str] | None,
+        labels: list[str],
+        name: str,
+        archived: bool | None,
+        newest_first: bool,
+        limit: int | None,
+        offset: int,
+    ) -> list[Document]:
+        """Return experiments by id."""
+        return self._list(
+            "experiment",
+            "/experiments",
+            state=states or [],
+            label=labels,
+            name=name,
+            archived=_word(archived),
+            newest_first=_word(newest_first),
+            limit=limit,
+            offset=offset,
+        )
+
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
         path = f"/experiments/{experiment_id}"

@@ -47,6 +47,19 @@ class Transport(Protocol):
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
 
+    def list_experiments(
+        self,
+        *,
+        states: list[str] | None,
+        labels: list[str],
+        name: str,
+        archived: bool | None,
+        newest_first: bool,
+        limit: int | None,
+        offset: int,
+    ) -> list[Document]:
+        """Return experiments by id; see `detcore.database.Database.list_experiments`."""
+
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
 

@@ -11,6 +11,7 @@ from detcore.errors import InvalidArgumentError, NoCheckpointError
 from detcore.experimental._arguments import check_id, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
+from detcore.experimental._frames import frame
 from detcore.experimental._metrics import (
     TrainingMetrics,
     ValidationMetrics,
@@ -194,6 +195,29 @@ class TrialReference(Connected):
     def stream_validation_metrics(self) -> Iterator[ValidationMetrics]:
         """Yield its validation reports in the order of steps; see `stream_training_metrics`."""
         return stream_validation(self._transport, self.id)
+
+    def metrics_frame(self, kind: str = "validation") -> Any:
+        """Return its metrics as a pandas table, which needs pandas.
+
+        Args:
+            kind: ``"validation"`` or ``"training"``.
+
+        Returns:
+            A row for each report, indexed by ``steps_completed``, a column for each metric; what
+            a report lacks is NaN.
+
+        Raises:
+            InvalidArgumentError: If there is no such kind of reports.
+            PluginNotFoundError: If pandas is not installed.
+        """
+        if kind not in ("training", "validation"):
+            raise InvalidArgumentError(f"{kind!r} is no kind of reports; training or validation is")
+        stream = stream_training if kind == "training" else stream_validation
+        reports: list[Any] = list(stream(self._transport, self.id))
+        return frame(
+            [dict(report.metrics) for report in reports],
+            index=("steps_completed", [report.steps_completed for report in reports]),
+        )
 
     def logs(
         self,

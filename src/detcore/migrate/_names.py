@@ -254,7 +254,7 @@ GONE = {
     "determined.experimental.client.get_user_by_name": _USERS,
     "determined.experimental.client.get_workspace": _WORKSPACE,
     "determined.experimental.client.iter_trials_metrics": _STREAM,
-    "determined.experimental.client.list_experiments": "use 'detcore experiment list --json'",
+    "determined.experimental.client.list_experiments": "use Determined().get_experiments()",
     "determined.experimental.client.list_oauth_clients": _NO_CLUSTER,
     "determined.experimental.client.list_users": _USERS,
     "determined.experimental.client.list_workspaces": _WORKSPACE,

@@ -25,6 +25,7 @@ from detcore.server._client_models import (
     TrialAnswer,
     TrialControlRequest,
 )
+from detcore.types import ExperimentState
 
 __all__ = ["make_router"]
 
@@ -67,6 +68,34 @@ def make_router() -> APIRouter:
 
 def _add_experiments(router: APIRouter) -> None:
     path = "/experiments/{experiment_id}"
+
+    @router.get("/experiments", response_model=list[ExperimentAnswer], tags=["experiments"])
+    def list_experiments(
+        state: State,
+        _: Asker,
+        state_is: Annotated[
+            list[ExperimentState],
+            Query(alias="state", description="Where they stand; default: anywhere."),
+        ] = [],  # noqa: B006  (FastAPI copies it)
+        label: Annotated[list[str], Query(description="Labels that all of them have.")] = [],  # noqa: B006
+        name: Annotated[str, Query(description="What their names hold.")] = "",
+        archived: Annotated[bool | None, Query(description="Default: both.")] = None,
+        newest_first: Annotated[bool, Query(description="Default: the oldest first.")] = False,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return experiments, by number."""
+        return AsciiJson(
+            state.transport.list_experiments(
+                states=[each.value for each in state_is] or None,
+                labels=label,
+                name=name,
+                archived=archived,
+                newest_first=newest_first,
+                limit=limit,
+                offset=offset,
+            )
+        )
 
     @router.get(path, response_model=ExperimentAnswer, tags=["experiments"])
     def get_experiment(state: State, _: Asker, experiment_id: ExperimentId) -> AsciiJson:
