@@ -113,7 +113,7 @@ def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
         f"Experiment {experiment}: digits", "Learning curves", "val_loss (validation)",
         "accuracy (validation)", "loss (training)", "rate (log)", "optimizer.name", "sgd",
         "rmsprop", "Trials, the best first", "Configuration",
-        "single, val_loss (smaller is better)",
+        "single, val_loss, goal: minimize",
     ):  # fmt: skip
         assert expected in html.text, expected
     assert "hunter2" not in html.html

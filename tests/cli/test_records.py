@@ -94,7 +94,7 @@ def test_an_experiment_is_described(records: Records) -> None:
     for expected in (
         "experiment 1: digits",
         "model_def:Digits",
-        "single, val_loss (smaller is better)",
+        "single, val_loss, goal: minimize",
         "3 epochs",
         "every 10 batches",
         "val_loss 0.25 (trial 1, step 20)",

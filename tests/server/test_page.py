@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import sqlite3
 import time
 import urllib.parse
@@ -162,7 +163,16 @@ def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
             [experiment],
         )
     connection.close()
-    assert "handed in by\nbob" in client.page(f"/ui/experiments/{experiment}").text
+    mine = client.page(f"/ui/experiments/{experiment}")
+    assert "submitted by\nbob" in mine.text
+    assert f'action="/ui/experiments/{experiment}/control"' in mine.html
+    other = add_search(site.database, 1, 2)
+    assert "/control" not in client.page(f"/ui/experiments/{other}").html  # no button that fails
+    listed = client.page("/ui/experiments")
+    assert [row[6] for row in listed.rows if row[0] == str(experiment)] == ["bob"]
+    own = client.page("/ui/experiments?user=bob")
+    assert [row[0] for row in own.rows if row[0].isdigit()] == [str(experiment)]
+    assert "No experiment is like that" in client.page("/ui/experiments?user=nobody").text
     answer = client.ask("POST", f"/ui/experiments/{experiment}/control", {"action": "archive"})
     assert answer.status == 303
     assert site.database.get_experiment(experiment).archived
@@ -245,7 +255,8 @@ def test_what_is_not_there(site: Site) -> None:
     for path in ("/ui/experiments/99999", "/ui/trials/99999", "/ui/checkpoints/nope",
                  "/ui/models/99999", "/ui/<script>", "/ui/static/x"):  # fmt: skip
         page = site.page(path, status=404)
-        assert page.title == "Not there · detcore"
+        assert page.title == "Not found · detcore"
+        assert "sqlite" not in page.text
 
 
 # -- an experiment --------------------------------------------------------------------------------
@@ -256,7 +267,7 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     page = site.page(f"/ui/experiments/{experiment}")
     assert page.title == f"digits · experiment {experiment} · detcore"
     for expected in ("COMPLETED", "12 trials", "vision", "val_loss (validation)",
-                     "random, val_loss (smaller is better)", "best: trial"):  # fmt: skip
+                     "random, val_loss, goal: minimize", "best: trial"):  # fmt: skip
         assert expected in page.text, expected
     assert page.html.count('<path id="c0-') == 12
     trials = [row for row in page.rows if len(row) == 11 and row[1].startswith("trial ")]
@@ -406,7 +417,7 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
     assert site.page(listed).text.count("not checked") == 2
     path = f"/ui/checkpoints/{whole}"
     page = site.page(path)
-    assert "Nobody has asked" in page.text
+    assert "Not checked since the server started" in page.text
     assert ["weights.bin", "10.2 kB"] in page.rows
     assert site.client.ask("POST", f"{path}/verify").headers["location"] == f"{path}#files"
     page = wait_for(site, path, "✓ as saved")
@@ -562,3 +573,12 @@ def test_long_curves_are_thinned_and_keep_their_peaks(site: Site) -> None:
             if kind == "validation":
                 values = [value for _, value in every]
                 assert {min(values), max(values)} <= {value for _, value in curve.points}
+
+
+def test_a_trial_has_one_colour_on_every_page(site: Site) -> None:
+    experiment = add_search(site.database, 5, 4)
+    *_, third, fourth, _ = (trial.id for trial in site.database.list_trials(experiment))
+    base = f"/ui/experiments/{experiment}"
+    for path in (base, f"{base}/hyperparameters", f"{base}/compare?trial={third}&trial={fourth}",
+                 f"/ui/trials/{fourth}"):  # fmt: skip
+        assert set(re.findall(rf"\bt{fourth} (k\d)", site.page(path).html)) == {"k3"}, path

@@ -10,7 +10,15 @@ from sqlalchemy.sql.elements import ColumnElement
 from detcore.database._process import is_alive
 from detcore.database._queries import Queries, change, now, require, this_process, unused_id
 from detcore.database._records import ExperimentRecord, experiment_of
-from detcore.database._schema import events, experiment_labels, experiments, runs, trials
+from detcore.database._schema import (
+    events,
+    experiment_labels,
+    experiments,
+    runs,
+    submissions,
+    trials,
+    users,
+)
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
 from detcore.database._values import encode_document
@@ -108,6 +116,7 @@ class ExperimentQueries(Queries):
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
+        submitted_by: str = "",
         newest_first: bool = False,
         limit: int | None = None,
         offset: int = 0,
@@ -119,11 +128,12 @@ class ExperimentQueries(Queries):
             archived: Only those that are archived, or that are not; None = all.
             labels: Only those that have all of these in their configuration.
             name: Only those with this in their name, in capitals or not.
+            submitted_by: Only those that this user submitted to a server.
             newest_first: Whether the newest is the first one, instead of the oldest.
             limit: At most so many; None = all.
             offset: How many are left out at the beginning.
         """
-        which = _filters(states, archived, labels)
+        which = _filters(states, archived, labels, submitted_by)
         order = experiments.c.id.desc() if newest_first else experiments.c.id
         query = select(experiments).where(*which).order_by(order)
         with self._read() as connection:
@@ -142,9 +152,10 @@ class ExperimentQueries(Queries):
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
+        submitted_by: str = "",
     ) -> int:
         """Return how many experiments `list_experiments` has, all pages together."""
-        which = _filters(states, archived, labels)
+        which = _filters(states, archived, labels, submitted_by)
         with self._read() as connection:
             if name:
                 return len(_named(connection, which, name))
@@ -276,7 +287,10 @@ def insert_experiment(
 
 
 def _filters(
-    states: Iterable[ExperimentState] | None, archived: bool | None, labels: Iterable[str]
+    states: Iterable[ExperimentState] | None,
+    archived: bool | None,
+    labels: Iterable[str],
+    submitted_by: str,
 ) -> list[ColumnElement[bool]]:
     which: list[ColumnElement[bool]] = []
     if states is not None:
@@ -288,6 +302,9 @@ def _filters(
             experiment_labels.c.label == label[:MAX_INDEXED]
         )
         which.append(experiments.c.id.in_(owners))
+    if submitted_by:
+        theirs = select(submissions.c.experiment_id).join(users).where(users.c.name == submitted_by)
+        which.append(experiments.c.id.in_(theirs))
     return which
 
 

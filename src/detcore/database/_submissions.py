@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, select, update
@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from detcore.database._experiments import insert_experiment
 from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
-from detcore.database._queries import Queries, now, process_document, this_process
+from detcore.database._queries import Queries, among, now, process_document, this_process
 from detcore.database._records import SubmissionRecord, process_of
 from detcore.database._schema import experiments, submissions, users
 from detcore.database._secrets import hide_secrets
@@ -99,6 +99,16 @@ class SubmissionQueries(Queries):
                 _RECORDS.where(submissions.c.experiment_id == experiment_id)
             ).fetchone()
         return None if row is None else _submission_of(row)
+
+    def submitters(self, experiment_ids: Sequence[int]) -> dict[int, str]:
+        """Return the names of the users who submitted some experiments, by the experiments' ids."""
+        query = select(submissions.c.experiment_id, users.c.name).join(users)
+        with self._read() as connection:
+            return {
+                row.experiment_id: row.name
+                for which in among(submissions.c.experiment_id, experiment_ids)
+                for row in connection.execute(query.where(which))
+            }
 
     def list_submissions(self, *, phases: Iterable[str]) -> list[SubmissionRecord]:
         """Return what was handed in and is in one of some phases, by the experiments' ids."""

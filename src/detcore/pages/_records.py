@@ -201,8 +201,8 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     metric, smaller = searcher_metric(config)
     if metric is not None:
         length = _length(config["searcher"].get("max_length"))
-        direction = "smaller" if smaller else "larger"
-        fields["searcher"] = f"{config['searcher'].get('name')}, {metric} ({direction} is better)"
+        direction = "minimize" if smaller else "maximize"
+        fields["searcher"] = f"{config['searcher'].get('name')}, {metric}, goal: {direction}"
         fields["length"] = length or "-"
     for name, key in (
         ("validation", "min_validation_period"),

@@ -52,10 +52,13 @@ def trial_classes(view: ExperimentView) -> dict[int, str]:
     """Return the classes that colour each trial: few have one each, many a shade by their rank."""
     ranked = sum(trial.rank is not None for trial in view.trials)
     classes = {}
-    by_id = sorted(trial.id for trial in view.trials)
+    by_number = sorted(trial.number for trial in view.trials)
+    own = {number % _MANY for number in by_number}
     for trial in view.trials:
-        if len(by_id) <= _MANY:
-            colour = f"k{by_id.index(trial.id)}"
+        if len(own) == len(by_number):
+            colour = f"k{trial.number % _MANY}"
+        elif len(by_number) <= _MANY:  # some of many trials, of which two have one colour
+            colour = f"k{by_number.index(trial.number)}"
         elif trial.rank is None:
             colour = "none"
         elif trial.rank == 0:

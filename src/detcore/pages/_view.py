@@ -40,9 +40,11 @@ class TrialView:
         last: The last value of that metric, or None; may be NaN.
         hparams: Nested names with dots.
         rank: Its place among the trials with a value, from 0, or None.
+        number: Its place among the experiment's trials by id, from 0: its colour on every page.
     """
 
     id: int
+    number: int
     state: str
     steps: int
     rung: int | None
@@ -245,9 +247,11 @@ def _rank(
         last = series[-1][1] if series else None
         found.append((row, value, step, last if isinstance(last, (int, float)) else None))
     found.sort(key=lambda item: sort_key(item[1], smaller_is_better=smaller_is_better))
+    numbers = {trial_id: at for at, trial_id in enumerate(sorted(row["id"] for row in rows))}
     return [
         TrialView(
             id=row["id"],
+            number=numbers[row["id"]],
             state=trial_state(row),
             steps=row["steps_completed"],
             rung=row["rung"],

@@ -30,6 +30,7 @@ from detcore.server._page._side_by_side import compare
 from detcore.server._page._verify import Verifier
 
 if TYPE_CHECKING:
+    from detcore.database import TokenRecord
     from detcore.pages import ExperimentView
     from detcore.server._state import ServerState
 
@@ -66,7 +67,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
         classes = trial_classes(view)
         return render(
-            request, "curves.html", user, tab="curves", **_head(state, view),
+            request, "curves.html", user, tab="curves", **_head(state, user, view),
             charts=_charts(view), legend=svg(legend(view)), view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(view)),
@@ -85,9 +86,9 @@ def make_router(verifier: Verifier) -> APIRouter:
     ) -> Response:
         view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
         return render(
-            request, "hyperparameters.html", user, tab="hyperparameters", **_head(state, view),
-            view=view, legend=svg(legend(view)), scatters=svg(draw_scatters(view)),
-            parallel=svg(draw_parallel(view)),
+            request, "hyperparameters.html", user, tab="hyperparameters",
+            **_head(state, user, view), view=view, legend=svg(legend(view)),
+            scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
         )  # fmt: skip
 
     @router.get("/compare")
@@ -117,7 +118,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         elif trial:
             note = f"{note or ''} Choose two trials or more.".strip()
         return render(
-            request, "compare.html", user, tab="compare", **_head(state, whole),
+            request, "compare.html", user, tab="compare", **_head(state, user, whole),
             view=view, compared=compared, whole=whole, chosen=chosen, note=note,
             charts=[] if view is None else _charts(view),
             legend=svg("" if view is None else legend(view)),
@@ -128,7 +129,7 @@ def make_router(verifier: Verifier) -> APIRouter:
     def show_checkpoints(
         request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
     ) -> Response:
-        head = _head_only(state, experiment_id)
+        head = _head_only(state, user, experiment_id)
         database = state.database
         found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
         metric = head["row"]["metric"]
@@ -151,7 +152,7 @@ def make_router(verifier: Verifier) -> APIRouter:
 
         from detcore.config import mask_config
 
-        head = _head_only(state, experiment_id)
+        head = _head_only(state, user, experiment_id)
         record = state.database.get_experiment(experiment_id)
         config: Any = mask_config(dict(record.config))
         return render(
@@ -197,16 +198,16 @@ def _read(
     )  # fmt: skip
 
 
-def _head_only(state: ServerState, experiment_id: int) -> dict[str, Any]:
+def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
     database = state.database
     ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
     record = database.get_experiment(experiment_id)
     num_trials = len(database.list_trials(experiment_id))
-    return _head_of(state, describe_experiment(database, record, num_trials), record.config)
+    return _head_of(state, user, describe_experiment(database, record, num_trials), record.config)
 
 
-def _head(state: ServerState, view: ExperimentView) -> dict[str, Any]:
-    head = _head_of(state, dict(view.overview), view.record.config)
+def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[str, Any]:
+    head = _head_of(state, user, dict(view.overview), view.record.config)
     best = view.best
     head["best"] = None
     if best is not None:
@@ -215,7 +216,9 @@ def _head(state: ServerState, view: ExperimentView) -> dict[str, Any]:
     return head
 
 
-def _head_of(state: ServerState, row: dict[str, Any], config: Any) -> dict[str, Any]:
+def _head_of(
+    state: ServerState, user: TokenRecord, row: dict[str, Any], config: Any
+) -> dict[str, Any]:
     """Return what every page about an experiment shows at its top."""
     value = metric_value(row, row["metric"])
     best = None
@@ -239,6 +242,8 @@ def _head_of(state: ServerState, row: dict[str, Any], config: Any) -> dict[str, 
         "took": took_s(row),
         "best": best,
         "labels": [str(text) for text in config.get("labels") or ()],
+        "may_control": user.is_admin
+        or (submission is not None and submission.user_id == user.user_id),
         "can_stop": can_stop or is_queued,
         "can_activate": (
             not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])

@@ -32,18 +32,21 @@ def make_router() -> APIRouter:
         user: PageUser,
         name: _Text = "",
         label: _Text = "",
+        submitted_by: Annotated[_Text, Query(alias="user")] = "",
         in_state: Annotated[ExperimentState | Literal[""], Query(alias="state")] = "",
         archived: Literal["", "only", "all"] = "",
         sort: Literal["", "oldest", "name"] = "",
         page: _Page = 1,
     ) -> Response:
-        asked = {"name": name, "label": label, "state": str(getattr(in_state, "value", in_state)),
+        asked = {"name": name, "label": label, "user": submitted_by,
+                 "state": str(getattr(in_state, "value", in_state)),
                  "archived": archived, "sort": sort}  # fmt: skip
         which: dict[str, Any] = {
             "states": [ExperimentState(in_state)] if in_state else None,
             "archived": _ARCHIVED[archived],
             "labels": [label] if label else (),
             "name": name,
+            "submitted_by": submitted_by,
         }
         database = state.database
         paging = Paging(page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
@@ -56,9 +59,11 @@ def make_router() -> APIRouter:
                 **which, newest_first=not sort, limit=_PAGE_SIZE, offset=paging.offset
             )
         numbers = database.count_trials()
+        users = database.submitters([record.id for record in found])
         rows = []
         for record in found:
             row = describe_experiment(database, record, numbers.get(record.id, 0))
+            row["user"] = users.get(record.id)
             row["labels"] = [str(text) for text in record.config.get("labels") or ()]
             row["told"] = describe_state(row["state"], row["is_alive"], row["host"])
             row["best"] = metric_value(row, row["metric"])
@@ -67,7 +72,7 @@ def make_router() -> APIRouter:
         return render(
             request, "experiments.html", user,
             rows=rows, paging=paging, asked=asked, server_url=state.settings.url, is_filtered=any(
-                asked[key] for key in ("name", "label", "state", "archived")
+                asked[key] for key in ("name", "label", "user", "state", "archived")
             ), states=[state.value for state in ExperimentState],
             is_live=True,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import datetime
 import functools
 import hashlib
 import importlib.resources
+import re
 import shlex
 import urllib.parse
 from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ HEADERS = {
     # Pages are asked for again and again, and answered with "the same" where they are.
     "Cache-Control": "private, no-cache",
 }
+_DATABASE = re.compile(r"( yet)? in (sqlite|postgresql)[a-z0-9+]*:\S*[^\s.]")
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -141,9 +143,12 @@ class PageRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             try:
                 response = await answer(request)
+            except NotFoundError as error:
+                # What follows is for people at the server's own terminal: commands, its database.
+                first = str(error).partition("\n")[0]
+                response = _error_page(request, 404, _DATABASE.sub("", first))
             except DetcoreError as error:
-                status = 404 if isinstance(error, NotFoundError) else 409
-                status = 403 if isinstance(error, ForbiddenError) else status
+                status = 403 if isinstance(error, ForbiddenError) else 409
                 response = _error_page(request, status, str(error))
             except HTTPException as error:
                 response = _error_page(request, error.status_code, str(error.detail))
@@ -158,7 +163,7 @@ class PageRoute(APIRoute):
 
 
 def _error_page(request: Request, status: int, message: str) -> Response:
-    titles = {403: "Not allowed", 404: "Not there", 422: "Not understood"}
+    titles = {403: "Not allowed", 404: "Not found", 422: "Not understood"}
     return render(
         request, "error.html", None, status=status, title=titles.get(status, "That did not work"),
         message=cut(message, 4000),
