@@ -319,3 +319,22 @@ def test_an_unwritten_metric_setting_is_no_error(scratch: Records) -> None:
     result = scratch("experiment", "best", str(experiment))
     assert isinstance(result.exception, SystemExit)
     assert "name one with --metric" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("metrics", "best"),
+    [
+        (({"accuracy": 0.5, "val_loss": 2.0}, {"accuracy": 0.75, "val_loss": 0.5}), "val_loss 0.5"),
+        (({"accuracy": 0.5}, {"accuracy": 0.75}, {"accuracy": 0.25}), "accuracy 0.75"),
+        (({"tokens": 5.0}, {"tokens": 7.0}), "-"),
+    ],
+)
+def test_the_best_value_of_a_script_is_listed(
+    scratch: Records, metrics: tuple[dict[str, float], ...], best: str
+) -> None:
+    experiment = scratch.experiment(config={"is_standalone": True})
+    trial = scratch.trial(experiment)
+    for step, reported in enumerate(metrics, 1):
+        scratch.report(trial, "validation", step, **reported)
+    row = scratch("experiment", "list").stdout.splitlines()[-1]
+    assert f"  {best}  " in row, row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "describe_trials",
     "duration_s",
     "flatten",
+    "is_loss",
     "metric_value",
     "searcher_metric",
     "sort_key",
@@ -25,6 +27,10 @@ __all__ = [
     "took_s",
     "trial_state",
 ]
+
+
+_LOSS = re.compile(r"loss|err|mse|mae|perplexity", re.IGNORECASE)
+_SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IGNORECASE)
 
 
 def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
@@ -55,6 +61,30 @@ def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]
     if not isinstance(searcher, Mapping) or not searcher.get("metric"):
         return None, None
     return str(searcher["metric"]), bool(searcher.get("smaller_is_better", True))
+
+
+def is_loss(metric: str) -> bool | None:
+    """Return what the name of a metric says: a loss or an error, a score (False), or neither."""
+    return True if _LOSS.search(metric) else False if _SCORE.search(metric) else None
+
+
+def _decisive_metric(
+    database: Database, record: ExperimentRecord
+) -> tuple[str | None, bool | None]:
+    """Return the metric that decides, and whether smaller is better.
+
+    A script by itself has no searcher: its first loss among the validation metrics decides, or
+    else its first score.
+    """
+    metric, smaller = searcher_metric(record.config)
+    if metric is None and record.config.get("is_standalone"):
+        names = [name for kind, name in database.metric_names(record.id) if kind == "validation"]
+        for smaller in (True, False):
+            found = next((name for name in names if is_loss(name) is smaller), None)
+            if found is not None:
+                return found, smaller
+        return None, None
+    return metric, smaller
 
 
 def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
@@ -120,7 +150,7 @@ def describe_experiment(
     database: Database, record: ExperimentRecord, num_trials: int
 ) -> dict[str, Any]:
     """Return an experiment in short, with its best validation."""
-    metric, smaller = searcher_metric(record.config)
+    metric, smaller = _decisive_metric(database, record)
     best = None
     if metric is not None:
         best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))

@@ -12,8 +12,8 @@ from detcore.pages._curves import NO_CURVE, AllReports, DrawnReports, Reports, S
 from detcore.pages._records import (
     describe_experiment,
     describe_trials,
+    is_loss,
     metric_value,
-    searcher_metric,
     sort_key,
     trial_state,
 )
@@ -144,7 +144,8 @@ def read_view(
         max_charts: At most so many charts.
         kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if
             there is one.
-        smaller_is_better: Whether a smaller value of it is better; None: what the searcher has.
+        smaller_is_better: Whether a smaller value of it is better; None: what its name says (a
+            loss, a score), or what the searcher has.
         only: Only these trials; None: all.
         parts: Read of each curve what can be seen of it in so many parts of the steps, which is
             faster; None: read all reports.
@@ -153,9 +154,13 @@ def read_view(
         NotFoundError: If there is no such experiment, or no trial has reported `metric`.
     """
     record = database.get_experiment(experiment_id)
-    own, smaller = searcher_metric(record.config)
-    smaller = smaller is not False if smaller_is_better is None else smaller_is_better
     records = database.list_trials(experiment_id)
+    overview = describe_experiment(database, record, len(records))
+    own, smaller = overview["metric"], smaller_is_better
+    if smaller is None and metric not in (None, own):
+        smaller = is_loss(metric)
+    if smaller is None:
+        smaller = overview["smaller_is_better"] is not False
     reports: Reports
     if parts is None:
         reports = AllReports(database, records, asked=metric or own, everything=all_metrics)
@@ -188,7 +193,7 @@ def read_view(
     varied, constants = _split([trial.hparams for trial in shown])
     return ExperimentView(
         record=record,
-        overview=describe_experiment(database, record, len(records)),
+        overview=overview,
         trials=shown[:MAX_ROWS],
         num_trials=len(records),
         metric=metric,
