@@ -12,6 +12,8 @@ from mkdocs.structure.pages import Page
 __all__ = ["on_config", "on_files", "on_page_markdown"]
 
 _ROOT = Path(__file__).parents[1]
+# Who looks for "resume" wants a guide, not each function that does it.
+_LAST_IN_SEARCHES = ("reference/", "changelog")
 
 
 def on_config(config: Any) -> Any:
@@ -52,4 +54,6 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Take out what only the tests of the page need, and put its drawings in."""
     from docs_site import for_the_site
 
+    if page.file.src_uri.startswith(_LAST_IN_SEARCHES):
+        page.meta["search"] = {"boost": 0.01}
     return for_the_site(markdown, page=page.file.src_uri, docs=_ROOT / "docs")

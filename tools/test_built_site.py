@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -50,3 +51,47 @@ def test_the_search_knows_the_pages() -> None:
     index = (SITE / "search" / "search_index.json").read_text(encoding="utf-8")
     for words in ("CollectiveMismatchError", "detcore_register_storage", "min_validation_period"):
         assert words in index
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("submit", "remote-runs.html"),
+        ("resume", "running.html"),
+        ("retry", "running.html"),
+        ("pause", "running.html"),
+        ("docker", "installation.html"),
+        ("container", "installation.html"),
+        ("notebook", "installation.html"),
+        ("gpu", "installation.html"),
+        ("early stopping", "troubleshooting.html"),
+        ("longer", "troubleshooting.html"),
+    ],
+)
+def test_words_that_people_search_for_are_in_a_heading_of_the_right_guide(
+    word: str, page: str
+) -> None:
+    index = json.loads((SITE / "search" / "search_index.json").read_text(encoding="utf-8"))
+    titles = [
+        entry["title"].lower()
+        for entry in index["docs"]
+        if entry["location"].partition("#")[0] == page
+    ]
+    assert any(word in title for title in titles), titles
+
+
+def test_guides_are_found_before_the_reference() -> None:
+    index = json.loads((SITE / "search" / "search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in index["docs"]}
+    assert boosts["running.html"] == 1
+    assert all(boost < 1 for place, boost in boosts.items() if place.startswith("reference/"))
+
+
+def test_the_copy_button_leaves_prompts_and_output_out() -> None:
+    """Material marks what is being copied; what is not displayed then is not copied."""
+    styles = (SITE / "site.css").read_text(encoding="utf-8")
+    assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in styles
+    scripts = "".join(path.read_text("utf-8") for path in SITE.glob("assets/javascripts/*.js"))
+    assert "data-md-copying" in scripts
+    page = (SITE / "quickstart.html").read_text(encoding="utf-8")
+    assert '<span class="gp">$ </span>' in page
