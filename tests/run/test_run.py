@@ -32,6 +32,41 @@ def test_plain_lines_tell_of_validation_and_checkpoints(detcore: Detcore) -> Non
     assert "detcore experiment describe 1" in finished.stdout
 
 
+LOUD = """
+import sys
+import numpy as np
+from detcore_toy import ToyTrial
+
+class Loud(ToyTrial):
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        if step == 2:
+            print("NOTICE of a framework", file=sys.stderr)
+            print("a line of mine")
+            print("a warning of mine", file=sys.stderr)
+"""
+
+
+def test_quiet_and_verbose(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "loud"
+    folder.mkdir()
+    (folder / "model_def.py").write_text(LOUD)
+    path = detcore.config(entrypoint="model_def:Loud")
+    plain = detcore("run", path, folder).stdout.splitlines()
+    quiet = detcore("run", path, folder, "--quiet").stdout.splitlines()
+    verbose = detcore("run", path, folder, "-v").stdout.splitlines()
+    notice, mine, warning = "NOTICE of a framework", "a line of mine", "a warning of mine"
+    assert [line in plain for line in (notice, mine, warning)] == [False, True, True]
+    assert [line in verbose for line in (notice, mine, warning)] == [True, True, True]
+    assert quiet[0] == warning
+    assert quiet[1] == "experiment 2: completed"
+    refused = detcore("run", path, folder, "-qv")
+    assert (refused.code, "not both" in refused.stderr) == (2, True)
+
+
 def test_one_checkpoint_holds_what_is_needed_to_rebuild_the_trial(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
     folder = detcore.home / "checkpoints" / finished.summary["trials"][0]["latest_checkpoint"]

@@ -99,6 +99,7 @@ def resume(
     obj: CliContext = ctx.obj
     ctx.invoke(
         run, resume=experiment_id, slots=slots, max_slots=max_slots, as_json=as_json, settings=(),
+        quiet=False, verbose=False,
         master=obj.master,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detcore.runner import TrialStatus
     from detcore.types import TrialInfo
 
-__all__ = ["LiveDisplay", "PlainDisplay", "format_metrics"]
+__all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "format_metrics"]
 
 _PLAIN_INTERVAL_S = 1.0
 
@@ -112,6 +112,24 @@ class PlainDisplay(_Display):
 
     def close(self) -> None:
         """Nothing to put away."""
+
+
+class QuietDisplay(PlainDisplay):
+    """What went wrong, and no more."""
+
+    def event(self, info: TrialInfo, event: WorkerEvent) -> None:
+        """Show nothing of how it goes."""
+
+    def trial_changed(self, status: TrialStatus) -> None:
+        """Show nothing of how it goes."""
+
+    def trial_started(self, info: TrialInfo, *, pid: int) -> None:
+        """Show nothing of how it goes."""
+
+    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
+        """Show what a worker wrote to standard error."""
+        if stream == "stderr":
+            super().output(info, stream, line, rank=rank)
 
 
 class LiveDisplay(_Display):

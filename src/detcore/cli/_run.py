@@ -62,6 +62,8 @@ Exit codes:
     "--test", "test_mode", is_flag=True, help="One batch, one validation, one checkpoint."
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Show errors, what is retried, and how it ended.")
+@click.option("--verbose", "-v", is_flag=True, help="Show what frameworks say at each start, too.")
 @click.option(
     "--set",
     "settings",
@@ -97,6 +99,8 @@ def run(
     resume: int | None,
     test_mode: bool,
     as_json: bool,
+    quiet: bool,
+    verbose: bool,
     settings: tuple[str, ...],
     slots: int | None,
     launcher: str | None,
@@ -121,6 +125,10 @@ def run(
             "--set belongs to a new experiment, where a server runs it: hand in a new one with "
             "--set searcher.source_checkpoint_uuid=UUID to begin with a checkpoint of this one"
         )
+    if quiet and verbose:
+        raise click.UsageError("give --quiet or --verbose, not both")
+    if verbose and master is not None:
+        raise click.UsageError("--verbose belongs to a run on this machine, not to --master")
     if detach and master is None:
         raise click.UsageError("--detach belongs to --master")
     if resume is not None and master is not None and _flags(slots, launcher, max_slots):
@@ -140,17 +148,19 @@ def run(
             test_mode=test_mode,
             detach=detach,
             as_json=as_json,
+            quiet=quiet,
         )
         return
     from detcore.runner import RunSettings, resume_experiment, start_experiment
 
-    display = _make_display(as_json)
+    display = _make_display(as_json, quiet=quiet)
     plugins = obj.plugin_manager()
     run_settings = RunSettings(
         environment=obj.environment,
         plugins=plugins,
         listener=display,
         max_slots=max_slots,
+        is_verbose=verbose,
     )
     try:
         if config is not None:
@@ -201,12 +211,13 @@ def _run_at(
     test_mode: bool,
     detach: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Have a server do what `run` does here."""
     from detcore.cli._run_remote import go_on_remotely, run_remotely, tell_detached
     from detcore.experimental._follow import Detached, follow
 
-    display = _make_display(as_json)
+    display = _make_display(as_json, quiet=quiet)
     try:
         if config is not None:
             session, number = run_remotely(
@@ -255,12 +266,14 @@ def _load(
     )
 
 
-def _make_display(as_json: bool) -> Any:
+def _make_display(as_json: bool, *, quiet: bool) -> Any:
     from rich.console import Console
 
-    from detcore.cli._display import LiveDisplay, PlainDisplay
+    from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
 
     console = Console(stderr=as_json)
+    if quiet:
+        return QuietDisplay(console)
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
 
 

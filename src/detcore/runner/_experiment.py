@@ -59,6 +59,7 @@ class RunSettings:
         is_looked_after: Whether a server goes on with the experiment when this process ends before
             it does. Then only what is asked for in the records pauses it, and that may have been
             asked for before this process began.
+        is_verbose: Whether what frameworks say at every start is displayed, too.
     """
 
     environment: Environment
@@ -67,6 +68,7 @@ class RunSettings:
     max_slots: int | None = None
     report_to: ReportTo | None = None
     is_looked_after: bool = False
+    is_verbose: bool = False
 
 
 def start_experiment(
@@ -329,6 +331,7 @@ class _Run:
                 plain=plain,
                 model_dir=self._model_dir,
                 test_mode=self._test_mode,
+                is_verbose=settings.is_verbose,
                 num_workers=num_workers,
                 storage=storage,
                 launcher=launcher,

@@ -45,6 +45,7 @@ class TrialStarter:
         plain: Its configuration, with secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
+        is_verbose: Whether what frameworks say at every start is displayed, too.
         num_workers: Workers of each trial; >= 1.
         storage: Where the checkpoints are.
         launcher: What starts the workers.
@@ -60,6 +61,7 @@ class TrialStarter:
     plain: Mapping[str, Any]
     model_dir: str
     test_mode: bool
+    is_verbose: bool
     num_workers: int
     storage: StorageBackend
     launcher: Launcher
@@ -79,7 +81,7 @@ class TrialStarter:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
-        frameworks = self.plugins.frameworks().values()
+        frameworks = () if self.is_verbose else self.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
         output = TrialOutput(info, self.listener, notices)
         try:
@@ -92,7 +94,7 @@ class TrialStarter:
                 disabled_plugins=self.plugins.disabled,
                 allowed_plugins=self.plugins.allowed,
                 variables={
-                    **framework_variables(self.plugins),
+                    **({} if self.is_verbose else framework_variables(self.plugins)),
                     **place.variables,
                     **self._server_variables(trial_id),
                 },
