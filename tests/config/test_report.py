@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -325,7 +326,7 @@ def test_searchers_and_storage_types_of_plugins(tmp_path: Path, constant: str) -
     path = tmp_path / "exp.yaml"
     text = constant.replace("name: single", "name: oracle\n  crystal: ball")
     path.write_text(text + "checkpoint_storage: {type: toy, shelf: 3, save_trial_best: 0}\n")
-    loaded = load_config(path, searchers=["oracle"], storage_types={"toy": ToySettings})
+    loaded = load_config(path, searchers={"oracle": None}, storage_types={"toy": ToySettings})
     plain = loaded.config.model_dump(mode="json")
     assert plain["searcher"]["crystal"] == "ball"
     assert plain["checkpoint_storage"] == {
@@ -342,6 +343,31 @@ def test_a_mistake_in_settings_of_a_plugin(tmp_path: Path, constant: str) -> Non
     assert [(item.column, item.suggestion) for item in error.diagnostics] == [
         (28, "toy"), (33, "shelf"), (40, "3"), (62, None),
     ]  # fmt: skip
+
+
+class OracleSettings(BaseModel):
+    crystal: str = "ball"
+    clarity: float
+
+
+def test_settings_of_a_search_method_of_a_plugin_are_checked(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    known: dict[str, Any] = {"searchers": {"oracle": OracleSettings}}
+    good = "name: oracle\n  clarity: 0.5\n  source_trial_id: 3"
+    path.write_text(constant.replace("name: single", good))
+    searcher = load_config(path, **known).config.model_dump(mode="json")["searcher"]
+    assert (searcher["clarity"], searcher["source_trial_id"]) == (0.5, 3)
+    assert searcher["metric"]
+    assert searcher["max_length"]
+    path.write_text(constant.replace("name: single", "name: oracle\n  cristal: ball\n  clarity: x"))
+    error = failing(path, **known)
+    assert [(item.primary.span.line, item.suggestion) for item in error.diagnostics] == [
+        (error.diagnostics[0].primary.span.line, "crystal"),
+        (error.diagnostics[0].primary.span.line + 1, None),
+    ]
+    assert "expected a number" in str(error)
+    path.write_text(constant.replace("name: single", "name: oracle\n  clarity: 1\n  metrik: x"))
+    assert failing(path, **known).diagnostics[0].suggestion == "metric"
 
 
 def test_a_plugin_can_give_a_known_type_more_settings(tmp_path: Path, constant: str) -> None:

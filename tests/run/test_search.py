@@ -321,6 +321,10 @@ def test_a_search_method_of_a_plugin(searches: Searches) -> None:
     summary = searches.run(searcher=searcher)
     assert summary["state"] == "COMPLETED"
     assert of_trials(searches.events(), "validated") == [(0, 2), (1, 4), (2, 8)]
+    searcher = {"name": "doubling", "max_trails": 3, "max_length": 2}
+    finished = searches.detcore("run", searches.config(searcher=searcher), searches.code)
+    assert finished.code == 2
+    assert "did you mean 'max_trials'?" in finished.stderr
     for name, message in (("hollow", "has no exited and no progress"), ("broken", "cannot be")):
         finished = searches.detcore("run", searches.config(searcher={"name": name}), searches.code)
         assert finished.code == 1

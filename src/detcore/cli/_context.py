@@ -61,7 +61,6 @@ def names_of_plugins(plugins: PluginManager) -> dict[str, Any]:
     """Return what `detcore.config.load_config` is told of plugins."""
     frameworks = plugins.frameworks().values()
     return {
-        "searchers": list(plugins.searchers()),
-        "storage_types": {name: kind.settings for name, kind in plugins.storage_types().items()},
+        **plugins.settings_models(),
         "sized_trials": [f.trial_class.partition(":")[2] for f in frameworks if f.needs_batch_size],
     }

@@ -31,7 +31,7 @@ def check(
     root: Node,
     *,
     required: Collection[str] = (),
-    searchers: Collection[str] = (),
+    searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
@@ -44,16 +44,19 @@ def check(
     Args:
         root: The configuration as written.
         required: Dotted names that must be given.
-        searchers: Names of searchers that plugins provide.
-        storage_types: Storage types that plugins provide, and models of their settings.
+        searchers: Search methods that plugins provide, and models of their settings.
+        storage_types: Storage types that plugins provide; the same.
         code_dir: Where the entrypoint's code is; None: it is not looked for.
         sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
-        models = _models(root, storage_types)
+        models = {
+            "searcher": _models(root, ("searcher", "name"), searchers),
+            "checkpoint_storage": _models(root, ("checkpoint_storage", "type"), storage_types),
+        }
         explainer = Explainer(root, models)
-        config, errors = _validate(root, searchers, models)
+        config, errors = _validate(root, models)
         mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer, models)
         found += reports
         if mended is root:
@@ -90,12 +93,12 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
 
 
 def _models(
-    root: Node, storage_types: Mapping[str, type[BaseModel] | str | None]
+    root: Node, place: Place, known: Mapping[str, type[BaseModel] | str | None]
 ) -> dict[str, type[BaseModel] | None]:
-    """Return the models of settings; one given by name is imported only for the type in use."""
-    tag = find(root, ("checkpoint_storage", "type"))
+    """Return models of settings; one given by name is imported only if `place` says that name."""
+    tag = find(root, place)
     models: dict[str, type[BaseModel] | None] = {}
-    for name, model in storage_types.items():
+    for name, model in known.items():
         if isinstance(model, str):
             module, _, attribute = model.partition(":")
             is_used = tag is not None and tag.value == name
@@ -106,12 +109,12 @@ def _models(
 
 
 def _validate(
-    root: Node, searchers: Collection[str], models: Models
+    root: Node, models: Models
 ) -> tuple[ExperimentConfig | None, list[tuple[Place, Mapping[str, Any]]]]:
     context = {
         RULES_LATER: True,
-        "searcher": dict.fromkeys(set(searchers) - set(SEARCHERS)),
-        "storage type": models,
+        "searcher": {k: v for k, v in models["searcher"].items() if k not in SEARCHERS},
+        "storage type": models["checkpoint_storage"],
     }
     try:
         return ExperimentConfig.model_validate(plain(root), context=context), []

@@ -33,7 +33,7 @@ class Explainer:
 
     Args:
         root: The configuration as written.
-        plugins: Models of what plugins provide, by storage type.
+        plugins: Models of what plugins provide.
     """
 
     def __init__(self, root: Node, plugins: Models) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 from pydantic import (
@@ -147,6 +147,7 @@ def tagged(
     known: Mapping[str, type[Section]],
     *,
     other: type[Lenient],
+    also: Collection[str] = (),
     retired: Mapping[str, str],
 ) -> WrapValidator:
     """Return the validator of a section whose field `tag` says which fields it has.
@@ -161,6 +162,7 @@ def tagged(
         what: How messages call the section.
         known: Models by tag.
         other: Model for what a plugin provides; keeps further fields as they are.
+        also: Fields that are valid beside those of a plugin's model.
         retired: Tags that once were valid, and what to use.
     """
 
@@ -177,7 +179,7 @@ def tagged(
         name = value[tag]
         model = known.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and plugins is not None and name in plugins:
-            return _from_plugin(value, plugins[name] or model, other)
+            return _from_plugin(value, plugins[name] or model, other, also)
         if plugins is None and isinstance(name, str) and name not in retired:
             is_known = model is not None and set(value) <= set(model.model_fields)
             model = model if is_known else other
@@ -190,12 +192,16 @@ def tagged(
 
 
 def _from_plugin(
-    value: Mapping[str, object], model: type[BaseModel] | None, other: type[Lenient]
+    value: Mapping[str, object],
+    model: type[BaseModel] | None,
+    other: type[Lenient],
+    also: Collection[str],
 ) -> Section:
     """Check a section with a plugin's model, and keep it as it was written."""
     if model is not None and issubclass(model, Section):
         return model.model_validate(value)
-    common = [name for name in other.model_fields if model and name not in model.model_fields]
+    own_fields = model.model_fields if model is not None else {}
+    common = [name for name in (*other.model_fields, *also) if model and name not in own_fields]
     own = {k: v for k, v in value.items() if k not in common}
     found: list[Problem] = []
     if model is not None:

@@ -101,13 +101,16 @@ class LoadedConfig:
     notices: list[str]
 
 
+_Models = Mapping[str, type[BaseModel] | str | None]
+
+
 def load_config(
     path: Path,
     *,
     overrides: Mapping[str, object] = {},
     environment: Mapping[str, str] = {},
     required: Collection[str] = (),
-    searchers: Collection[str] = (),
+    searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
@@ -125,9 +128,9 @@ def load_config(
             are settings, their values YAML (see `detcore.environment`).
         required: Dotted names that must be given although they have defaults, such as
             ``"entrypoint"``.
-        searchers: Names of the searchers that plugins provide.
-        storage_types: Storage types that plugins provide, and the models of their settings: a
-            class, ``"module:Class"`` to be imported when the type is used, or None.
+        searchers: Search methods that plugins provide, and the models of their settings: a
+            class, ``"module:Class"`` to be imported when the method is used, or None.
+        storage_types: Storage types that plugins provide; the same.
         code_dir: Folder of the code; what the entrypoint names must be there. It is read, and not
             run. None: it is not looked for.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
@@ -155,7 +158,7 @@ def load_text(
     overrides: Mapping[str, object] = {},
     environment: Mapping[str, str] = {},
     required: Collection[str] = (),
-    searchers: Collection[str] = (),
+    searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
     """Read an experiment file that is somewhere else.
@@ -188,7 +191,7 @@ def load_mapping(
     overrides: Mapping[str, object] = {},
     environment: Mapping[str, str] = {},
     required: Collection[str] = (),
-    searchers: Collection[str] = (),
+    searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
     """Check a configuration given as a dictionary; mistakes are shown in it written as YAML.
@@ -246,7 +249,7 @@ def _load(
     path: Path,
     *,
     settings: tuple[Mapping[str, object], Mapping[str, str]],
-    known: tuple[Collection[str], Collection[str], Mapping[str, type[BaseModel] | str | None]],
+    known: tuple[Collection[str], _Models, _Models],
     code: tuple[Path | None, Collection[str]] = (None, ()),
 ) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:

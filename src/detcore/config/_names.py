@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,20 +13,25 @@ from pydantic.fields import FieldInfo
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._length import UNITS
-from detcore.config._searchers import SEARCHERS
+from detcore.config._searchers import OF_ALL_SEARCHERS, SEARCHERS, PluginSearcher
 from detcore.config._source import Place
 from detcore.config._storage import STORAGE_TYPES, PluginStorage
 
-__all__ = ["field_at", "homes", "model_at", "valid_names"]
+__all__ = ["Models", "field_at", "homes", "model_at", "valid_names"]
 
-Models = Mapping[str, "type[BaseModel] | None"]
+# By section ("searcher", "checkpoint_storage"), then by name; None where a plugin has no model.
+Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
+_COMMON: Mapping[Place, Collection[str]] = {
+    ("checkpoint_storage",): PluginStorage.model_fields,
+    ("searcher",): (*PluginSearcher.model_fields, *OF_ALL_SEARCHERS),
+}
 
 
 def valid_names(place: Place, data: Any, plugins: Models) -> list[str]:
     """Return the names that a mapping at `place` may have; empty if any."""
     model = model_at(place, data, plugins)
     if model is not None:
-        common = PluginStorage.model_fields if place == ("checkpoint_storage",) else ()
+        common = () if model in SEARCHERS.values() else _COMMON.get(place, ())
         return list(dict.fromkeys([*model.model_fields, *common]))
     return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
 
@@ -43,7 +48,7 @@ def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None
     Args:
         place: Where, from the top of the file.
         data: The configuration as written; tells which of several models is meant.
-        plugins: Models of what plugins provide, by storage type.
+        plugins: Models of what plugins provide.
     """
     model: type[BaseModel] | None = ExperimentConfig
     value: Any = data
@@ -59,8 +64,8 @@ def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None
             known = SEARCHERS if element == "searcher" else STORAGE_TYPES
             name = value.get(tag) if isinstance(value, Mapping) else None
             model = known.get(name) if isinstance(name, str) else None
-            if element == "checkpoint_storage" and isinstance(name, str):
-                model = plugins.get(name) or model
+            if isinstance(name, str):
+                model = plugins.get(str(element), {}).get(name) or model
         else:
             info = None if model is None else model.model_fields.get(str(element))
             model = None if info is None else next(_models(info.annotation), None)

@@ -9,7 +9,14 @@ from pydantic import Field
 from detcore.config._fields import DUMP_ANY, Lenient, Name, Section, tagged
 from detcore.config._length import TrainingLength, UnitlessLength
 
-__all__ = ["RETIRED_SEARCHERS", "SEARCHERS", "PluginSearcher", "Searcher", "SearcherField"]
+__all__ = [
+    "OF_ALL_SEARCHERS",
+    "RETIRED_SEARCHERS",
+    "SEARCHERS",
+    "PluginSearcher",
+    "Searcher",
+    "SearcherField",
+]
 
 _MaxLength = Annotated[
     UnitlessLength,
@@ -169,6 +176,8 @@ class PluginSearcher(Lenient):
     )
 
 
+# Settings that are the core's, also where a plugin's model says which ones its method has.
+OF_ALL_SEARCHERS = ("max_length", "source_trial_id", "source_checkpoint_uuid")
 SEARCHERS: dict[str, type[Section]] = {
     "single": SingleSearcher,
     "random": RandomSearcher,
@@ -198,6 +207,13 @@ Searcher = (
 SearcherField = Annotated[
     Searcher,
     Field(discriminator="name"),
-    tagged("name", "searcher", SEARCHERS, other=PluginSearcher, retired=RETIRED_SEARCHERS),
+    tagged(
+        "name",
+        "searcher",
+        SEARCHERS,
+        other=PluginSearcher,
+        also=OF_ALL_SEARCHERS,
+        retired=RETIRED_SEARCHERS,
+    ),
     DUMP_ANY,
 ]

@@ -52,8 +52,7 @@ def load_given(
 
     known: dict[str, Any] = {
         "environment": environment,
-        "searchers": list(plugins.searchers()),
-        "storage_types": {name: kind.settings for name, kind in plugins.storage_types().items()},
+        **plugins.settings_models(),
     }
     if isinstance(config, str | os.PathLike):
         # A value in quotes is the same text in YAML.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.errors import PluginNotFoundError
 from detcore.hooks._entry import PluginEntry, PluginState
@@ -135,6 +135,17 @@ class PluginManager:
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
         return self._runtime.items("searcher")
+
+    def settings_models(self) -> dict[str, Any]:
+        """Return what `detcore.config.load_config` is told of search methods and storage types.
+
+        Returns:
+            Names with the models of their settings, as ``"module:Class"`` or None, by argument.
+        """
+        return {
+            "searchers": {name: kind.settings or None for name, kind in self.searchers().items()},
+            "storage_types": {name: kind.settings for name, kind in self.storage_types().items()},
+        }
 
     def commands(self) -> dict[str, click.Command]:
         """Return the registered commands by name."""

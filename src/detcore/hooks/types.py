@@ -49,10 +49,15 @@ class SearcherType:
         name: What an experiment file says under ``searcher.name``.
         method: The class of the method, as ``"module:Class"``; it is called with a
             `detcore.search.SearchSetup` and is a `detcore.search.SearchMethod`.
+        settings: The pydantic model of the settings that it has besides those of all methods
+            (``metric``, ``smaller_is_better``, ``max_length``, ``source_trial_id``,
+            ``source_checkpoint_uuid``), as ``"module:Class"``: a file with others is refused.
+            Empty: every setting is passed on as it is.
     """
 
     name: str
     method: str
+    settings: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,7 @@ def mend_experiment(
         old,
         overrides=changes,
         required=("entrypoint",),
-        searchers=list(plugins.searchers()),
-        storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
+        **plugins.settings_models(),
     )
     new = loaded.config.model_dump(mode="json")
     before, after, shown = dict(_leaves(old)), dict(_leaves(new)), dict(_leaves(mask_config(new)))

@@ -110,8 +110,7 @@ def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[st
         overrides=given.overrides,
         environment=given.environment,
         required=("entrypoint",),
-        searchers=list(plugins.searchers()),
-        storage_types={name: kind.settings for name, kind in plugins.storage_types().items()},
+        **plugins.settings_models(),
     )
     if settings.launcher is not None and loaded.origins["launcher"].source == "default":
         config = loaded.config.model_copy(update={"launcher": settings.launcher})

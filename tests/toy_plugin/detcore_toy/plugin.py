@@ -31,7 +31,15 @@ def detcore_register_storage() -> StorageType:
 
 @hookimpl
 def detcore_register_searcher() -> list[SearcherType]:
-    return [
+    others = [
         SearcherType(name=name, method=f"detcore_toy.searchers:{name.capitalize()}")
-        for name in ("doubling", "moody", "hollow", "broken")
+        for name in ("moody", "hollow", "broken")
+    ]
+    return [
+        SearcherType(
+            name="doubling",
+            method="detcore_toy.searchers:Doubling",
+            settings="detcore_toy.searchers:DoublingSettings",
+        ),
+        *others,
     ]

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import BaseModel, Field
+
 from detcore.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 
-__all__ = ["Broken", "Doubling", "Hollow", "Moody"]
+__all__ = ["Broken", "Doubling", "DoublingSettings", "Hollow", "Moody"]
+
+
+class DoublingSettings(BaseModel):
+    max_trials: int = Field(ge=1)
 
 
 class Doubling:
