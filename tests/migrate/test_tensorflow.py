@@ -8,7 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from detcore.cli import main
-from detcore.migrate import migrate_config, migrate_python, needs_old_tensorflow
+from detcore.migrate import (
+    migrate_config,
+    migrate_file,
+    migrate_python,
+    needs_old_tensorflow,
+)
 
 SEARCH = "entrypoint: model_def:T\nsearcher: {name: single, metric: loss, "
 ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"
@@ -113,6 +118,23 @@ def test_the_old_name_of_the_accuracy() -> None:
     (note,) = migrate_config(old).findings
     assert (note.kind, note.name) == ("note", "val_acc")
     assert "val_accuracy" in note.problem
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_renamed"),
+    [("['accuracy']", True), ("[tf.keras.metrics.AUC(), 'accuracy']", True), ("['acc']", False)],
+)
+def test_the_code_tells_the_name_of_the_accuracy(
+    metrics: str, is_renamed: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "model_def.py").write_text(f"model.compile(loss='mse', metrics={metrics})\n")
+    (tmp_path / "broken.py").write_text("def\n")
+    file = tmp_path / "const.yaml"
+    file.write_text(SEARCH.replace("loss", "val_acc") + "max_length: {batches: 1}}\n")
+    report = migrate_file(file)
+    assert ("val_accuracy" in file.read_text()) is is_renamed
+    assert report.num_changes == int(is_renamed)
+    assert [finding.name for finding in report.findings] == ([] if is_renamed else ["val_acc"])
 
 
 def test_the_command_says_which_tensorflow_the_code_needs(tmp_path: Path) -> None:

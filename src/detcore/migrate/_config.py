@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import yaml
@@ -21,13 +21,14 @@ __all__ = ["migrate_config"]
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
+_OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
 _ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
 _STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
 _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
 
 
-def migrate_config(source: str) -> Migrated:
+def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     """Return an experiment file with what detcore spells otherwise replaced.
 
     Findings are the mistakes that ``detcore config check`` would report of the new file, and, as
@@ -35,6 +36,8 @@ def migrate_config(source: str) -> Migrated:
 
     Args:
         source: The file, YAML.
+        metrics: What the code beside it gives ``compile`` as ``metrics``. With ``accuracy`` among
+            them, and no ``acc``, the searcher's metric ``val_acc`` is now called ``val_accuracy``.
     """
     if not _IS_EXPERIMENT.search(source):
         return Migrated(source, 0, (), ())
@@ -47,6 +50,8 @@ def migrate_config(source: str) -> Migrated:
     if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
         return Migrated(source, 0, (), ())
     edits = list(_edits(text, root))
+    if "accuracy" in metrics and "acc" not in metrics:
+        edits += _accuracy_edits(root)
     new = text.apply(edits)
     findings = tuple(sorted(_check(new)))
     return Migrated(new, len(edits), findings, findings)
@@ -82,6 +87,15 @@ def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -
             length = f"{{batches: {int(value.value) * int(per_step)}}}"
             yield Edit(key.start_mark.index, key.end_mark.index, "max_length")
             yield Edit(value.start_mark.index, value.end_mark.index, length)
+
+
+def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
+    """Name the accuracy as Keras does since TensorFlow 2.0."""
+    searcher = _keys(root)["searcher"]
+    metric = _keys(searcher).get("metric") if isinstance(searcher, yaml.MappingNode) else None
+    if metric is not None and metric.value in _OLD_ACCURACIES:
+        new = metric.value.replace("acc", "accuracy")
+        yield Edit(metric.start_mark.index, metric.end_mark.index, new)
 
 
 def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -98,7 +99,10 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
         return _failed(path, _words(error))
     if path.suffix == _NOTEBOOK:
         return FileReport(path, 0, tuple(mentions(text)))
-    migrated = migrate_config(text) if is_yaml else migrate_python(text)
+    if is_yaml:
+        migrated = migrate_config(text, metrics=_metrics_of_models(real.parent))
+    else:
+        migrated = migrate_python(text)
     findings = migrated.remaining if write else migrated.findings
     if migrated.text == text:
         return FileReport(path, 0, findings)
@@ -113,6 +117,21 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
         findings = (*migrated.findings, *_failed(path, f"not written: {_words(error)}").findings)
         return dataclasses.replace(report, findings=findings, num_changes=0, diff="")
     return report
+
+
+def _metrics_of_models(folder: Path) -> frozenset[str]:
+    """Return the names that the modules of a folder give ``compile`` as ``metrics``."""
+    found: set[str] = set()
+    for path in folder.glob("*.py"):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # reported where that file is migrated
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "metrics":
+                constants = (n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant))
+                found.update(value for value in constants if isinstance(value, str))
+    return frozenset(found)
 
 
 def _below(folder: Path) -> Iterator[Path]:
