@@ -187,6 +187,8 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
             query = f"checkpoints?{by}&orderBy=ORDER_BY_{order}&sortByAttr=SORT_BY_SEARCHER_METRIC"
             listed = ask(f"experiments/{experiment}/{query}")["checkpoints"]
             assert [checkpoint["uuid"] for checkpoint in listed] == [known, other], query
+            told = [checkpoint["training"]["searcherMetric"] for checkpoint in listed]
+            assert told == [0.5, huge], query
     for path in (
         f"experiments/{experiment}",
         f"experiments/{experiment}/trials?sortBy=SORT_BY_BEST_VALIDATION_METRIC",

@@ -224,6 +224,7 @@ def checkpoint_document(
 ) -> Document:
     """Return a checkpoint."""
     metric, _ = searcher_metric(config)
+    metrics = _comparable(validation.metrics) if validation is not None else {}
     training: Document = {
         "trialId": record.trial_id,
         "experimentId": record.experiment_id,
@@ -235,12 +236,10 @@ def checkpoint_document(
         },
         "hparams": dict(hparams),
         "trainingMetrics": {"avgMetrics": {}, "batchMetrics": []},
-        "validationMetrics": {
-            "avgMetrics": _comparable(validation.metrics) if validation is not None else {}
-        },
+        "validationMetrics": {"avgMetrics": metrics},
     }
-    if validation is not None and metric is not None and metric in validation.metrics:
-        value = validation.metrics[metric]
+    if metric in metrics:
+        value = metrics[metric]
         training["searcherMetric"] = value if isinstance(value, int | float) else None
     return {
         "uuid": record.uuid,
