@@ -95,6 +95,7 @@ def test_reports_become_events(alone: Callable[..., core.Context]) -> None:
     with alone() as context:
         folder = context.train.get_tensorboard_path()
         assert list(folder.iterdir()) == []
+        assert context.train.get_tensorboard_path() == folder
         context.train.report_training_metrics(
             128, {"loss": 0.5, "größe": 2.0}, [{"loss": 1.0}] * 100
         )

@@ -33,6 +33,14 @@ def test_single_that_rejects_its_hyperparameters_ends() -> None:
     assert len(simulation.search.trials) == 1
 
 
+def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
+    methods = [RandomSearch(setup(max_trials=12)), AdaptiveSearch(asha(max_trials=12))]
+    for method in methods:
+        simulation = Simulation(lambda method=method: method).run()
+        drawn = [trial.hparams for trial in created(simulation.operations)]
+        assert drawn == [sample(SPACE, seed=7, index=index) for index in range(12)]
+
+
 @pytest.mark.parametrize(("limit", "most"), [(3, 3), (0, 20), (50, 20)])
 def test_random_trains_max_trials_few_at_a_time(limit: int, most: int) -> None:
     made = setup(max_trials=20, max_concurrent_trials=limit)
