@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore.database import Spool, spool_path
+from detcore._log import Spool, spool_path
 from detcore.delivery import FINISHED, STARTED, Courier, Mailbox, encode_end
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
 from detcore.types import TrialInfo

@@ -12,14 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detcore.database import (
-    ChangeKind,
-    CheckpointRecord,
-    Database,
-    Spool,
-    ingest_spools,
-    spool_path,
-)
+from detcore._log import Spool, spool_path
+from detcore.database import ChangeKind, CheckpointRecord, Database, ingest_spools
 from detcore.types import TrialState
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"

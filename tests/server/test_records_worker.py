@@ -15,8 +15,9 @@ import pytest
 from lone_worker import LoneTrial, wait_for
 from running_server import RunningServer
 
+from detcore._log import Spool
 from detcore.checkpoint import recover_checkpoints
-from detcore.database import Database, MetricRecord, Spool, ingest_spools
+from detcore.database import Database, MetricRecord, ingest_spools
 from detcore.environment import read_environment
 from detcore.errors import (
     ContextStateError,

@@ -13,7 +13,8 @@ from typing import Any
 
 from running_server import USER, RunningServer
 
-from detcore.database import Database, new_token, spool_path, token_digest
+from detcore._log import spool_path
+from detcore.database import Database, new_token, token_digest
 from detcore.types import TrialInfo, TrialState
 
 __all__ = ["LoneTrial", "wait_for"]

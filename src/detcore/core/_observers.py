@@ -11,9 +11,9 @@ from detcore.errors import StorageFullError
 if TYPE_CHECKING:
     import logging
 
+    from detcore._log import Spool
     from detcore.core._events import EventPipe
     from detcore.core._outcome import Outcome
-    from detcore.database import Spool
     from detcore.delivery import DeliveryKeeper
     from detcore.hooks import CheckpointSaved, PluginManager
     from detcore.types import TrialInfo

@@ -10,8 +10,9 @@ from detcore.core._modes import EarlyExitReason
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
+    from detcore._log import Spool
     from detcore.core._events import EventPipe
-    from detcore.database import Spool, WorkerRecords
+    from detcore.database import WorkerRecords
     from detcore.types import TrialInfo
 
 __all__ = ["Recorder"]

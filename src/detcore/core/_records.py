@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from detcore.database import Database, Patience, Spool, SpoolMover, WorkerRecords
+    from detcore._log import Spool
+    from detcore.database import Database, Patience, SpoolMover, WorkerRecords
     from detcore.environment import Environment
     from detcore.types import TrialInfo
 
@@ -130,7 +131,7 @@ def _open_spool(
     server: str | None = None,
     most_bytes: int | None = None,
 ) -> Spool:
-    from detcore.database import Spool, spool_path
+    from detcore._log import Spool, spool_path
 
     path = spool_path(Path(info.trial_dir), info.run_id)
     spool = Spool(

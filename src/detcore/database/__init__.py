@@ -9,13 +9,6 @@ from detcore.database._backup import (
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drainer import SpoolDrainer
-from detcore.database._follow import (
-    SpooledRecord,
-    SpoolPart,
-    is_spool_in_use,
-    read_spool,
-    spool_path,
-)
 from detcore.database._ingest import ingest_reports, ingest_spools
 from detcore.database._kinds import ChangeKind
 from detcore.database._patience import DatabaseAway, Patience
@@ -42,8 +35,6 @@ from detcore.database._secrets import (
     keep_secrets,
     restore_secrets,
 )
-from detcore.database._sending import SpoolDamagedError, Unsent, read_unsent, spool_owner
-from detcore.database._spool import Spool
 from detcore.database._summaries import TrialSummary
 from detcore.database._trial_log import LogLine, TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
@@ -79,12 +70,8 @@ __all__ = [
     "RecoveryRecords",
     "RestoredConfig",
     "RunRecord",
-    "Spool",
-    "SpoolDamagedError",
     "SpoolDrainer",
     "SpoolMover",
-    "SpoolPart",
-    "SpooledRecord",
     "SubmissionRecord",
     "TokenRecord",
     "TrialDraft",
@@ -92,7 +79,6 @@ __all__ = [
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
-    "Unsent",
     "UserRecord",
     "WorkerRecords",
     "answer_read",
@@ -101,18 +87,13 @@ __all__ = [
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",
-    "is_spool_in_use",
     "keep_secrets",
     "new_token",
     "plain_arguments",
     "put_back",
     "read_log_page",
     "read_result",
-    "read_spool",
     "read_trial_log",
-    "read_unsent",
     "restore_secrets",
-    "spool_owner",
-    "spool_path",
     "token_digest",
 ]

@@ -9,12 +9,12 @@ from sqlalchemy import Connection, Select, and_, case, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from detcore._log import encode_document
 from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
 from detcore.database._ranking import is_last_report
 from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints, metrics, validation_values
-from detcore.database._values import encode_document
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 __all__ = ["CheckpointQueries", "select_latest"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from detcore.database._drain import Position, SpoolDamagedError, drain, read_positions
+from detcore._log import SpoolDamagedError, spool_owner
+from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
 from detcore.database._schema import runs, trials
-from detcore.database._sending import spool_owner
 from detcore.types import TrialState
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, func, select, update
 
+from detcore._log import encode_document
 from detcore.database._models import registrations
 from detcore.database._schema import checkpoints, runs, trials
-from detcore.database._values import encode_document
 from detcore.types import TrialState
 
 __all__ = ["APPLIED", "Apply", "ChangeKind"]

@@ -8,14 +8,13 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from detcore._log import Line, encode_metrics, parse_line
 from detcore.database._kinds import APPLIED
-from detcore.database._lines import Line, parse_line
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import among, now
 from detcore.database._records import MetricRecord, is_batches
 from detcore.database._schema import events, runs, spools
 from detcore.database._text import MAX_INDEXED
-from detcore.database._values import encode_metrics
 
 __all__ = ["Owner", "Part", "Position", "add_parts", "parse_part"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from detcore._log import decode_document, decode_metrics
 from detcore.database._process import ProcessIdentity
-from detcore.database._values import decode_document, decode_metrics
 from detcore.types import Control, ExperimentState, TrialState
 
 __all__ = [

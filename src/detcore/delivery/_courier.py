@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from detcore.database import (
+from detcore._log import (
     SpooledRecord,
     SpoolPart,
     is_spool_in_use,
@@ -91,7 +91,7 @@ class Courier:
             stop = self._tell_part(run_id, part, should_stop)
             if stop is not None:
                 return stop
-            if not part.records and not part.damaged:
+            if not part.lines:
                 if not is_over:
                     break
                 self._close_run(run_id)
@@ -130,7 +130,7 @@ class Courier:
         """
         self._mailbox.close_run(run_id)
         part = self._read(run_id, is_over=True)
-        if part is not None and part.records:
+        if part is not None and part.lines:
             self._mailbox.add_run(run_id)
 
     def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
@@ -158,12 +158,14 @@ class Courier:
         self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
     ) -> Stop | None:
         """Tell some events of a run; return why it stopped before their end."""
-        for end in part.damaged:
-            _LOG.warning(
-                "plugin %s is not told of a line of %s, before byte %d, whose checksum is wrong",
-                self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), end,
-            )  # fmt: skip
-        for record in part.records:
+        for record in part.records():
+            if isinstance(record, int):
+                _LOG.warning(
+                    "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
+                    "wrong",
+                    self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
+                )  # fmt: skip
+                continue
             hook = HOOK_OF_KIND.get(record.kind)
             if hook in self._observer.hooks:
                 if should_stop():

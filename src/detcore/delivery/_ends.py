@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import Spool, is_spool_in_use, read_spool, spool_path
+from detcore._log import Spool, SpooledRecord, is_spool_in_use, read_spool, spool_path
 from detcore.delivery._events import CHECKPOINT, FINISHED, STARTED, encode_checkpoint, encode_end
 from detcore.delivery._mailbox import mailboxes_of
 from detcore.hooks import CheckpointSaved
@@ -80,4 +80,6 @@ def tell_end_of_killed(
 def _has_end(path: Path) -> bool:
     """Whether the last lines of a spool, which is closed, tell of the end."""
     part = read_spool(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
-    return any(record.kind == FINISHED for record in part.records)
+    return any(
+        isinstance(record, SpooledRecord) and record.kind == FINISHED for record in part.records()
+    )

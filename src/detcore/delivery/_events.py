@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from detcore.database import SpooledRecord
+from detcore._log import SpooledRecord
 from detcore.hooks import CheckpointSaved, EventInfo
 from detcore.types import TrialInfo
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from detcore.database import read_spool, spool_path
+from detcore._log import SpooledRecord, read_spool, spool_path
 from detcore.delivery._courier import Courier, Stop
 from detcore.delivery._events import HOOK_OF_KIND
 from detcore.delivery._mailbox import Mailbox
@@ -96,8 +96,9 @@ def _events(path: Path, offset: int) -> Iterable[tuple[str, float]]:
             part = read_spool(path, offset, is_over=False)
         except (DatabaseError, FileNotFoundError):
             return  # said when it is delivered
-        for record in part.records:
-            yield record.kind, record.time
-        if part.end == offset or not part.records:
+        if not part.lines:
             return
+        for record in part.records():
+            if isinstance(record, SpooledRecord):
+                yield record.kind, record.time
         offset = part.end

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import SpoolDamagedError, is_spool_in_use, read_unsent, spool_owner
+from detcore._log import SpoolDamagedError, is_spool_in_use, read_spool, spool_owner
 from detcore.errors import DetcoreError, ForbiddenError, NotFoundError, UnauthenticatedError
 from detcore.remote._refusal import ServerAway
 from detcore.remote._sender import send_spool
@@ -88,12 +88,12 @@ def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
 
 def _unknown(session: Session, path: Path) -> int:
     """Return how many bytes of a spool the server does not know."""
-    unsent = read_unsent(path, 0)
-    if unsent is None or unsent.server != session.url:
+    unsent = read_spool(path)
+    if unsent.header is None or unsent.header.server != session.url:
         return 0
-    where = f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool"
+    where = f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool"
     answer = session.ask("GET", where, timeout_s=_TIMEOUT_S)
-    return _finished(path, max(int(answer["offset"]), unsent.first))
+    return _finished(path, max(int(answer["offset"]), unsent.header.records_at))
 
 
 def _finished(path: Path, offset: int) -> int:
@@ -101,9 +101,9 @@ def _finished(path: Path, offset: int) -> int:
     begin = offset
     while True:
         try:
-            unsent = read_unsent(path, offset)
+            unsent = read_spool(path, offset)
         except SpoolDamagedError:
             return 0
-        if unsent is None or not unsent.lines:
+        if not unsent.lines:
             return offset - begin
-        offset = unsent.start + len(unsent.lines)
+        offset = unsent.end

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database import SpoolDamagedError, is_spool_in_use, read_unsent, spool_owner
+from detcore._log import SpoolDamagedError, is_spool_in_use, read_spool, spool_owner
 from detcore.errors import (
     ConfigError,
     DatabaseError,
@@ -55,14 +55,14 @@ def _send_part(session: Session, path: Path, offset: int, *, timeout_s: float) -
         SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
         DetcoreError: What the server refused it with.
     """
-    unsent = read_unsent(path, offset)
-    if unsent is None or not unsent.lines:
+    unsent = read_spool(path, offset)
+    if unsent.header is None or not unsent.lines:
         return offset, True
     answer: Any = session.ask(
         "POST",
-        f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool",
+        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
         body=unsent.lines,
-        params={"offset": unsent.start, "first": unsent.first},
+        params={"offset": unsent.start, "first": unsent.header.records_at},
         timeout_s=timeout_s,
         num_tries=1,
     )
@@ -207,11 +207,11 @@ class SpoolSender:
             _LOG.warning("reports of an earlier run are left in %s: %s", path, error)
 
     def _probe(self) -> None:
-        unsent = read_unsent(self._path, self._offset)
-        if unsent is not None and not unsent.lines:
+        unsent = read_spool(self._path, self._offset)
+        if unsent.header is not None and not unsent.lines:
             self._session.ask(
                 "GET",
-                f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool",
+                f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
                 timeout_s=_TIMEOUT_S,
                 num_tries=1,
             )
@@ -264,16 +264,16 @@ def send_spool(session: Session, path: Path, *, timeout_s: float) -> tuple[int, 
         SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
         DetcoreError: What the server refused it with.
     """
-    unsent = read_unsent(path, 0)
-    if unsent is None or unsent.server != session.url:
+    unsent = read_spool(path)
+    if unsent.header is None or unsent.header.server != session.url:
         return 0, 0
     answer: Any = session.ask(
         "GET",
-        f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool",
+        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
         timeout_s=timeout_s,
         num_tries=1,
     )
-    known = offset = max(int(answer["offset"]), unsent.first)
+    known = offset = max(int(answer["offset"]), unsent.header.records_at)
     is_all = False
     while not is_all:
         offset, is_all = _send_part(session, path, offset, timeout_s=timeout_s)

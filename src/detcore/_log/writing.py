@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from detcore.database._lines import (
+from detcore._log.lines import (
     NotASpoolError,
     SpoolHeader,
     header_line,

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from detcore.database._values import decode_metrics, encode_metrics
+from detcore._log.values import decode_metrics, encode_metrics
 
 __all__ = [
     "Line",
