@@ -217,9 +217,7 @@ class TrialInfo:
         hparams: Hyperparameters of this trial, constants resolved.
         config: The experiment's configuration, defaults applied, JSON values only.
         model_dir: Folder of the user's code, absolute.
-        trial_dir: Folder for the trial's own files (spool, ledger, event files), absolute.
-        database_url: SQLAlchemy URL of the record store, or the address of a server in front of
-            one (``http://...`` or ``https://...``).
+        trial_dir: Folder for the trial's own files (log, ledger, event files), absolute.
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
         test_mode: One batch, one validation, one checkpoint.
@@ -243,7 +241,6 @@ class TrialInfo:
     config: Mapping[str, Any]
     model_dir: str
     trial_dir: str
-    database_url: str
     latest_checkpoint: str | None = None
     steps_completed: int = 0
     test_mode: bool = False

@@ -115,7 +115,7 @@ class Box:
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(
             experiment_id=1, trial_id=7, run_id=run_id, trial_seed=0, hparams={}, config={},
-            model_dir="/", trial_dir=str(self.folder), database_url="sqlite://",
+            model_dir="/", trial_dir=str(self.folder),
         )  # fmt: skip
 
     def numbers(self) -> list[tuple[int, int, bool]]:

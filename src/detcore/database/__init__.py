@@ -8,11 +8,12 @@ from detcore.database._backup import (
 )
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
+from detcore.database._drain import Position
 from detcore.database._drainer import SpoolDrainer
-from detcore.database._ingest import ingest_reports, ingest_spools
-from detcore.database._kinds import ChangeKind
+from detcore.database._ingest import ingest_reports, ingest_run, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._process import ProcessIdentity
+from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._reads import READS, answer_read, plain_arguments, read_result
 from detcore.database._records import (
@@ -38,19 +39,11 @@ from detcore.database._secrets import (
 from detcore.database._summaries import TrialSummary
 from detcore.database._trial_log import LogLine, TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
-from detcore.database._worker_records import (
-    CheckpointRecords,
-    RecoveryRecords,
-    SpoolMover,
-    WorkerRecords,
-)
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
     "READS",
-    "ChangeKind",
     "CheckpointRecord",
-    "CheckpointRecords",
     "Database",
     "DatabaseAway",
     "DatabaseInfo",
@@ -64,14 +57,13 @@ __all__ = [
     "ModelSortBy",
     "ModelVersionRecord",
     "Patience",
+    "Position",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
-    "RecoveryRecords",
     "RestoredConfig",
     "RunRecord",
     "SpoolDrainer",
-    "SpoolMover",
     "SubmissionRecord",
     "TokenRecord",
     "TrialDraft",
@@ -80,12 +72,13 @@ __all__ = [
     "TrialSummary",
     "TrialTarget",
     "UserRecord",
-    "WorkerRecords",
+    "answer_question",
     "answer_read",
     "back_up",
     "describe_database",
     "hide_secrets",
     "ingest_reports",
+    "ingest_run",
     "ingest_spools",
     "keep_secrets",
     "new_token",

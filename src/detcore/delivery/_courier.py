@@ -15,7 +15,8 @@ from detcore._log import (
     read_spool,
     spool_path,
 )
-from detcore.delivery._events import FINISHED, HOOK_OF_KIND, arguments_of
+from detcore._log.events import TrialFinished
+from detcore.delivery._events import arguments_of, hook_of
 from detcore.delivery._mailbox import Cursor, Mailbox
 from detcore.errors import DetcoreError, UnavailableError
 from detcore.hooks import Observer
@@ -92,8 +93,8 @@ class Courier:
             if stop is not None:
                 return stop
             if not part.lines:
-                if not is_over:
-                    break
+                if not is_over or self._cursor == Cursor(run_id=run_id):
+                    break  # one that has said nothing yet may be about to start
                 self._close_run(run_id)
         return Stop.NOTHING_LEFT
 
@@ -166,14 +167,14 @@ class Courier:
                     self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
                 )  # fmt: skip
                 continue
-            hook = HOOK_OF_KIND.get(record.kind)
-            if hook in self._observer.hooks:
+            hook = hook_of(record)
+            if hook is not None and hook in self._observer.hooks:
                 if should_stop():
                     return Stop.ASKED
                 if not self._tell(run_id, record, hook):
                     return Stop.UNAVAILABLE
                 self._move(Cursor(run_id=run_id, offset=record.end))
-            if record.kind == FINISHED:
+            if record.kind == TrialFinished.KIND:
                 self._move(Cursor(run_id=run_id, offset=record.end))
                 self._mailbox.close_run(run_id)
                 return None

@@ -91,7 +91,6 @@ def create_trial_instance(
         config=plain,
         model_dir=str(Path.cwd()),
         trial_dir=str(folder),
-        database_url="",
     )
     alone = DistributedContext()
     prepare_process(framework, info.trial_seed, loaded.config, alone)

@@ -161,7 +161,6 @@ class _Replayer:
             config={"resources": {"slots_per_trial": slots}},
             model_dir="",
             trial_dir="",
-            database_url="",
         )
         self._infos[made.trial_id] = made
         self._listener.trial_started(made, pid=pid)

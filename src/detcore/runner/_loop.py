@@ -167,13 +167,14 @@ class SearchLoop:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + _TICK_EVERY_S
-            if self._starter.tokens is not None:
-                self._starter.tokens.renew()
             self._listener.tick()
 
     def _told(self, trial: RunningTrial, event: WorkerEvent) -> None:
         if event.type == "searcher_completed":
             self._completed(trial, int(event.fields["length"]), float(event.fields["metric"]))
+            return
+        if event.type == "question":
+            trial.workers.reply(**self._starter.follower.answer(trial.info, event.fields))
             return
         trial.note(event)
         if trial.progress is not None:
@@ -220,8 +221,7 @@ class SearchLoop:
 
     def _ended(self, trial: RunningTrial) -> None:
         trial.close()
-        if self._starter.tokens is not None:
-            self._starter.tokens.revoke(trial.info.trial_id)
+        self._starter.follower.unfollow(trial.info)
         self._slots.give_back(trial.place)
         self._standing.take_in(trial.info.trial_id)
         self._endings.ended(trial)
@@ -252,8 +252,7 @@ class SearchLoop:
         for trial in self._running:
             trial.close()
             trial.output.close()
-            if self._starter.tokens is not None:
-                self._starter.tokens.revoke(trial.info.trial_id)
+            self._starter.follower.unfollow(trial.info)
             self._standing.take_in(trial.info.trial_id)
             self._starter.database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
 

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint import CheckpointSource, find_source, recover_checkpoints
+from detcore._log import Spool, spool_path
+from detcore.checkpoint import (
+    CheckpointSource,
+    describe_checkpoint,
+    find_source,
+    recover_checkpoints,
+)
+from detcore.delivery import subscribe, tell_recovered, write_run
 from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.types import TrialInfo
@@ -18,9 +25,9 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.launch import Launcher
+    from detcore.runner._follower import LogFollower
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
-    from detcore.runner._tokens import TrialTokens
     from detcore.storage import StorageBackend
 
 __all__ = ["TrialStarter", "experiment_folder", "nothing_left", "trials_folder"]
@@ -50,7 +57,7 @@ class TrialStarter:
         storage: Where the checkpoints are.
         launcher: What starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
-        tokens: Lets the workers report to a server; None: they use the database.
+        follower: Moves what the workers report into the records, and tells observers.
     """
 
     database: Database
@@ -66,7 +73,7 @@ class TrialStarter:
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
-    tokens: TrialTokens | None = None
+    follower: LogFollower
 
     def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
@@ -81,6 +88,7 @@ class TrialStarter:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
+        self._open_log(info)
         frameworks = () if self.is_verbose else self.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
         output = TrialOutput(info, self.listener, notices)
@@ -96,10 +104,10 @@ class TrialStarter:
                 variables={
                     **({} if self.is_verbose else framework_variables(self.plugins)),
                     **place.variables,
-                    **self._server_variables(trial_id),
                 },
             )
         except BaseException:
+            self.follower.unfollow(info)
             output.close()
             raise
         self.listener.trial_started(info, pid=workers.pid)
@@ -127,10 +135,17 @@ class TrialStarter:
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         # What a killed worker left half written is settled first.
-        recover_checkpoints(self.database, self.storage, trial_id)
+        completed = recover_checkpoints(self.database, self.storage, trial_id)
+        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
+        if completed:
+            tell_recovered(
+                folder,
+                trial_id=trial_id,
+                run_id=trial.run_id,
+                checkpoints=[describe_checkpoint(self.storage, uuid) for uuid in completed],
+            )
         latest = self.database.latest_checkpoint(trial_id)
         source = None if latest else self.find_source()
-        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
         return TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=trial_id,
@@ -140,7 +155,6 @@ class TrialStarter:
             config=self.plain,
             model_dir=self.model_dir,
             trial_dir=str(folder),
-            database_url=self.tokens.url if self.tokens else self.environment.database_url,
             latest_checkpoint=latest.uuid if latest else None,
             steps_completed=latest.steps_completed if latest else 0,
             test_mode=self.test_mode,
@@ -151,9 +165,22 @@ class TrialStarter:
             best_validation=self._best_validation(trial_id, latest),
         )
 
-    def _server_variables(self, trial_id: int) -> dict[str, str]:
-        """Return what workers need to report to a server; it must not get into files or logs."""
-        return self.tokens.variables(trial_id) if self.tokens else {}
+    def _open_log(self, info: TrialInfo) -> None:
+        """Create the log of a run, and start to follow it.
+
+        Raises:
+            StorageFullError: If there is no room for it.
+            StorageError: If the subscriptions of observers cannot be written.
+        """
+        trial_dir = Path(info.trial_dir)
+        Spool(
+            spool_path(trial_dir, info.run_id), trial_id=info.trial_id, run_id=info.run_id
+        ).close()
+        observers = self.plugins.observers()
+        if observers:
+            write_run(info)
+            subscribe(trial_dir, [each.entry.name for each in observers], info.run_id)
+        self.follower.follow(info)
 
     def _best_validation(self, trial_id: int, latest: CheckpointRecord | None) -> float | None:
         """Return the best value that earlier runs of a trial reported until a checkpoint."""

@@ -315,7 +315,7 @@ def _drive(
             state.get("searcher_metric") if validated_metric is None else validated_metric
         ),
     )
-    core.events.send(
+    core.channel.send(
         "started",
         length=plan.length,
         batches_per_epoch=clock.batches_per_epoch,
@@ -350,7 +350,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             controller.restore(Path(path))
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         # The runner then goes on from the one before.
-        core.events.send("damaged", uuid=info.latest_checkpoint, error=str(error))
+        core.channel.send("damaged", uuid=info.latest_checkpoint, error=str(error))
         raise
     return state
 

@@ -218,7 +218,6 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         config=plain,
         model_dir=code_folder,
         trial_dir="",
-        database_url="",
         test_mode=test,
     )
     prepare_process(framework, info.trial_seed, config, distributed)
