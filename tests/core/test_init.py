@@ -135,7 +135,6 @@ def test_the_parts_of_a_context(alone: Callable[..., core.Context], home: Any) -
         assert isinstance(context.channel, core.Channel)
         assert context.environment.home == home.path
         assert context.plugins.index()
-        assert context.database.list_experiments()
 
 
 @pytest.mark.parametrize("kind", ["path", "url", "dict"])

@@ -133,7 +133,7 @@ class Group:
         info = self._info
         metric = info.hparams["rate"] + 1 / length
         self._steps.are_counted = False
-        database = Database.open(info.database_url)
+        database = Database.open(f"sqlite:///{self._home / 'detcore.db'}")
         storage = open_storage(None, home=self._home, plugins=self._plugins)
         if length > info.steps_completed:
             database.add_metrics(

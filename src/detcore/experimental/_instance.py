@@ -93,7 +93,7 @@ def create_trial_instance(
         trial_dir=str(folder),
     )
     alone = DistributedContext()
-    prepare_process(framework, info.trial_seed, loaded.config, alone)
+    prepare_process(framework, info.trial_seed, loaded.config.trial_settings(), alone)
     context = import_object(framework.context_class)(
         TrialSetup(
             config=plain,

@@ -144,12 +144,11 @@ def is_trial_class(entrypoint: object) -> bool:
 
 
 def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
-    from detcore.config import ExperimentConfig
     from detcore.trial import import_trial_class, run_trial
 
-    config = ExperimentConfig.model_validate(info.config)
+    assert info.settings is not None  # a runner sets them
     trial_class = import_trial_class(entrypoint, Path(info.model_dir))
-    outcome = run_trial(context, trial_class, config)
+    outcome = run_trial(context, trial_class, info.settings)
     return EXIT_COME_BACK if outcome.is_preempted else 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import find_source, pin_source
-from detcore.config import LoadedConfig, smoke_config
+from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.database import (
     Database,
     DatabaseAway,
@@ -34,7 +34,12 @@ from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import settle_trials
 from detcore.runner._slots import Slots, count_slots
-from detcore.runner._starting import TrialStarter, experiment_folder, trials_folder
+from detcore.runner._starting import (
+    TrialStarter,
+    copy_model_code,
+    experiment_folder,
+    trials_folder,
+)
 from detcore.search import Search
 from detcore.types import Control, ExperimentState
 
@@ -328,6 +333,12 @@ class _Run:
                 listener=listener,
                 experiment_id=self._experiment_id,
                 plain=plain,
+                settings=ExperimentConfig.model_validate(plain).trial_settings(),
+                code_dir=copy_model_code(
+                    Path(self._model_dir),
+                    experiment_folder(settings.environment, self._experiment_id),
+                    plain,
+                ),
                 model_dir=self._model_dir,
                 test_mode=self._test_mode,
                 is_verbose=settings.is_verbose,

@@ -52,7 +52,7 @@ class JournalListener:
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Write that a runner begins."""
-        from detcore.config import mask_config
+        from detcore._secrets import mask_config
 
         kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
         self._write("search_started", config=mask_config(kept))

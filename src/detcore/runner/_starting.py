@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from detcore.checkpoint import (
 from detcore.delivery import subscribe, tell_recovered, write_run
 from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
+from detcore.trial import copy_code, list_code
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
@@ -29,8 +31,15 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
     from detcore.storage import StorageBackend
+    from detcore.types import TrialSettings
 
-__all__ = ["TrialStarter", "experiment_folder", "nothing_left", "trials_folder"]
+__all__ = [
+    "TrialStarter",
+    "copy_model_code",
+    "experiment_folder",
+    "nothing_left",
+    "trials_folder",
+]
 
 
 def experiment_folder(environment: Environment, experiment_id: int) -> Path:
@@ -50,6 +59,8 @@ class TrialStarter:
     Attributes:
         experiment_id: Which experiment.
         plain: Its configuration, with secrets.
+        settings: What it says of training.
+        code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
         is_verbose: Whether what frameworks say at every start is displayed, too.
@@ -66,6 +77,8 @@ class TrialStarter:
     listener: RunListener
     experiment_id: int
     plain: Mapping[str, Any]
+    settings: TrialSettings
+    code_dir: Path
     model_dir: str
     test_mode: bool
     is_verbose: bool
@@ -163,6 +176,8 @@ class TrialStarter:
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
             best_validation=self._best_validation(trial_id, latest),
+            settings=self.settings,
+            code_dir=str(self.code_dir),
         )
 
     def _open_log(self, info: TrialInfo) -> None:
@@ -202,6 +217,21 @@ class TrialStarter:
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
+
+
+def copy_model_code(model_dir: Path, folder: Path, plain: Mapping[str, Any]) -> Path:
+    """Copy the user's code, without secrets, to where checkpoints take it from; return the folder.
+
+    Args:
+        model_dir: Folder of the user's code.
+        folder: The experiment's; a copy of an earlier run is replaced.
+        plain: The configuration, with its secrets.
+    """
+    copy = folder / "code"
+    shutil.rmtree(copy, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_code(model_dir, list_code(model_dir), copy, config=plain)
+    return copy
 
 
 def nothing_left(error: str, trial_id: int, uuid: str) -> str:
