@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from toy_command import Detcore
 
 from detcore.database import Database
@@ -60,6 +61,7 @@ def records(detcore: Detcore) -> Database:
     return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
 
 
+@pytest.mark.cold
 def test_a_worker_has_neither_the_records_nor_what_reads_files(detcore: Detcore) -> None:
     output = run_script(detcore, LOADED)
     [line] = [line for line in output.splitlines() if line.startswith("told ")]

@@ -125,6 +125,12 @@ class Spool:
                 os.close(self._fd)
                 self._fd = -1
 
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _claim(self) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

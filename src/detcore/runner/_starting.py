@@ -188,9 +188,9 @@ class TrialStarter:
             StorageError: If the subscriptions of observers cannot be written.
         """
         trial_dir = Path(info.trial_dir)
-        Spool(
-            spool_path(trial_dir, info.run_id), trial_id=info.trial_id, run_id=info.run_id
-        ).close()
+        path = spool_path(trial_dir, info.run_id)
+        with Spool(path, trial_id=info.trial_id, run_id=info.run_id):
+            pass  # its first line
         observers = self.plugins.observers()
         if observers:
             write_run(info)
