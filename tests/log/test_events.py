@@ -90,6 +90,5 @@ _FIELDS = sorted({field.name for example in EXAMPLES for field in dataclasses.fi
 )
 def test_no_payload_raises(kind: str, payload: Any) -> None:
     event = events.decode(kind, payload)
-    assert (
-        event is None or events.decode(kind, events.encode(event)) == event or "nan" in str(event)
-    )
+    if event is not None and "nan" not in str(event):
+        assert events.decode(kind, events.encode(event)) == event

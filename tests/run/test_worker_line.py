@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_command import Detcore
@@ -48,11 +49,11 @@ with core.init() as context:
 """
 
 
-def run_script(detcore: Detcore, text: str) -> str:
+def run_script(detcore: Detcore, text: str, **changes: Any) -> str:
     folder = detcore.tmp_path / "scripts"
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(text)
-    finished = detcore("run", detcore.config(entrypoint="python3 train.py"), folder)
+    finished = detcore("run", detcore.config(entrypoint="python3 train.py", **changes), folder)
     assert finished.code == 0, finished.output
     return finished.output
 
@@ -63,7 +64,8 @@ def records(detcore: Detcore) -> Database:
 
 @pytest.mark.cold
 def test_a_worker_has_neither_the_records_nor_what_reads_files(detcore: Detcore) -> None:
-    output = run_script(detcore, LOADED)
+    # A storage type with typed settings would bring the library of its settings.
+    output = run_script(detcore, LOADED, checkpoint_storage=str(detcore.tmp_path / "store"))
     [line] = [line for line in output.splitlines() if line.startswith("told ")]
     told = json.loads(line.removeprefix("told "))
     foreign = {"sqlalchemy", "alembic", "pydantic", "yaml", "click", "optuna", "rich", "httpx"}
