@@ -93,8 +93,8 @@ class Courier:
             if stop is not None:
                 return stop
             if not part.lines:
-                if not is_over or self._cursor == Cursor(run_id=run_id):
-                    break  # one that has said nothing yet may be about to start
+                if not is_over or self._may_start(run_id, part):
+                    break
                 self._close_run(run_id)
         return Stop.NOTHING_LEFT
 
@@ -123,6 +123,11 @@ class Courier:
         return self._mailbox.runs()[-1:] != [run_id] or not is_spool_in_use(
             spool_path(self._mailbox.trial_dir, run_id)
         )
+
+    def _may_start(self, run_id: int, part: SpoolPart) -> bool:
+        """Whether a run whose log nobody writes has not begun: it says nothing, and is the last."""
+        is_blank = part.header is None or part.end == part.header.records_at
+        return is_blank and self._mailbox.runs()[-1:] == [run_id]
 
     def _close_run(self, run_id: int) -> None:
         """Take note that a run is over, unless its end was written for it meanwhile.
