@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from detcore.environment import change_environment
+from detcore.environment import change_environment, child_environment
 
 __all__ = ["RayNodes"]
 
@@ -66,6 +71,33 @@ class RayNodes:
     def add(self, name: str, *, cpus: int = 2, **options: Any) -> None:
         """Start a node; more options are those of `ray.cluster_utils.Cluster.add_node`."""
         self._nodes[name] = self._cluster.add_node(num_cpus=cpus, **options, **_SMALL)
+
+    @contextlib.contextmanager
+    def elsewhere(self, hidden: Path, *, address: str, resources: str) -> Iterator[None]:
+        """Run a node with an address of its own, which sees another folder in a folder's place.
+
+        Args:
+            hidden: The folder whose files the node does not see.
+            address: Of the node.
+            resources: What only this node has, by name.
+        """
+        start = (
+            f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec ray start --block "
+            f"--address {self.address} --node-ip-address {address} --num-cpus 2 "
+            f"--object-store-memory {_SMALL['object_store_memory']} "
+            f"--resources {shlex.quote(json.dumps({resources: 8}))}"
+        )
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        node = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", start],
+            env=child_environment({"PATH": path}), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
 
     def ray_id(self, name: str) -> str:
         """Return Ray's own name of a node."""
