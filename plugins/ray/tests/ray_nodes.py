@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from detcore.environment import change_environment, child_environment
+from detcore.environment import change_environment
 
 __all__ = ["RayNodes"]
 
@@ -73,31 +72,26 @@ class RayNodes:
         self._nodes[name] = self._cluster.add_node(num_cpus=cpus, **options, **_SMALL)
 
     @contextlib.contextmanager
-    def elsewhere(self, hidden: Path, *, address: str, resources: str) -> Iterator[None]:
+    def elsewhere(self, hidden: Path, *, address: str, resource: str) -> Iterator[None]:
         """Run a node with an address of its own, which sees another folder in a folder's place.
 
         Args:
             hidden: The folder whose files the node does not see.
             address: Of the node.
-            resources: What only this node has, by name.
+            resource: Name of a resource that only this node has.
         """
-        start = (
-            f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec ray start --block "
-            f"--address {self.address} --node-ip-address {address} --num-cpus 2 "
-            f"--object-store-memory {_SMALL['object_store_memory']} "
-            f"--resources {shlex.quote(json.dumps({resources: 8}))}"
-        )
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        node = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", start],
-            env=child_environment({"PATH": path}), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        node = [sys.executable, Path(__file__).with_name("far_node.py"), self.address, address]
+        start = shlex.join([*map(str, node), resource])
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c",
+             f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {start}"],
+            start_new_session=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         try:
             yield
         finally:
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def ray_id(self, name: str) -> str:
         """Return Ray's own name of a node."""

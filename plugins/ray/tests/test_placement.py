@@ -131,7 +131,7 @@ def test_a_machine_that_shares_no_home_reports_to_records_in_a_file(
     """Its log comes to the runner's machine, byte by byte, whatever ends its worker."""
     store = tmp_path / "store"  # checkpoints are in a folder that both see
     store.mkdir()
-    with nodes.elsewhere(detcore.home, address="127.0.0.5", resources="far"):
+    with nodes.elsewhere(detcore.home, address="127.0.0.5", resource="far"):
         process = detcore.begin(
             launcher={"resources": {"far": 1}, "wait_for_nodes": True},
             hyperparameters=SLOW,

@@ -9,9 +9,10 @@ leave out arguments that it does not need. There are two kinds:
 - An **observer** hook is called with each event of a trial's log: in a thread of the runner while
   the trial trains (of the script, if no runner started it), or later in another process of
   detcore. Each plugin gets all events in order, one at a time, and no plugin waits for another. The
-  return value is ignored. If it raises `detcore.errors.UnavailableError`, it is told of the same event again
-  later. Any other failure is logged once, with the plugin and its distribution, and the event
-  counts as told. Nothing of it stops or delays training. What is handed over is read-only.
+  return value is ignored. A hook that raises `detcore.errors.UnavailableError` is called with the
+  same event again later. Any other failure is logged once, with the plugin and its distribution,
+  and the event counts as delivered. None of this stops or delays training. What is handed over is
+  read-only.
 
 Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of
 `detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: one would stand between
