@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from detcore._log import events
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
-EXAMPLES = [
+EXAMPLES: list[events.Event] = [
     events.TrialStarted(run_id=3),
     events.TrainingMetrics(
         steps_completed=5, metrics={"loss": 0.5}, batch_metrics=[{"loss": 1.0}], n_records=40
