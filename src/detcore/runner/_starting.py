@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from detcore.runner._tokens import TrialTokens
     from detcore.storage import StorageBackend
 
-__all__ = ["TrialStarter", "experiment_folder", "nothing_left", "trials_folder"]
+__all__ = ["TrialStarter", "experiment_folder", "trials_folder"]
 
 
 def experiment_folder(environment: Environment, experiment_id: int) -> Path:
@@ -175,15 +175,3 @@ class TrialStarter:
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
-
-
-def nothing_left(error: str, trial_id: int, uuid: str) -> str:
-    """Return what is said of a trial whose only checkpoint is damaged.
-
-    Training again from the start is not what was asked for.
-    """
-    return (
-        f"{error.splitlines()[0]} It was the only checkpoint of trial {trial_id}, so there is "
-        "nothing to go on from. If its files can be brought back: detcore checkpoint repair "
-        f"{uuid}; else start the experiment again."
-    )
