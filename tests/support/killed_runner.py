@@ -37,7 +37,7 @@ from detcore.launch import WorkerEvent
 from detcore.runner import (
     RunSettings,
     _experiment,
-    _restarts,
+    _supervisor,
     resume_experiment,
     start_experiment,
 )
@@ -218,7 +218,7 @@ def run(folder: Path, steps: Steps, num_trials: int) -> None:
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
     vars(_experiment)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
-    vars(_restarts)["_FIRST_PAUSE_S"] = 0.0
+    vars(_supervisor)["_FIRST_PAUSE_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()
     steps.count_calls(Database)

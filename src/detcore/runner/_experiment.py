@@ -25,10 +25,9 @@ from detcore.runner._follower import LogFollower
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import choose_launcher, find_launcher
 from detcore.runner._lock import experiment_lock
-from detcore.runner._loop import Conclusion, SearchLoop
+from detcore.runner._loop import SearchLoop
 from detcore.runner._mending import mend_experiment
 from detcore.runner._methods import make_method
-from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
@@ -40,6 +39,7 @@ from detcore.runner._starting import (
     experiment_folder,
     trials_folder,
 )
+from detcore.runner._supervisor import Conclusion
 from detcore.search import Search
 from detcore.types import Control, ExperimentState
 
@@ -354,7 +354,7 @@ class _Run:
                 slots,
                 interrupts=stack.enter_context(self._interrupts),
                 requests=Requests(self._impatient, self._experiment_id),
-                restarts=Restarts(int(plain.get("max_restarts") or 0)),
+                max_restarts=int(plain.get("max_restarts") or 0),
             )
             stack.enter_context(follower.at_work())
             stack.enter_context(self._retention.at_work())
@@ -428,7 +428,7 @@ def _with_slots(plain: Mapping[str, Any], slots: int) -> dict[str, Any]:
 
 def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
     cores = num_cores()
-    trials = min(slots.at_once, len(log.order))
+    trials = min(slots.at_once, log.num_ready)
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
     from detcore.types import TrialSettings
 
-__all__ = [
-    "TrialStarter",
-    "copy_model_code",
-    "experiment_folder",
-    "nothing_left",
-    "trials_folder",
-]
+__all__ = ["TrialStarter", "copy_model_code", "experiment_folder", "trials_folder"]
 
 
 def experiment_folder(environment: Environment, experiment_id: int) -> Path:
@@ -227,20 +221,8 @@ def copy_model_code(model_dir: Path, folder: Path, plain: Mapping[str, Any]) -> 
         folder: The experiment's; a copy of an earlier run is replaced.
         plain: The configuration, with its secrets.
     """
-    copy = folder / "code"
+    copy = folder / "saved-code"
     shutil.rmtree(copy, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     copy_code(model_dir, list_code(model_dir), copy, config=plain)
     return copy
-
-
-def nothing_left(error: str, trial_id: int, uuid: str) -> str:
-    """Return what is said of a trial whose only checkpoint is damaged.
-
-    Training again from the start is not what was asked for.
-    """
-    return (
-        f"{error.splitlines()[0]} It was the only checkpoint of trial {trial_id}, so there is "
-        "nothing to go on from. If its files can be brought back: detcore checkpoint repair "
-        f"{uuid}; else start the experiment again."
-    )
