@@ -33,6 +33,10 @@ class NotingLauncher:
         self.note(f"{self.word} {info.trial_id} on {options['slots']}")
         return self.local.start(info, **options)
 
+class NotingSettings(BaseModel):
+    journal: str
+    word: str = "start"
+
     def close(self):
         self.note("close")
         self.local.close()
@@ -94,10 +98,14 @@ def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [
-        ("slurm", "launcher is 'slurm', and nothing installed provides that."),
-        ("noting", "does not take these settings: missing a required argument: 'journal'"),
-        ({"name": "noting", "journal": "x", "wort": "go"}, "an unexpected keyword argument 'wort'"),
-        ({"name": "local", "nice": 3}, "'local' takes no settings, and was given nice"),
+        ("slurm", "unknown launcher 'slurm'"),
+        ("noting", "does not take these settings: it needs 'journal'"),
+        ({"name": "noting", "journal": "x", "wort": "go"}, "no 'wort', did you mean 'word'?"),
+        ({"name": "noting", "journal": "x", "nice": 3}, "no 'nice'; it takes journal, word"),
+        ("modelled", "'journal' is missing in 'launcher'"),
+        ({"name": "modelled", "journl": "x"}, "did you mean 'journal'?"),
+        ({"name": "modelled", "journl": "x"}, "valid here: journal, word, name"),
+        ({"name": "local", "nice": 3}, "unknown key 'nice' in launcher (name: local)"),
         ("absent", "(detcore_starts.launchers:Absent) cannot be imported"),
         (3, "expected a string or a mapping, got the integer 3"),
         ({"nice": 3}, "name"),
@@ -112,3 +120,6 @@ def test_a_launcher_that_cannot_be_had_is_told_before_anything_is_recorded(
         assert message in " ".join(done.stderr.split()), done.stderr
         listed = detcore("experiment", "list", "--json")
     assert json.loads(listed.stdout)["experiments"] == []
+        checked = detcore("config", "check", detcore.config(launcher=launcher, entrypoint=["true"]))
+        assert checked.code == 2
+        assert message in " ".join(checked.stderr.split()), checked.stderr

@@ -26,6 +26,7 @@ from detcore.config._secrets import (
     secret_values,
 )
 from detcore.config._source import Diagnostic, Label, Span
+from detcore.config._sections import LocalLauncherSettings
 
 __all__ = [
     "MASK",
@@ -36,6 +37,7 @@ __all__ = [
     "Label",
     "LoadedConfig",
     "Origin",
+    "LocalLauncherSettings",
     "Role",
     "Span",
     "find_hidden",

@@ -113,6 +113,7 @@ def load_config(
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
     code_dir: Path | None = None,
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
     sized_trials: Collection[str] = (),
 ) -> LoadedConfig:
     """Read an experiment file.
@@ -132,6 +133,7 @@ def load_config(
             class, ``"module:Class"`` to be imported when the method is used, or None.
         storage_types: Storage types that plugins provide; the same.
         code_dir: Folder of the code; what the entrypoint names must be there. It is read, and not
+        launchers: All launchers; the same. Empty: any name is accepted.
             run. None: it is not looked for.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
 
@@ -146,7 +148,7 @@ def load_config(
         source,
         path,
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
         code=(code_dir, sized_trials),
     )
 
@@ -161,6 +163,7 @@ def load_text(
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
     """Read an experiment file that is somewhere else.
 
     Args:
@@ -172,6 +175,7 @@ def load_text(
         searchers: As for `load_config`.
         storage_types: As for `load_config`.
 
+        launchers: As for `load_config`.
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
@@ -181,7 +185,7 @@ def load_text(
         Source(name=name, kind="file", lines=(*text.split("\n"),)),
         Path(name),
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
     )
 
 
@@ -194,6 +198,7 @@ def load_mapping(
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
     """Check a configuration given as a dictionary; mistakes are shown in it written as YAML.
 
     Args:
@@ -204,6 +209,7 @@ def load_mapping(
         searchers: As for `load_config`.
         storage_types: As for `load_config`.
 
+        launchers: As for `load_config`.
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
         ConfigError: If something in `config` cannot be written as YAML.
@@ -215,7 +221,7 @@ def load_mapping(
         source,
         Path("config"),
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
     )
 
 
@@ -297,6 +303,7 @@ def _secrets(root: Node) -> list[Span]:
         and any(isinstance(element, str) and is_secret_key(element) for element in place)
     ]
 
+        launchers=known[3],
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
     """Return the mistakes of the file first, each source's in the order of its text.

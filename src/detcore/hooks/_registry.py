@@ -30,7 +30,7 @@ class Kind:
         hook: Name of the hook.
         load_type: Returns the class of its values; only called once there is a value.
         targets: Fields that are ``"module:attribute"``.
-        optional_targets: Fields that are that or None.
+        optional_targets: Fields that are that, None or empty.
         texts: Fields that are tuples of texts.
     """
 
@@ -92,12 +92,14 @@ KINDS = (
     ),
     Kind(
         noun="searcher",
+        optional_targets=("settings",),
         hook="detcore_register_searcher",
         load_type=lambda: SearcherType,
         targets=("method",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
 )
+        optional_targets=("settings",),
 
 
 def check_items(
@@ -145,7 +147,7 @@ def _faults(kind: Kind, item: Any) -> Iterable[str]:
         yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
     for field in (*kind.targets, *kind.optional_targets):
         value = getattr(item, field)
-        if value is None and field in kind.optional_targets:
+        if value in (None, "") and field in kind.optional_targets:
             continue
         if not _is_text(value, _TARGET):
             yield f"{field} is {_shorten(value)}, not a text like 'module:attribute'"
@@ -198,7 +200,7 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     """Return the fields of a registered value that name an object, with what they name."""
     kind = next(kind for kind in KINDS if kind.noun == noun)
     fields = (*kind.targets, *kind.optional_targets)
-    return [(field, value) for field in fields if (value := getattr(item, field)) is not None]
+    return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
 def command_clash(entry: PluginEntry, name: str) -> PluginProblem:
