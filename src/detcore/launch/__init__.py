@@ -1,7 +1,13 @@
 """Starting the worker processes of a trial, and what runs inside them."""
 
 from detcore.launch._command import LauncherName, describe_exit, run_on_hosts, run_workers
-from detcore.launch._group import Launcher, OutputSink, WorkerEvent, WorkerGroup
+from detcore.launch._group import (
+    Launcher,
+    OutputSink,
+    SupportsCheck,
+    WorkerEvent,
+    WorkerGroup,
+)
 from detcore.launch._hosts import Host, parse_hosts
 from detcore.launch._job import num_cores
 from detcore.launch._local import LocalLauncher
@@ -15,6 +21,7 @@ __all__ = [
     "LocalLauncher",
     "OutputSink",
     "Printer",
+    "SupportsCheck",
     "UserImports",
     "WorkerEvent",
     "WorkerGroup",

@@ -22,7 +22,7 @@ from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
 from detcore.runner._delivery import late_delivery
 from detcore.runner._interrupts import Interrupts, Requests
-from detcore.runner._launching import choose_launcher, find_launcher
+from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import Conclusion, SearchLoop
 from detcore.runner._mending import mend_experiment
@@ -41,6 +41,7 @@ from detcore.types import Control, ExperimentState
 if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.launch import Launcher
     from detcore.runner._listener import RunListener
     from detcore.runner._tokens import ReportTo
     from detcore.storage import StorageBackend
@@ -88,17 +89,22 @@ def start_experiment(
         SearchError: If the search method cannot be made.
     """
     plain = check_experiment(loaded, settings, test_mode=test_mode)
-    with Database.open(settings.environment.database_url) as database:
+    with (
+        _ready_launcher(plain, model_dir, settings) as launcher,
+        Database.open(settings.environment.database_url) as database,
+    ):
         experiment_id = database.create_experiment(
             config=plain,
             config_text=loaded.text,
+        WorkerError: If the launcher could not start its trials; nothing is recorded then.
             model_dir=str(model_dir),
             name=plain["name"],
         )
         keep_secrets(settings.environment.home, experiment_id, plain)
         folder = experiment_folder(settings.environment, experiment_id)
         with experiment_lock(folder, experiment_id) as lock:
-            return _Run(database, settings, experiment_id, lock, test_mode=test_mode).run()
+            run = _Run(database, settings, experiment_id, lock, test_mode=test_mode)
+            return run.run(launcher)
 
 
 def check_experiment(
@@ -198,6 +204,7 @@ def resume_experiment(
                 test_mode=test_mode,
                 slots=slots,
                 launcher=launcher,
+        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
             )
             if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
                 return run.result()  # somebody ended it while this process started
@@ -205,7 +212,10 @@ def resume_experiment(
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 run.clean_up()
                 return run.result()
-            return run.run()
+            if settings.is_looked_after:
+                return run.run()  # who handed it in reads in its record why it was refused
+            with _ready_launcher(run.plain, run.model_dir, settings) as ready:
+                return run.run(ready)
 
 
 class _Run:
@@ -236,24 +246,28 @@ class _Run:
                 f"{' and '.join(restored.missing)} of the experiment file are not in "
                 f"{restored.path}: the environment's credentials are used"
             )
-        self._plain: Mapping[str, Any] = restored.config
+        self.plain: Mapping[str, Any] = restored.config
         if slots is not None:
-            self._plain = _with_slots(restored.config, slots)
+            self.plain = _with_slots(restored.config, slots)
         if launcher is not None:
-            self._plain = {**self._plain, "launcher": launcher}
-        self._model_dir = record.model_dir
+            self.plain = {**self.plain, "launcher": launcher}
+        self.model_dir = Path(record.model_dir)
         self._test_mode = test_mode
         self._retention = Retention(
             database,
             experiment_id,
             home=settings.environment.home,
-            open_storage=lambda: _open_storage(self._plain, settings),
+            open_storage=lambda: _open_storage(self.plain, settings),
             notice=settings.listener.notice,
         )
         self._conclusion: Conclusion | None = None
 
-    def run(self) -> ExperimentResult:
-        """Run what is left to run."""
+    def run(self, launcher: Launcher | None = None) -> ExperimentResult:
+        """Run what is left to run.
+
+        Args:
+            launcher: Starts the trials; None: the one that the experiment asks for.
+        """
         database, experiment_id = self._database, self._experiment_id
         if not self._settings.is_looked_after:
             database.request_control(experiment_id, None)
@@ -261,7 +275,7 @@ class _Run:
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
             with late_delivery(self._settings, experiment_id):
-                conclusion = self._run()
+                conclusion = self._run(launcher)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
@@ -300,8 +314,8 @@ class _Run:
             ):
                 return state
 
-    def _run(self) -> Conclusion:
-        plain, settings, listener = self._plain, self._settings, self._settings.listener
+    def _run(self, launcher: Launcher | None) -> Conclusion:
+        plain, settings, listener = self.plain, self._settings, self._settings.listener
         num_workers, slots = count_slots(plain, max_slots=settings.max_slots)
         listener.search_started(plain)
         with contextlib.ExitStack() as stack:
@@ -315,13 +329,9 @@ class _Run:
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
             _tell_if_crowded(num_workers, slots, log, listener)
-            launcher = choose_launcher(
-                plain,
-                model_dir=Path(self._model_dir),
-                plugins=settings.plugins,
-                listener=listener,
-            )
-            stack.enter_context(contextlib.closing(launcher))
+            if launcher is None:
+                ready = _ready_launcher(plain, self.model_dir, settings)
+                launcher = stack.enter_context(ready)
             starter = TrialStarter(
                 database=self._database,
                 environment=settings.environment,
@@ -329,7 +339,7 @@ class _Run:
                 listener=listener,
                 experiment_id=self._experiment_id,
                 plain=plain,
-                model_dir=self._model_dir,
+                model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
                 is_verbose=settings.is_verbose,
                 num_workers=num_workers,
@@ -371,7 +381,7 @@ class _Run:
 
     def result(self) -> ExperimentResult:
         """Read how the experiment stands."""
-        searcher = self._plain["searcher"]
+        searcher = self.plain["searcher"]
         smaller_is_better = searcher.get("smaller_is_better", True)
         conclusion = self._conclusion
         return ExperimentResult(
@@ -421,6 +431,21 @@ def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: R
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(
+def _ready_launcher(
+    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
+) -> contextlib.AbstractContextManager[Launcher]:
+    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
+    report_to = settings.report_to
+    return ready_launcher(
+        plain,
+        model_dir=model_dir,
+        plugins=settings.plugins,
+        listener=settings.listener,
+        num_workers=num_workers,
+        database_url=report_to.url if report_to else settings.environment.database_url,
+    )
+
+
             f"{workers} workers share {cores} CPU core{'s' if cores > 1 else ''}: without a GPU "
             f"each, more than {cores} make training slower, not faster"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_variables
 from detcore.errors import DetcoreError, RunError
-from detcore.launch import Launcher, LocalLauncher, read_imports
+from detcore.launch import Launcher, LocalLauncher, SupportsCheck, read_imports
 from detcore.launch.worker import is_trial_class
 from detcore.trial import import_object
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
     from detcore.types import Framework
 
-__all__ = ["choose_launcher", "find_launcher", "framework_variables"]
+__all__ = ["find_launcher", "framework_variables", "ready_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
 
@@ -129,6 +129,36 @@ def choose_launcher(
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
     return LocalLauncher(preload=preload, notice=listener.notice)
+
+
+@contextlib.contextmanager
+def ready_launcher(
+    plain: Mapping[str, Any],
+    *,
+    model_dir: Path,
+    plugins: PluginManager,
+    listener: RunListener,
+    num_workers: int,
+    database_url: str,
+) -> Iterator[Launcher]:
+    """Open the launcher for the trials of an experiment; what it can never start is refused.
+
+    Args:
+        plain: As for `choose_launcher`.
+        model_dir: As for `choose_launcher`.
+        plugins: As for `choose_launcher`.
+        listener: As for `choose_launcher`.
+        num_workers: Workers of each trial; >= 1.
+        database_url: Where they report.
+
+    Raises:
+        DetcoreError: If the launcher cannot be made, or could not start a trial.
+    """
+    launcher = choose_launcher(plain, model_dir=model_dir, plugins=plugins, listener=listener)
+    with contextlib.closing(launcher):
+        if isinstance(launcher, SupportsCheck):
+            launcher.check_trial(plain, slots=num_workers, database_url=database_url)
+        yield launcher
 
 
 def framework_variables(plugins: PluginManager) -> dict[str, str]:
