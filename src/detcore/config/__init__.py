@@ -13,6 +13,7 @@ from detcore.config._loader import (
     load_mapping,
     load_text,
     mapping_text,
+    refusal,
 )
 from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
 from detcore.config._render import Role, render
@@ -25,8 +26,8 @@ from detcore.config._secrets import (
     mask_config,
     secret_values,
 )
-from detcore.config._source import Diagnostic, Label, Span
 from detcore.config._sections import LocalLauncherSettings
+from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
     "MASK",
@@ -36,8 +37,8 @@ __all__ = [
     "ExperimentFileError",
     "Label",
     "LoadedConfig",
-    "Origin",
     "LocalLauncherSettings",
+    "Origin",
     "Role",
     "Span",
     "find_hidden",
@@ -51,6 +52,7 @@ __all__ = [
     "mask_config",
     "parse_set_flags",
     "ranges",
+    "refusal",
     "render",
     "resolve_constants",
     "secret_values",

@@ -46,7 +46,13 @@ if TYPE_CHECKING:
     from detcore.runner._tokens import ReportTo
     from detcore.storage import StorageBackend
 
-__all__ = ["RunSettings", "check_experiment", "resume_experiment", "start_experiment"]
+__all__ = [
+    "RunSettings",
+    "check_experiment",
+    "find_refusals",
+    "resume_experiment",
+    "start_experiment",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ def start_experiment(
         RunError: If the configuration asks for what nothing here can do, or for a checkpoint
             to start from that is not there.
         SearchError: If the search method cannot be made.
+        WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
     plain = check_experiment(loaded, settings, test_mode=test_mode)
     with (
@@ -96,7 +103,6 @@ def start_experiment(
         experiment_id = database.create_experiment(
             config=plain,
             config_text=loaded.text,
-        WorkerError: If the launcher could not start its trials; nothing is recorded then.
             model_dir=str(model_dir),
             name=plain["name"],
         )
@@ -146,6 +152,31 @@ def check_experiment(
     return plain
 
 
+def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
+    """Return what plugins refuse of an experiment file that is right by itself, by the section.
+
+    A plugin's search method is made and asked for its first trials, and its launcher is looked
+    for. What detcore itself brings needs no more than the check of the experiment file.
+
+    Args:
+        loaded: The experiment file.
+        plugins: Who brings search methods and launchers.
+    """
+    plain = loaded.config.model_dump(mode="json")
+    found: dict[str, DetcoreError] = {}
+    method = plugins.searchers().get(plain["searcher"]["name"])
+    try:
+        if method is not None and not method.method.startswith("detcore."):
+            Search(make_method(plain, plugins), seed=_seed(plain))
+    except DetcoreError as error:
+        found["searcher"] = error
+    try:
+        find_launcher(plain, plugins)
+    except DetcoreError as error:
+        found["launcher"] = error
+    return found
+
+
 def resume_experiment(
     experiment_id: int,
     settings: RunSettings,
@@ -173,6 +204,7 @@ def resume_experiment(
         ConfigError: If a changed setting cannot be used.
         RunError: If it is running, if its batches are too small for so many workers, or if a
             change would contradict what was trained already.
+        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
@@ -204,7 +236,6 @@ def resume_experiment(
                 test_mode=test_mode,
                 slots=slots,
                 launcher=launcher,
-        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
             )
             if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
                 return run.result()  # somebody ended it while this process started
@@ -400,6 +431,21 @@ class _Run:
         )
 
 
+def _ready_launcher(
+    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
+) -> contextlib.AbstractContextManager[Launcher]:
+    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
+    report_to = settings.report_to
+    return ready_launcher(
+        plain,
+        model_dir=model_dir,
+        plugins=settings.plugins,
+        listener=settings.listener,
+        num_workers=num_workers,
+        database_url=report_to.url if report_to else settings.environment.database_url,
+    )
+
+
 @contextlib.contextmanager
 def _open_storage(plain: Mapping[str, Any], settings: RunSettings) -> Iterator[StorageBackend]:
     from detcore.storage import open_storage
@@ -431,21 +477,6 @@ def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: R
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(
-def _ready_launcher(
-    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
-) -> contextlib.AbstractContextManager[Launcher]:
-    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
-    report_to = settings.report_to
-    return ready_launcher(
-        plain,
-        model_dir=model_dir,
-        plugins=settings.plugins,
-        listener=settings.listener,
-        num_workers=num_workers,
-        database_url=report_to.url if report_to else settings.environment.database_url,
-    )
-
-
             f"{workers} workers share {cores} CPU core{'s' if cores > 1 else ''}: without a GPU "
             f"each, more than {cores} make training slower, not faster"
         )
