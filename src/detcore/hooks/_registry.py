@@ -32,6 +32,7 @@ class Kind:
         targets: Fields that are ``"module:attribute"``.
         optional_targets: Fields that are that, None or empty.
         texts: Fields that are tuples of texts.
+        sentences: Fields that are texts.
     """
 
     noun: str
@@ -40,6 +41,7 @@ class Kind:
     targets: tuple[str, ...] = ()
     optional_targets: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ KINDS = (
         targets=("trial_class", "context_class", "controller"),
         optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
         texts=("requires",),
+        sentences=("inexact_resume",),
     ),
     Kind(
         noun="storage type",
@@ -89,17 +92,17 @@ KINDS = (
         hook="detcore_register_launcher",
         load_type=lambda: LauncherType,
         targets=("launcher",),
+        optional_targets=("settings",),
     ),
     Kind(
         noun="searcher",
-        optional_targets=("settings",),
         hook="detcore_register_searcher",
         load_type=lambda: SearcherType,
         targets=("method",),
+        optional_targets=("settings",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
 )
-        optional_targets=("settings",),
 
 
 def check_items(
@@ -151,6 +154,9 @@ def _faults(kind: Kind, item: Any) -> Iterable[str]:
             continue
         if not _is_text(value, _TARGET):
             yield f"{field} is {_shorten(value)}, not a text like 'module:attribute'"
+    for field in kind.sentences:
+        if not isinstance(getattr(item, field), str):
+            yield f"{field} is {_shorten(getattr(item, field))}, not a text"
     for field in kind.texts:
         value = getattr(item, field)
         pattern = _SCHEME if field == "schemes" else None

@@ -83,6 +83,7 @@ class SearchLoop:
         self._standing = Standing(starter, log)
         self._endings = Endings(starter, log, self._standing, self._stops, restarts, self._apply)
         self._tick_at = 0.0
+        self._inexact: set[str] = set()  # frameworks of which that was said
 
     def run(self) -> Conclusion:
         """Train until there is nothing left to do, or the run is to end.
@@ -175,10 +176,21 @@ class SearchLoop:
         if event.type == "searcher_completed":
             self._completed(trial, int(event.fields["length"]), float(event.fields["metric"]))
             return
+        if event.type == "inexact_resume":
+            self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
+            return
         trial.note(event)
         if trial.progress is not None:
             self._standing.progressed(trial.progress)
         self._listener.event(trial.info, event)
+
+    def _tell_inexact(self, framework: str, reason: str) -> None:
+        """Say once in a run that its trials do not resume bit for bit."""
+        if framework not in self._inexact:
+            self._inexact.add(framework)
+            self._listener.notice(
+                f"{framework}: a trial that is interrupted does not go on bit for bit: {reason}"
+            )
 
     def _completed(self, trial: RunningTrial, length: int, metric: float) -> None:
         """A trial trained as far as it was told to; decide how it goes on."""
