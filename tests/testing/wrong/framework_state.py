@@ -26,7 +26,7 @@ from framework_right import (
 from detcore.types import TensorInfo
 
 KILL = "exact-resume-after-a-kill"
-INEXACT = "an-inexact-resume-goes-on-in-its-place"
+INEXACT = "a-resume-goes-on-in-its-place"
 SNAPSHOT = "a-snapshot-is-what-save-writes"
 NOTHING_BEHIND = "a-run-leaves-nothing-behind"
 
