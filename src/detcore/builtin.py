@@ -10,7 +10,11 @@ __all__ = ["detcore_register_launcher", "detcore_register_searcher"]
 @hookimpl
 def detcore_register_launcher() -> LauncherType:
     """Register the launcher of workers on this machine."""
-    return LauncherType(name="local", launcher="detcore.launch:LocalLauncher")
+    return LauncherType(
+        name="local",
+        launcher="detcore.launch:LocalLauncher",
+        settings="detcore.config:LocalLauncherSettings",
+    )
 
 
 @hookimpl

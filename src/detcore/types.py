@@ -175,6 +175,8 @@ class Framework:
             where it names none.
         several_workers: Whether its controllers train one model on several workers together. A
             trial of several workers is refused where they do not.
+        inexact_resume: Why a trial that is resumed does not train on bit for bit, as a sentence
+            without a full stop; empty: it does. A run says so once, and ``detcore plugins info``.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
@@ -199,6 +201,7 @@ class Framework:
     metric: str = "val_loss"
     several_workers: bool = False
     needs_batch_size: bool = False
+    inexact_resume: str = ""
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     install_hint: str = ""

@@ -313,6 +313,25 @@ def test_plugins_info(tmp_path: Path) -> None:
     ]
 
 
+def test_plugins_info_says_what_does_not_resume_exactly(tmp_path: Path) -> None:
+    text = (
+        "from detcore import hookimpl\n"
+        "from detcore.types import Framework\n"
+        "@hookimpl\n"
+        "def detcore_register_framework():\n"
+        "    return Framework(name='trees', trial_class='json:JSONEncoder',\n"
+        "        context_class='json:JSONEncoder', controller='json:JSONEncoder',\n"
+        "        inexact_resume='hist draws its subsample from a generator that is not saved')\n"
+    )
+    write_distribution(tmp_path, "detcore-trees", modules={"detcore_trees.plugin": text})
+    result = run_detcore("plugins", "info", "trees", sites=[tmp_path], only=["trees"])
+    assert (
+        "registers:     framework trees\n"
+        "not exact:     a resume of trees is not bit for bit: hist draws its subsample from a "
+        "generator that is not saved\n"
+    ) in result.stdout
+
+
 def test_plugins_info_of_a_broken_plugin(tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-bad", modules={"detcore_bad.plugin": "import nonesuch"})
     result = run_detcore("plugins", "info", "bad", sites=[tmp_path], only=["bad"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import click.testing
 import pytest
 import yaml
 from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
+from source_tree import ROOT
 
 from detcore.cli import main
 from detcore.config._searchers import RETIRED_SEARCHERS, SEARCHERS
@@ -121,6 +123,25 @@ def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
             text = path.read_text(encoding="utf-8") if path.is_file() else ""
             for sign in ("TODO", "FIXME", "NotImplemented", "${", "$$", "pass\n"):
                 assert sign not in text, path
+
+
+def test_public_modules_are_imported_and_no_others(tmp_path: Path) -> None:
+    """The guide lists them in the section on versions."""
+    guide = (ROOT / "docs" / "writing-a-plugin.md").read_text(encoding="utf-8")
+    listed = guide.partition("Import public names only")[2].partition(".\n")[0]
+    documented = set(re.findall(r"`(detcore[.\w]*)`", listed))
+    assert {"detcore", "detcore.search", "detcore.hooks"} <= documented
+    for kind in KINDS:
+        for path in write("my-net", kind, tmp_path / kind).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            used = set(re.findall(r"^from (detcore(?:\.\w+)*) import", text, re.MULTILINE))
+            assert used <= documented, path
+
+
+def test_the_readme_of_a_framework_does_not_describe_the_example(tmp_path: Path) -> None:
+    text = (write("my-net", "framework", tmp_path) / "README.md").read_text(encoding="utf-8")
+    assert "softmax" not in text.lower()
+    assert text.splitlines()[2].startswith("My net trials for [detcore]")
 
 
 def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:

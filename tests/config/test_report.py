@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from detcore.config import (
     ExperimentConfig,
@@ -368,6 +368,61 @@ def test_settings_of_a_search_method_of_a_plugin_are_checked(tmp_path: Path, con
     assert "expected a number" in str(error)
     path.write_text(constant.replace("name: single", "name: oracle\n  clarity: 1\n  metrik: x"))
     assert failing(path, **known).diagnostics[0].suggestion == "metric"
+
+
+class CannonSettings(BaseModel):
+    address: str
+    powder: float = Field(default=1.0, ge=0)
+
+
+def test_settings_of_a_launcher_are_checked(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    known: dict[str, Any] = {"launchers": {"cannon": CannonSettings, "local": None}}
+    path.write_text(constant + "launcher: {name: cannon, address: here, powder: 2}\n")
+    loaded = load_config(path, **known)
+    plain = loaded.config.model_dump(mode="json")
+    assert plain["launcher"] == {"name": "cannon", "address": "here", "powder": 2}
+    assert type(loaded.config).model_validate(plain) == loaded.config
+    path.write_text(constant + "launcher: {name: cannon, adress: here, powder: -1}\n")
+    error = failing(path, **known)
+    assert [(item.column, item.suggestion) for item in error.diagnostics] == [
+        (26, "address"), (48, None),
+    ]  # fmt: skip
+    assert "unknown key 'adress' in launcher (name: cannon)" in str(error)
+    assert "did you mean 'address'?" in str(error)
+    assert "valid here: address, powder, name" in str(error)
+    assert "launcher.powder: expected 0 or more, got -1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "column", "suggestion", "message"),
+    [
+        ("canon", 11, "cannon", "unknown launcher 'canon'"),
+        ("{name: canon}", 18, "cannon", "unknown launcher 'canon'"),
+        ("slurm", 11, None, "valid: cannon, local"),
+        ("cannon", 1, None, "'address' is missing in 'launcher'"),
+        ("{name: cannon}", 1, None, "'address' is missing in launcher (name: cannon)"),
+    ],
+)
+def test_a_launcher_that_cannot_be_meant_is_refused(
+    tmp_path: Path,
+    constant: str,
+    launcher: str,
+    column: int,
+    suggestion: str | None,
+    message: str,
+) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(f"{constant}launcher: {launcher}\n")
+    error = failing(path, launchers={"cannon": CannonSettings, "local": None})
+    assert message in str(error)
+    assert (column, suggestion) in [(item.column, item.suggestion) for item in error.diagnostics]
+
+
+def test_any_launcher_is_taken_where_none_are_known(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(constant + "launcher: {name: cannon, adress: here}\n")
+    assert load_config(path).config.model_dump()["launcher"] == {"name": "cannon", "adress": "here"}
 
 
 def test_a_plugin_can_give_a_known_type_more_settings(tmp_path: Path, constant: str) -> None:

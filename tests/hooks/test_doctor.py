@@ -243,6 +243,37 @@ BREAKAGES = {
             "def detcore_register_launcher(): return LauncherType(name='mine', launcher=int)"
         ),
     ),
+    "model of a launcher's settings is no name": Breakage(
+        "detcore_register_launcher returned a launcher whose settings is 'Settings', not a text "
+        "like 'module:attribute'",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\nfrom detcore.hooks import LauncherType\n@hookimpl\n"
+            "def detcore_register_launcher():\n"
+            "    return LauncherType(name='mine', launcher='json:L', settings='Settings')"
+        ),
+    ),
+    "model of a search method's settings is not there": Breakage(
+        r"it registers a searcher whose settings is 'detcore_bad\.gone:Settings', but there is no "
+        r"module 'detcore_bad\.gone'",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
+            "def detcore_register_searcher():\n"
+            "    return SearcherType(\n"
+            "        name='mine', method='json:JSONEncoder', settings='detcore_bad.gone:Settings')"
+        ),
+    ),
+    "reason of an inexact resume is no text": Breakage(
+        "detcore_register_framework returned a framework whose inexact_resume is True, not a text",
+        f"{UPGRADE} detcore-bad",
+        source(
+            "from detcore import hookimpl\nfrom detcore.types import Framework\n@hookimpl\n"
+            "def detcore_register_framework():\n"
+            "    return Framework(name='mine', trial_class='json:T', context_class='json:C',\n"
+            "        controller='json:L', inexact_resume=True)"
+        ),
+    ),
     "registered module is not there": Breakage(
         r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but there is no "
         r"module 'detcore_bad\.gone'",

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fake_distributions import write_distribution
+from toy_command import TOY_PLUGIN, Detcore
 
 from detcore.database import read_trial_log
 from detcore.runner._launching import framework_variables
@@ -30,6 +32,76 @@ def test_workers_get_them_where_the_user_has_not_decided(monkeypatch: pytest.Mon
     assert framework_variables(plugins) == {"LOUD_LOG": "2", "LOUD_COLOUR": "0"}
     monkeypatch.setenv("LOUD_LOG", "0")
     assert framework_variables(plugins) == {"LOUD_COLOUR": "0"}
+
+
+TREES_HOOKS = """
+from detcore import hookimpl
+from detcore.types import Framework
+
+@hookimpl
+def detcore_register_framework():
+    return Framework(
+        name="trees",
+        trial_class="detcore_trees.trial:TreesTrial",
+        context_class="detcore:TrialContext",
+        controller="detcore_toy:ToyController",
+        inexact_resume="the subsample is drawn again",
+    )
+"""
+TREES_TRIAL = """
+from detcore import Trial
+
+class TreesTrial(Trial):  # of no other framework; this is all that its controller wants to know
+    restarts_data = False
+    noise = 1e-3
+"""
+TREES_MODEL = """
+from pathlib import Path
+import numpy as np
+from detcore_trees.trial import TreesTrial
+
+class Trees(TreesTrial):
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        if step == 1 and Path("broken").exists():
+            raise ValueError("broken")
+"""
+
+
+class DetcoreWithTrees(Detcore):
+    """The command with a framework whose trials do not resume exactly."""
+
+    def variables(self) -> dict[str, str]:
+        site = self.tmp_path / "site"
+        return {**super().variables(), "PYTHONPATH": f"{TOY_PLUGIN}:{site}"}
+
+
+def test_a_run_and_a_resume_say_once_that_a_resume_is_not_exact(tmp_path: Path) -> None:
+    modules = {"detcore_trees.plugin": TREES_HOOKS, "detcore_trees.trial": TREES_TRIAL}
+    write_distribution(tmp_path / "site", "detcore-trees", modules=modules)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "trees_def.py").write_text(TREES_MODEL)
+    (code / "broken").touch()
+    said = "trees: a trial that is interrupted does not go on bit for bit: the subsample is drawn"
+    length = {"metric": "val_loss", "max_length": {"batches": 2}}
+    searcher = {"name": "random", "max_trials": 2, "max_concurrent_trials": 1, **length}
+    with DetcoreWithTrees(tmp_path) as detcore:
+        config = detcore.config(entrypoint="trees_def:Trees", searcher={"name": "single", **length})
+        failed = detcore("run", config, code)
+        assert failed.code == 1
+        assert failed.output.count(said) == 1, failed.output
+        (code / "broken").unlink()
+        resumed = detcore("run", "--resume", 1)
+        assert resumed.code == 0, resumed.output
+        assert resumed.output.count(said) == 1, resumed.output
+        config = detcore.config(entrypoint="trees_def:Trees", searcher=searcher)
+        search = detcore("run", config, code)
+        assert search.code == 0, search.output
+        assert search.output.count(said) == 1, search.output
 
 
 def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:

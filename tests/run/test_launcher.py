@@ -17,13 +17,25 @@ from detcore.hooks import LauncherType
 def detcore_register_launcher():
     return [
         LauncherType(name="noting", launcher="detcore_starts.launchers:NotingLauncher"),
+        LauncherType(
+            name="modelled",
+            launcher="detcore_starts.launchers:NotingLauncher",
+            settings="detcore_starts.launchers:NotingSettings",
+        ),
+        LauncherType(name="full", launcher="detcore_starts.launchers:Full"),
         LauncherType(name="absent", launcher="detcore_starts.launchers:Absent"),
         LauncherType(name="failing", launcher="detcore_starts.launchers:Failing"),
     ]
 """
 CLASSES = """
 from pathlib import Path
+from pydantic import BaseModel
+from detcore.errors import WorkerError
 from detcore.launch import LocalLauncher
+
+class NotingSettings(BaseModel):
+    journal: str
+    word: str = "start"
 
 class NotingLauncher:
     def __init__(self, journal, *, word="start"):
@@ -44,6 +56,12 @@ class NotingLauncher:
 class Failing:
     def __init__(self):
         raise OSError("no machines today")
+
+class Full(NotingLauncher):
+    def check_trial(self, config, *, slots):
+        self.note(f"{config['name']} {slots}")
+        if slots > 1:
+            raise WorkerError(f"no machine has {slots} places.\\nAsk for fewer.")
 """
 
 
@@ -53,6 +71,11 @@ class DetcoreWithLaunchers(Detcore):
     def variables(self) -> dict[str, str]:
         site = self.tmp_path / "site"
         return {**super().variables(), "PYTHONPATH": f"{TOY_PLUGIN}:{site}"}
+
+
+def states(detcore: Detcore) -> list[str]:
+    listed = json.loads(detcore("experiment", "list", "--json").stdout)["experiments"]
+    return [experiment["state"] for experiment in listed]
 
 
 @pytest.fixture
@@ -85,6 +108,7 @@ def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
         done = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "local", "--test")
         assert done.code == 0, done.stderr
         failed = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "failing")
+        assert states(detcore) == ["COMPLETED"]
     assert failed.code == 1
     assert "'failing' (detcore_starts.launchers:Failing) cannot be made: OSError: no mach" in (
         " ".join(failed.stderr.split())
@@ -94,10 +118,14 @@ def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [
-        ("slurm", "launcher is 'slurm', and nothing installed provides that."),
-        ("noting", "does not take these settings: missing a required argument: 'journal'"),
-        ({"name": "noting", "journal": "x", "wort": "go"}, "an unexpected keyword argument 'wort'"),
-        ({"name": "local", "nice": 3}, "'local' takes no settings, and was given nice"),
+        ("slurm", "unknown launcher 'slurm'"),
+        ("noting", "does not take these settings: it needs 'journal'"),
+        ({"name": "noting", "journal": "x", "wort": "go"}, "no 'wort', did you mean 'word'?"),
+        ({"name": "noting", "journal": "x", "nice": 3}, "no 'nice'; it takes journal, word"),
+        ("modelled", "'journal' is missing in 'launcher'"),
+        ({"name": "modelled", "journl": "x"}, "did you mean 'journal'?"),
+        ({"name": "modelled", "journl": "x"}, "valid here: journal, word, name"),
+        ({"name": "local", "nice": 3}, "unknown key 'nice' in launcher (name: local)"),
         ("absent", "(detcore_starts.launchers:Absent) cannot be imported"),
         (3, "expected a string or a mapping, got the integer 3"),
         ({"nice": 3}, "name"),
@@ -107,8 +135,43 @@ def test_a_launcher_that_cannot_be_had_is_told_before_anything_is_recorded(
     detcore: DetcoreWithLaunchers, launcher: object, message: str
 ) -> None:
     with detcore:
+        checked = detcore("config", "check", detcore.config(launcher=launcher, entrypoint=["true"]))
+        assert checked.code == 2
+        assert message in " ".join(checked.stderr.split()), checked.stderr
         done = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
         assert done.code in (1, 2)
         assert message in " ".join(done.stderr.split()), done.stderr
         listed = detcore("experiment", "list", "--json")
     assert json.loads(listed.stdout)["experiments"] == []
+
+
+def test_trials_that_a_launcher_could_never_start_are_not_recorded(
+    detcore: DetcoreWithLaunchers,
+) -> None:
+    launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
+    with detcore:
+        config = detcore.config(launcher=launcher)
+        refused = detcore("run", config, MODEL_DIR, "--slots", 2)
+        assert refused.code == 1
+        assert refused.output.count("no machine has 2 places") == 1, refused.output
+        assert "Ask for fewer." in refused.output
+        assert states(detcore) == []
+        done = detcore("run", config, MODEL_DIR, "--test")
+        assert done.code == 0, done.output
+    assert (detcore.tmp_path / "journal").read_text().splitlines() == [
+        "toy 2", "close", "toy 1", "start 1 on 1", "close",
+    ]  # fmt: skip
+
+
+def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: DetcoreWithLaunchers) -> None:
+    launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
+    with detcore:
+        config = detcore.config(launcher=launcher, entrypoint=["sh", "-c", "exit 75"])
+        assert detcore("run", config, MODEL_DIR).code == 75
+        refused = detcore("run", "--resume", 1, "--slots", 2)
+        assert refused.code == 1
+        assert refused.output.count("no machine has 2 places") == 1, refused.output
+        assert states(detcore) == ["PAUSED"]
+        failed = detcore("run", "--resume", 1, "--launcher", "noting")
+        assert "it needs 'journal'" in failed.output
+        assert states(detcore) == ["PAUSED"]

@@ -315,6 +315,27 @@ def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
     assert "There are no experiments" in searches.detcore("experiment", "list").stderr
 
 
+def test_config_check_says_what_a_search_method_of_a_plugin_lacks(detcore: Detcore) -> None:
+    def check(name: str) -> tuple[str, dict[str, Any]]:
+        searcher = {"name": name, "metric": "loss", "max_length": {"batches": 2}}
+        config = detcore.config(entrypoint=["true"], searcher=searcher)
+        checked = detcore("config", "check", config, "--json")
+        assert checked.code == 2
+        (mistake,) = json.loads(checked.stdout)["mistakes"]
+        return config.read_text().splitlines()[mistake["line"] - 1].strip(), mistake
+
+    line, mistake = check("doubling")
+    assert line == "searcher:"
+    assert mistake["message"] == "'max_trials' is missing in searcher (name: doubling)"
+    # Without a model of its settings the method itself says what it needs.
+    line, mistake = check("moody")
+    assert line == "name: moody"
+    assert mistake["message"] == (
+        "the search method 'moody' (detcore_toy.searchers:Moody) cannot be made: "
+        "KeyError: 'max_trials'."
+    )
+
+
 def test_a_search_method_of_a_plugin(searches: Searches) -> None:
     """It trains each trial twice as long as the one before, and decides at the end."""
     searcher = {"name": "doubling", "max_trials": 3, "max_length": 2}

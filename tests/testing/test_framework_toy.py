@@ -24,6 +24,7 @@ class TestToyFramework(FrameworkSuite):
     invalid_hyperparameters = {"learning_rate": -1.0}
     batches_per_epoch = 12
     declined = {"callbacks": "the toy framework has none"}
+    batch_counter = "step"
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
         state = json.loads((checkpoint / "toy.json").read_text())

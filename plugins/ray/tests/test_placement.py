@@ -16,7 +16,7 @@ from toy_command import MODEL_DIR
 
 from detcore.database import Database
 from detcore.errors import RunError
-from detcore_ray import RayLauncher
+from detcore_ray import RayLauncher, RaySettings
 
 Expect = Callable[[int], dict[str, Any]]
 
@@ -76,9 +76,11 @@ def test_what_the_cluster_cannot_hold_is_told_at_once(detcore: RayRuns) -> None:
     )
     assert len(re.findall(r"node \S+: \{CPU: 2\}", text)) == 3, text
     assert "launcher.wait_for_nodes: true" in text
+    assert text.count("the cluster cannot hold a trial") == 1, text
     refused = run(detcore, launcher={"strategy": "STRICT_SPREAD"}, resources={"slots_per_trial": 4})
     assert refused.code == 1
     assert "a trial of 4 bundles of {CPU: 1} (STRICT_SPREAD:" in refused.output
+    assert detcore("experiment", "list", "--json").summary == {"experiments": []}
 
 
 @pytest.mark.soak
@@ -158,23 +160,53 @@ def test_a_machine_that_shares_no_home_reports_to_records_in_a_file(
 def test_a_cluster_that_is_not_there_is_told_within_seconds(detcore: RayRuns) -> None:
     finished = run(detcore, launcher={"address": "127.0.0.1:1"})
     assert finished.code == 1
-    assert "no Ray cluster answers at 127.0.0.1:1" in finished.output
+    assert finished.output.count("no Ray cluster answers at 127.0.0.1:1") == 1
+    assert detcore("experiment", "list", "--json").summary == {"experiments": []}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"address": "ray://head:10001"}, "the address of a Ray client server"),
-        ({"strategy": "NEAR"}, "launcher.strategy is 'NEAR'. It may be one of these. PACK: on as"),
-        ({"cpus_per_slot": -1}, "each slot is to have -1 of CPU; expected a number, 0 or more"),
-        ({"resources": {"tpu": "two"}}, "each slot is to have 'two' of tpu"),
+        ({"strategy": "NEAR"}, "launcher.strategy: "),
+        ({"cpus_per_slot": -1}, "launcher.cpus_per_slot: "),
+        ({"resources": {"tpu": "two"}}, "launcher.resources.tpu: "),
         ({"cpus_per_slot": 0}, "a slot that needs nothing cannot be placed"),
-        ({"lease_s": 0.5}, "launcher.lease_s is 0.5; at least 2 seconds"),
+        ({"lease_s": 0.5}, "launcher.lease_s: "),
+        ({"adress": "local"}, "launcher.adress: "),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    detcore: RayRuns, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RunError, match=re.escape(message)):
         RayLauncher(**settings)
+    config = detcore.config(entrypoint=["true"], launcher={"name": "ray", **settings})
+    checked = detcore("config", "check", config)
+    assert checked.code == 2
+    (name,) = settings
+    assert name in checked.stderr or message in checked.stderr, checked.stderr
+
+
+def test_settings_that_make_sense_are_taken() -> None:
+    settings = RaySettings(
+        resources=None, variables={"N": 3, "FLAG": True}, cpus_per_slot=0.5, lease_s=2
+    )
+    assert settings.bundle == {"CPU": 0.5}
+    assert settings.variables == {"N": "3", "FLAG": "True"}
+    assert RaySettings.model_validate_json(settings.model_dump_json()) == settings
+
+
+def test_a_mistyped_setting_is_told_with_what_is_valid(detcore: RayRuns) -> None:
+    launcher = {"name": "ray", "adress": "auto"}
+    for command in ("config check", "run"):
+        config = detcore.config(entrypoint=["true"], launcher=launcher)
+        refused = detcore(*command.split(), config)
+        assert refused.code == 2
+        text = " ".join(refused.stderr.split())
+        assert "unknown key 'adress' in launcher (name: ray)" in text
+        assert "did you mean 'address'?" in text
+        assert "valid here: address, strategy, cpus_per_slot, gpus_per_slot, resources," in text
 
 
 def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None:

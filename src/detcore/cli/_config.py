@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["config_group"]
 
 _EXIT_WRONG = 2
+_BUILT_IN = "detcore."
 _CHECK_EXAMPLES = """
 \b
 Examples:
@@ -70,11 +71,13 @@ def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json
     """Report every mistake in an experiment file at once.
 
     What the entrypoint names is looked for beside the file. The code is read, and not run.
+    A search method or a launcher of a plugin is made or looked for as `detcore run` does it.
     """
     from detcore.config import ExperimentFileError
 
     try:
         loaded = _load(context, file, settings, file.absolute().parent)
+        _ask_plugins(context, loaded)
     except ExperimentFileError as error:
         if as_json:
             click.echo(json.dumps(_mistakes(error), indent=2))
@@ -156,6 +159,32 @@ def _plugins(context: click.Context) -> Mapping[str, Any]:
     if make is None:
         return {}
     return names_of_plugins(make())
+
+
+def _ask_plugins(context: click.Context, loaded: LoadedConfig) -> None:
+    """Report what the plugins that the file names refuse of it.
+
+    Raises:
+        ExperimentFileError: If there is anything.
+    """
+    make = getattr(context.obj, "plugin_manager", None)
+    if make is None:
+        return
+    plugins = make()
+    launcher = loaded.config.launcher
+    launcher_name = launcher if isinstance(launcher, str) else launcher.name
+    kinds = (
+        getattr(plugins.searchers().get(loaded.config.searcher.name), "method", _BUILT_IN),
+        getattr(plugins.launchers().get(launcher_name), "launcher", _BUILT_IN),
+    )
+    if all(target.startswith(_BUILT_IN) for target in kinds):
+        return
+    from detcore.config import refusal
+    from detcore.runner import find_refusals
+
+    refused = find_refusals(loaded, plugins)
+    if refused:
+        raise refusal(loaded, refused)
 
 
 # -- mistakes -------------------------------------------------------------------------------------

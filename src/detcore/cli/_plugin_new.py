@@ -33,7 +33,12 @@ _SUMMARIES = {
     "searcher": "The search method {title} for detcore.",
     "launcher": "The launcher {title} for detcore.",
 }
-_REQUIREMENTS = {"framework": ("numpy>=1.23.5",), "storage": ("pydantic>=2.5",)}
+_REQUIREMENTS = {
+    "framework": ("numpy>=1.23.5",),
+    "storage": ("pydantic>=2.5",),
+    "searcher": ("pydantic>=2.5",),
+    "launcher": ("pydantic>=2.5",),
+}
 _SUFFIX = ".tmpl"
 _PACKAGE = "package"  # what the package's folder is called among the templates
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._groups import CommandGroup, Lazy
+from detcore.types import Framework
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -132,8 +133,15 @@ def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProble
     ]
     hooks = sorted(manager.hooks_of(name))
     lines += _section("hooks:", hooks)
-    registered = [f"{noun} {item.name}" for noun, item in manager.registrations_of(name)]
-    lines += _section("registers:", registered)
+    registered = manager.registrations_of(name)
+    lines += _section("registers:", [f"{noun} {item.name}" for noun, item in registered])
+    frameworks = [item for _, item in registered if isinstance(item, Framework)]
+    inexact = [
+        f"a resume of {framework.name} is not bit for bit: {framework.inexact_resume}"
+        for framework in frameworks
+        if framework.inexact_resume
+    ]
+    lines += _section("not exact:", inexact)
     return lines + _section("faults:", [str(problem) for problem in problems])
 
 

@@ -13,10 +13,12 @@ from detcore.config._loader import (
     load_mapping,
     load_text,
     mapping_text,
+    refusal,
 )
 from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
 from detcore.config._render import Role, render
 from detcore.config._schema import json_schema
+from detcore.config._sections import LocalLauncherSettings
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "ExperimentFileError",
     "Label",
     "LoadedConfig",
+    "LocalLauncherSettings",
     "Origin",
     "Role",
     "Span",
@@ -36,6 +39,7 @@ __all__ = [
     "mapping_text",
     "parse_set_flags",
     "ranges",
+    "refusal",
     "render",
     "resolve_constants",
     "smoke_config",

@@ -33,6 +33,7 @@ def check(
     required: Collection[str] = (),
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
 ) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
@@ -46,14 +47,16 @@ def check(
         required: Dotted names that must be given.
         searchers: Search methods that plugins provide, and models of their settings.
         storage_types: Storage types that plugins provide; the same.
+        launchers: All launchers; the same. Empty: any name is accepted.
         code_dir: Where the entrypoint's code is; None: it is not looked for.
         sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _models(root, ("searcher", "name"), searchers),
-            "checkpoint_storage": _models(root, ("checkpoint_storage", "type"), storage_types),
+            "searcher": _models(root, "searcher", "name", searchers),
+            "checkpoint_storage": _models(root, "checkpoint_storage", "type", storage_types),
+            "launcher": _models(root, "launcher", "name", launchers),
         }
         explainer = Explainer(root, models)
         config, errors = _validate(root, models)
@@ -93,10 +96,10 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
 
 
 def _models(
-    root: Node, place: Place, known: Mapping[str, type[BaseModel] | str | None]
+    root: Node, section: str, key: str, known: Mapping[str, type[BaseModel] | str | None]
 ) -> dict[str, type[BaseModel] | None]:
-    """Return models of settings; one given by name is imported only if `place` says that name."""
-    tag = find(root, place)
+    """Return models of settings; one given by name is imported only if the section has that tag."""
+    tag = find(root, (section, key)) or find(root, (section,))
     models: dict[str, type[BaseModel] | None] = {}
     for name, model in known.items():
         if isinstance(model, str):
@@ -115,6 +118,7 @@ def _validate(
         RULES_LATER: True,
         "searcher": {k: v for k, v in models["searcher"].items() if k not in SEARCHERS},
         "storage type": models["checkpoint_storage"],
+        "launcher": models["launcher"] or None,
     }
     try:
         return ExperimentConfig.model_validate(plain(root), context=context), []

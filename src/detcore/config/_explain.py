@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from detcore._secrets import is_secret_key
-from detcore.config._names import Models, field_at, homes, valid_names
+from detcore.config._names import Models, field_at, homes, model_at, valid_names
 from detcore.config._problem import describe_value
 from detcore.config._rules import Mention, Violation
 from detcore.config._searchers import SEARCHERS
@@ -150,6 +150,7 @@ class Explainer:
             also = (Label(self.key((*parent, twin)), "given here"),)
         elif not near:
             label = "no such key"
+        if label == "no such key" or (near and self._is_of_plugin(parent)):
             hints.append(f"valid here: {', '.join(valid)}")
         return Diagnostic(
             message=message,
@@ -158,6 +159,12 @@ class Explainer:
             help=tuple(hints),
             suggestion=near,
         )
+
+    def _is_of_plugin(self, place: Place) -> bool:
+        """Tell whether a plugin's model says which keys a section has."""
+        known = self._plugins.get(str(place[0]), {}) if len(place) == 1 else {}
+        model = model_at(place, self._data, self._plugins)
+        return model is not None and model in known.values()
 
     def _missing(self, place: Place) -> Diagnostic:
         name, parent = str(place[-1]), place[:-1]
@@ -185,7 +192,7 @@ class Explainer:
         value = find(self._root, place)
         for tag in ("name", "type"):
             entry = value.value.get(tag) if value and isinstance(value.value, dict) else None
-            tagged = place in (("searcher",), ("checkpoint_storage",)) or (
+            tagged = place in (("searcher",), ("checkpoint_storage",), ("launcher",)) or (
                 tag == "type" and place[0] == "hyperparameters"
             )
             if tagged and entry is not None and isinstance(entry.node.value, str):
@@ -254,7 +261,7 @@ def _wrong_value(
         bound = int(bound) if isinstance(bound, float) and bound == int(bound) else bound
         return f"expected {words.format(bound)}, got {value}", "", None
     if kind not in _EXPECTED:
-        return fallback, "", None
+        return fallback.removeprefix("Value error, "), "", None
     repair = _REPAIRS.get(kind)
     label, suggestion = repair(value) if repair is not None else ("", None)
     least = context.get("min_length", 1)

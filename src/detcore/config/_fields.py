@@ -41,6 +41,7 @@ __all__ = [
     "Name",
     "Section",
     "ShmSize",
+    "named",
     "only",
     "tagged",
 ]
@@ -189,6 +190,26 @@ def tagged(
         return (model or other).model_validate(value)
 
     return WrapValidator(choose)
+
+
+def named(tag: str, what: str, *, other: type[Lenient]) -> AfterValidator:
+    """Return the check of a name that stands for a section with nothing but its tag.
+
+    Args:
+        tag: As for `tagged`.
+        what: As for `tagged`.
+        other: As for `tagged`.
+    """
+
+    def check(value: str, info: ValidationInfo) -> str:
+        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
+        if plugins is not None:
+            if value not in plugins:
+                raise _bad_tag(value, what, sorted(plugins), {})
+            _from_plugin({tag: value}, plugins[value], other, ())
+        return value
+
+    return AfterValidator(check)
 
 
 def _from_plugin(

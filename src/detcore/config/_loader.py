@@ -31,6 +31,7 @@ __all__ = [
     "load_mapping",
     "load_text",
     "mapping_text",
+    "refusal",
 ]
 
 # So much is checked in a second or two; PyYAML takes minutes for ten times as much.
@@ -112,6 +113,7 @@ def load_config(
     required: Collection[str] = (),
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
 ) -> LoadedConfig:
@@ -131,6 +133,7 @@ def load_config(
         searchers: Search methods that plugins provide, and the models of their settings: a
             class, ``"module:Class"`` to be imported when the method is used, or None.
         storage_types: Storage types that plugins provide; the same.
+        launchers: All launchers; the same. Empty: any name is accepted.
         code_dir: Folder of the code; what the entrypoint names must be there. It is read, and not
             run. None: it is not looked for.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
@@ -146,7 +149,7 @@ def load_config(
         source,
         path,
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
         code=(code_dir, sized_trials),
     )
 
@@ -160,6 +163,7 @@ def load_text(
     required: Collection[str] = (),
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
     """Read an experiment file that is somewhere else.
 
@@ -171,6 +175,7 @@ def load_text(
         required: As for `load_config`.
         searchers: As for `load_config`.
         storage_types: As for `load_config`.
+        launchers: As for `load_config`.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
@@ -181,7 +186,7 @@ def load_text(
         Source(name=name, kind="file", lines=(*text.split("\n"),)),
         Path(name),
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
     )
 
 
@@ -193,6 +198,7 @@ def load_mapping(
     required: Collection[str] = (),
     searchers: Mapping[str, type[BaseModel] | str | None] = {},
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
+    launchers: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
     """Check a configuration given as a dictionary; mistakes are shown in it written as YAML.
 
@@ -203,6 +209,7 @@ def load_mapping(
         required: As for `load_config`.
         searchers: As for `load_config`.
         storage_types: As for `load_config`.
+        launchers: As for `load_config`.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
@@ -215,7 +222,7 @@ def load_mapping(
         source,
         Path("config"),
         settings=(overrides, environment),
-        known=(required, searchers, storage_types),
+        known=(required, searchers, storage_types, launchers),
     )
 
 
@@ -235,6 +242,31 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ) from exc
 
 
+def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> ExperimentFileError:
+    """Return the report of sections that are right by themselves, and that plugins refuse.
+
+    Args:
+        loaded: The experiment file.
+        refused: What a plugin says, by the name of the section, such as ``"searcher"``.
+    """
+    source = Source(name=str(loaded.path), kind="file", lines=(*loaded.text.split("\n"),))
+    found = []
+    for section, error in refused.items():
+        origin = loaded.origins.get(f"{section}.name") or loaded.origins[section]
+        line, column = 0, 0  # of what a flag or a variable says, the top of the file
+        if origin.source == "file" and origin.line is not None and origin.column is not None:
+            line, column = origin.line - 1, origin.column - 1
+        message, *rest = str(error).splitlines()
+        found.append(
+            Diagnostic(
+                message=message,
+                primary=Label(Span(source, line, column, line, column + 1)),
+                help=tuple(rest),
+            )
+        )
+    return ExperimentFileError(found, name=source.name)
+
+
 def _too_long(text: str, source: Source) -> Diagnostic:
     return Diagnostic(
         message=f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
@@ -249,7 +281,7 @@ def _load(
     path: Path,
     *,
     settings: tuple[Mapping[str, object], Mapping[str, str]],
-    known: tuple[Collection[str], _Models, _Models],
+    known: tuple[Collection[str], _Models, _Models, _Models],
     code: tuple[Path | None, Collection[str]] = (None, ()),
 ) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:
@@ -271,6 +303,7 @@ def _load(
         required=known[0],
         searchers=known[1],
         storage_types=known[2],
+        launchers=known[3],
         code_dir=code[0],
         sized_trials=code[1],
     )

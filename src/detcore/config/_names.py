@@ -14,16 +14,24 @@ from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._length import UNITS
 from detcore.config._searchers import OF_ALL_SEARCHERS, SEARCHERS, PluginSearcher
+from detcore.config._sections import PluginLauncher
 from detcore.config._source import Place
 from detcore.config._storage import STORAGE_TYPES, PluginStorage
 
 __all__ = ["Models", "field_at", "homes", "model_at", "valid_names"]
 
-# By section ("searcher", "checkpoint_storage"), then by name; None where a plugin has no model.
+# By section ("searcher", "checkpoint_storage", "launcher"), then by name; None: there is no model.
 Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
 _COMMON: Mapping[Place, Collection[str]] = {
     ("checkpoint_storage",): PluginStorage.model_fields,
     ("searcher",): (*PluginSearcher.model_fields, *OF_ALL_SEARCHERS),
+    ("launcher",): PluginLauncher.model_fields,
+}
+# The field that decides, models by its value, and the model where the value is not known.
+_TAGGED: Mapping[str, tuple[str, Mapping[str, type[BaseModel]], type[BaseModel] | None]] = {
+    "searcher": ("name", SEARCHERS, None),
+    "checkpoint_storage": ("type", STORAGE_TYPES, None),
+    "launcher": ("name", {}, PluginLauncher),
 }
 
 
@@ -59,13 +67,11 @@ def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None
         if place[0] == "hyperparameters" and depth > 0:
             kind = value.get("type") if isinstance(value, Mapping) else None
             model = HYPERPARAMETER_TYPES.get(kind) if isinstance(kind, str) else None
-        elif depth == 0 and element in ("searcher", "checkpoint_storage"):
-            tag = "name" if element == "searcher" else "type"
-            known = SEARCHERS if element == "searcher" else STORAGE_TYPES
-            name = value.get(tag) if isinstance(value, Mapping) else None
-            model = known.get(name) if isinstance(name, str) else None
+        elif depth == 0 and element in _TAGGED:
+            tag, known, model = _TAGGED[element]
+            name = value.get(tag) if isinstance(value, Mapping) else value
             if isinstance(name, str):
-                model = plugins.get(str(element), {}).get(name) or model
+                model = plugins.get(element, {}).get(name) or known.get(name, model)
         else:
             info = None if model is None else model.model_fields.get(str(element))
             model = None if info is None else next(_models(info.annotation), None)

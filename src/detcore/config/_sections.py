@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
 
 from detcore.config._fields import (
     BY_KIND,
+    DUMP_ANY,
     LIST,
     MAPPING,
     TEXT,
@@ -16,7 +17,9 @@ from detcore.config._fields import (
     Name,
     Section,
     ShmSize,
+    named,
     only,
+    tagged,
 )
 from detcore.config._problem import problem
 
@@ -24,6 +27,7 @@ __all__ = [
     "BindMount",
     "EnvironmentConfig",
     "LauncherField",
+    "LocalLauncherSettings",
     "Optimizations",
     "Pbs",
     "PluginLauncher",
@@ -129,13 +133,25 @@ class Device(Section):
 
 
 class PluginLauncher(Lenient):
-    """A launcher that a plugin provides; its settings are passed on as they are."""
+    """A launcher with settings, which are passed on as they are."""
 
-    name: Name = Field(description="Name under which the plugin registers the launcher.")
+    name: Name = Field(description="Name under which a plugin registers the launcher.")
+
+
+class LocalLauncherSettings(BaseModel):
+    """Settings of the launcher ``local``; it has none."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 LauncherField = Annotated[
-    Annotated[Name, Tag(TEXT)] | Annotated[PluginLauncher, Tag(MAPPING)],
+    Annotated[Name, named("name", "launcher", other=PluginLauncher), Tag(TEXT)]
+    | Annotated[
+        PluginLauncher,
+        tagged("name", "launcher", {}, other=PluginLauncher, retired={}),
+        DUMP_ANY,
+        Tag(MAPPING),
+    ],
     BY_KIND,
     only(TEXT, MAPPING),
 ]

@@ -137,7 +137,7 @@ class PluginManager:
         return self._runtime.items("searcher")
 
     def settings_models(self) -> dict[str, Any]:
-        """Return what `detcore.config.load_config` is told of search methods and storage types.
+        """Return what `detcore.config.load_config` takes of search methods, storages and launchers.
 
         Returns:
             Names with the models of their settings, as ``"module:Class"`` or None, by argument.
@@ -145,6 +145,7 @@ class PluginManager:
         return {
             "searchers": {name: kind.settings or None for name, kind in self.searchers().items()},
             "storage_types": {name: kind.settings for name, kind in self.storage_types().items()},
+            "launchers": {name: kind.settings or None for name, kind in self.launchers().items()},
         }
 
     def commands(self) -> dict[str, click.Command]:

@@ -30,8 +30,9 @@ class Kind:
         hook: Name of the hook.
         load_type: Returns the class of its values; only called once there is a value.
         targets: Fields that are ``"module:attribute"``.
-        optional_targets: Fields that are that or None.
+        optional_targets: Fields that are that, None or empty.
         texts: Fields that are tuples of texts.
+        sentences: Fields that are texts.
     """
 
     noun: str
@@ -40,6 +41,7 @@ class Kind:
     targets: tuple[str, ...] = ()
     optional_targets: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ KINDS = (
         targets=("trial_class", "context_class", "controller"),
         optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
         texts=("requires",),
+        sentences=("inexact_resume",),
     ),
     Kind(
         noun="storage type",
@@ -89,12 +92,14 @@ KINDS = (
         hook="detcore_register_launcher",
         load_type=lambda: LauncherType,
         targets=("launcher",),
+        optional_targets=("settings",),
     ),
     Kind(
         noun="searcher",
         hook="detcore_register_searcher",
         load_type=lambda: SearcherType,
         targets=("method",),
+        optional_targets=("settings",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
 )
@@ -145,10 +150,13 @@ def _faults(kind: Kind, item: Any) -> Iterable[str]:
         yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
     for field in (*kind.targets, *kind.optional_targets):
         value = getattr(item, field)
-        if value is None and field in kind.optional_targets:
+        if value in (None, "") and field in kind.optional_targets:
             continue
         if not _is_text(value, _TARGET):
             yield f"{field} is {_shorten(value)}, not a text like 'module:attribute'"
+    for field in kind.sentences:
+        if not isinstance(getattr(item, field), str):
+            yield f"{field} is {_shorten(getattr(item, field))}, not a text"
     for field in kind.texts:
         value = getattr(item, field)
         pattern = _SCHEME if field == "schemes" else None
@@ -198,7 +206,7 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     """Return the fields of a registered value that name an object, with what they name."""
     kind = next(kind for kind in KINDS if kind.noun == noun)
     fields = (*kind.targets, *kind.optional_targets)
-    return [(field, value) for field in fields if (value := getattr(item, field)) is not None]
+    return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
 def command_clash(entry: PluginEntry, name: str) -> PluginProblem:

@@ -35,10 +35,14 @@ class LauncherType:
         name: What an experiment file says under ``launcher``, such as ``"local"``.
         launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
             experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
+        settings: The pydantic model of these settings, as ``"module:Class"``: a file with others is
+            refused. Empty: their names are compared with the arguments of the class when a run
+            starts.
     """
 
     name: str
     launcher: str
+    settings: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.launch._command import LauncherName, describe_exit, run_on_hosts, run_workers
-    from detcore.launch._group import Launcher, OutputSink, WorkerEvent, WorkerGroup
+    from detcore.launch._group import (
+        Launcher,
+        OutputSink,
+        SupportsCheck,
+        WorkerEvent,
+        WorkerGroup,
+    )
     from detcore.launch._hosts import Host, parse_hosts
     from detcore.launch._job import num_cores
     from detcore.launch._local import LocalLauncher
@@ -24,6 +30,7 @@ __all__ = [
     "LocalLauncher",
     "OutputSink",
     "Printer",
+    "SupportsCheck",
     "UserImports",
     "WorkerEvent",
     "WorkerGroup",
@@ -42,6 +49,7 @@ _HOMES = {
     "LocalLauncher": "_local",
     "OutputSink": "_group",
     "Printer": "_printer",
+    "SupportsCheck": "_group",
     "UserImports": "_user_imports",
     "WorkerEvent": "_group",
     "WorkerGroup": "_group",

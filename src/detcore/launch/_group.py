@@ -11,13 +11,21 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from detcore.launch._job import LocalJob
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
 
-__all__ = ["Launcher", "LocalWorkerGroup", "OutputSink", "Wake", "WorkerEvent", "WorkerGroup"]
+__all__ = [
+    "Launcher",
+    "LocalWorkerGroup",
+    "OutputSink",
+    "SupportsCheck",
+    "Wake",
+    "WorkerEvent",
+    "WorkerGroup",
+]
 
 _READ_BYTES = 1 << 16
 
@@ -156,6 +164,24 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Release what is kept between trials; the groups that it started are closed before."""
+
+
+@runtime_checkable
+class SupportsCheck(Protocol):
+    """A launcher that knows before a run begins what it can never start."""
+
+    def check_trial(self, config: Mapping[str, Any], *, slots: int) -> None:
+        """Refuse trials that could not be started; called once, before anything is recorded.
+
+        Trials that only have to wait are not refused.
+
+        Args:
+            config: The experiment's configuration.
+            slots: Number of workers of each trial; >= 1.
+
+        Raises:
+            WorkerError: If a trial could not be started; it says why.
+        """
 
 
 class LocalWorkerGroup:

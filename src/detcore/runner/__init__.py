@@ -3,6 +3,7 @@
 from detcore.runner._experiment import (
     RunSettings,
     check_experiment,
+    find_refusals,
     resume_experiment,
     start_experiment,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "control_trial",
     "experiment_folder",
     "experiment_lock",
+    "find_refusals",
     "journal_path",
     "read_journal",
     "read_results",

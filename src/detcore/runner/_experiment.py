@@ -23,7 +23,7 @@ from detcore.launch import num_cores
 from detcore.runner._delivery import late_delivery
 from detcore.runner._follower import LogFollower
 from detcore.runner._interrupts import Interrupts, Requests
-from detcore.runner._launching import choose_launcher, find_launcher
+from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import SearchLoop
 from detcore.runner._mending import mend_experiment
@@ -47,10 +47,17 @@ if TYPE_CHECKING:
     from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.launch import Launcher
     from detcore.runner._listener import RunListener
     from detcore.storage import StorageBackend
 
-__all__ = ["RunSettings", "check_experiment", "resume_experiment", "start_experiment"]
+__all__ = [
+    "RunSettings",
+    "check_experiment",
+    "find_refusals",
+    "resume_experiment",
+    "start_experiment",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +96,13 @@ def start_experiment(
         RunError: If the configuration asks for what nothing here can do, or for a checkpoint
             to start from that is not there.
         SearchError: If the search method cannot be made.
+        WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
     plain = check_experiment(loaded, settings, test_mode=test_mode)
-    with Database.open(settings.environment.database_url) as database:
+    with (
+        _ready_launcher(plain, model_dir, settings) as launcher,
+        Database.open(settings.environment.database_url) as database,
+    ):
         experiment_id = database.create_experiment(
             config=plain,
             config_text=loaded.text,
@@ -101,7 +112,8 @@ def start_experiment(
         keep_secrets(settings.environment.home, experiment_id, plain)
         folder = experiment_folder(settings.environment, experiment_id)
         with experiment_lock(folder, experiment_id) as lock:
-            return _Run(database, settings, experiment_id, lock, test_mode=test_mode).run()
+            run = _Run(database, settings, experiment_id, lock, test_mode=test_mode)
+            return run.run(launcher)
 
 
 def check_experiment(
@@ -143,6 +155,31 @@ def check_experiment(
     return plain
 
 
+def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
+    """Return what plugins refuse of an experiment file that is right by itself, by the section.
+
+    A plugin's search method is made and asked for its first trials, and its launcher is looked
+    for. What detcore itself brings needs no more than the check of the experiment file.
+
+    Args:
+        loaded: The experiment file.
+        plugins: Who brings search methods and launchers.
+    """
+    plain = loaded.config.model_dump(mode="json")
+    found: dict[str, DetcoreError] = {}
+    method = plugins.searchers().get(plain["searcher"]["name"])
+    try:
+        if method is not None and not method.method.startswith("detcore."):
+            Search(make_method(plain, plugins), seed=_seed(plain))
+    except DetcoreError as error:
+        found["searcher"] = error
+    try:
+        find_launcher(plain, plugins)
+    except DetcoreError as error:
+        found["launcher"] = error
+    return found
+
+
 def resume_experiment(
     experiment_id: int,
     settings: RunSettings,
@@ -170,6 +207,7 @@ def resume_experiment(
         ConfigError: If a changed setting cannot be used.
         RunError: If it is running, if its batches are too small for so many workers, or if a
             change would contradict what was trained already.
+        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
@@ -208,7 +246,10 @@ def resume_experiment(
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 run.clean_up()
                 return run.result()
-            return run.run()
+            if settings.is_looked_after:
+                return run.run()  # who handed it in reads in its record why it was refused
+            with _ready_launcher(run.plain, run.model_dir, settings) as ready:
+                return run.run(ready)
 
 
 class _Run:
@@ -239,24 +280,28 @@ class _Run:
                 f"{' and '.join(restored.missing)} of the experiment file are not in "
                 f"{restored.path}: the environment's credentials are used"
             )
-        self._plain: Mapping[str, Any] = restored.config
+        self.plain: Mapping[str, Any] = restored.config
         if slots is not None:
-            self._plain = _with_slots(restored.config, slots)
+            self.plain = _with_slots(restored.config, slots)
         if launcher is not None:
-            self._plain = {**self._plain, "launcher": launcher}
-        self._model_dir = record.model_dir
+            self.plain = {**self.plain, "launcher": launcher}
+        self.model_dir = Path(record.model_dir)
         self._test_mode = test_mode
         self._retention = Retention(
             database,
             experiment_id,
             home=settings.environment.home,
-            open_storage=lambda: _open_storage(self._plain, settings),
+            open_storage=lambda: _open_storage(self.plain, settings),
             notice=settings.listener.notice,
         )
         self._conclusion: Conclusion | None = None
 
-    def run(self) -> ExperimentResult:
-        """Run what is left to run."""
+    def run(self, launcher: Launcher | None = None) -> ExperimentResult:
+        """Run what is left to run.
+
+        Args:
+            launcher: Starts the trials; None: the one that the experiment asks for.
+        """
         database, experiment_id = self._database, self._experiment_id
         if not self._settings.is_looked_after:
             database.request_control(experiment_id, None)
@@ -264,7 +309,7 @@ class _Run:
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
             with late_delivery(self._settings, experiment_id) as delivery:
-                conclusion = self._run(delivery)
+                conclusion = self._run(launcher, delivery)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
@@ -303,8 +348,8 @@ class _Run:
             ):
                 return state
 
-    def _run(self, delivery: LateDelivery) -> Conclusion:
-        plain, settings, listener = self._plain, self._settings, self._settings.listener
+    def _run(self, launcher: Launcher | None, delivery: LateDelivery) -> Conclusion:
+        plain, settings, listener = self.plain, self._settings, self._settings.listener
         num_workers, slots = count_slots(plain, max_slots=settings.max_slots)
         listener.search_started(plain)
         with contextlib.ExitStack() as stack:
@@ -318,13 +363,9 @@ class _Run:
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
             _tell_if_crowded(num_workers, slots, log, listener)
-            launcher = choose_launcher(
-                plain,
-                model_dir=Path(self._model_dir),
-                plugins=settings.plugins,
-                listener=listener,
-            )
-            stack.enter_context(contextlib.closing(launcher))
+            if launcher is None:
+                ready = _ready_launcher(plain, self.model_dir, settings)
+                launcher = stack.enter_context(ready)
             follower = LogFollower(self._impatient, settings.environment.home, delivery)
             starter = TrialStarter(
                 database=self._database,
@@ -335,11 +376,11 @@ class _Run:
                 plain=plain,
                 settings=ExperimentConfig.model_validate(plain).trial_settings(),
                 code_dir=copy_model_code(
-                    Path(self._model_dir),
+                    self.model_dir,
                     experiment_folder(settings.environment, self._experiment_id),
                     plain,
                 ),
-                model_dir=self._model_dir,
+                model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
                 is_verbose=settings.is_verbose,
                 num_workers=num_workers,
@@ -382,7 +423,7 @@ class _Run:
 
     def result(self) -> ExperimentResult:
         """Read how the experiment stands."""
-        searcher = self._plain["searcher"]
+        searcher = self.plain["searcher"]
         smaller_is_better = searcher.get("smaller_is_better", True)
         conclusion = self._conclusion
         return ExperimentResult(
@@ -399,6 +440,19 @@ class _Run:
             error=conclusion.error if conclusion else None,
             was_cut_short=conclusion.was_cut_short if conclusion else False,
         )
+
+
+def _ready_launcher(
+    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
+) -> contextlib.AbstractContextManager[Launcher]:
+    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
+    return ready_launcher(
+        plain,
+        model_dir=model_dir,
+        plugins=settings.plugins,
+        listener=settings.listener,
+        num_workers=num_workers,
+    )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import functools
 import inspect
 import logging
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_variables
 from detcore.errors import DetcoreError, RunError
-from detcore.launch import Launcher, LocalLauncher, read_imports
+from detcore.launch import Launcher, LocalLauncher, SupportsCheck, read_imports
 from detcore.launch.worker import is_trial_class
 from detcore.trial import import_object
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunListener
     from detcore.types import Framework
 
-__all__ = ["choose_launcher", "find_launcher", "framework_variables"]
+__all__ = ["find_launcher", "framework_variables", "ready_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
 
@@ -52,26 +54,43 @@ def find_launcher(
             f"Launchers here: {', '.join(sorted(types))}.\n"
             "Others come with plugins: detcore plugins list."
         )
-    if name == _LOCAL:
-        if settings:
-            raise RunError(
-                f"the launcher 'local' takes no settings, and was given {', '.join(settings)}.\n"
-                "Leave them out, or name the launcher that they belong to."
-            )
-        return None
     what = f"the launcher {name!r} ({types[name].launcher})"
     try:
         made = import_object(types[name].launcher)
+        model = import_object(types[name].settings) if types[name].settings else None
     except (ImportError, AttributeError) as error:
         raise RunError(f"{what} cannot be imported: {error}") from error
-    try:
-        inspect.signature(made).bind(**settings)
-    except TypeError as error:
+    faults = list(_setting_faults(settings, _known_settings(made, model)))
+    if faults:
         raise RunError(
-            f"{what} does not take these settings: {error}.\n"
-            f"It takes: {inspect.signature(made)}. Correct 'launcher' in the experiment file."
-        ) from error
-    return functools.partial(_make, made, settings, what)
+            f"{what} does not take these settings: {'; '.join(faults)}.\n"
+            "Correct 'launcher' in the experiment file."
+        )
+    return None if name == _LOCAL else functools.partial(_make, made, settings, what)
+
+
+def _known_settings(made: Callable[..., Launcher], model: Any) -> Mapping[str, bool] | None:
+    """Return the settings of a launcher, and whether each is required; None: any are taken."""
+    if model is not None:
+        return {name: field.is_required() for name, field in model.model_fields.items()}
+    parameters = inspect.signature(made).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return {each.name: each.default is each.empty for each in parameters}
+
+
+def _setting_faults(settings: Mapping[str, Any], known: Mapping[str, bool] | None) -> Iterator[str]:
+    """Say which settings a launcher does not have, and which it needs and was not given."""
+    if known is None:
+        return
+    takes = f"it takes {', '.join(known)}" if known else "it takes none"
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            yield f"it has no {name!r}" + (f", did you mean {near[0]!r}?" if near else f"; {takes}")
+    missing = [name for name, is_required in known.items() if is_required and name not in settings]
+    if missing:
+        yield f"it needs {', '.join(map(repr, missing))}"
 
 
 def _make(made: Callable[..., Launcher], settings: Mapping[str, Any], what: str) -> Launcher:
@@ -110,6 +129,34 @@ def choose_launcher(
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
     return LocalLauncher(preload=preload, notice=listener.notice)
+
+
+@contextlib.contextmanager
+def ready_launcher(
+    plain: Mapping[str, Any],
+    *,
+    model_dir: Path,
+    plugins: PluginManager,
+    listener: RunListener,
+    num_workers: int,
+) -> Iterator[Launcher]:
+    """Open the launcher for the trials of an experiment; what it can never start is refused.
+
+    Args:
+        plain: As for `choose_launcher`.
+        model_dir: As for `choose_launcher`.
+        plugins: As for `choose_launcher`.
+        listener: As for `choose_launcher`.
+        num_workers: Workers of each trial; >= 1.
+
+    Raises:
+        DetcoreError: If the launcher cannot be made, or could not start a trial.
+    """
+    launcher = choose_launcher(plain, model_dir=model_dir, plugins=plugins, listener=listener)
+    with contextlib.closing(launcher):
+        if isinstance(launcher, SupportsCheck):
+            launcher.check_trial(plain, slots=num_workers)
+        yield launcher
 
 
 def framework_variables(plugins: PluginManager) -> dict[str, str]:

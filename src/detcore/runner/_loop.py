@@ -87,6 +87,7 @@ class SearchLoop:
         self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
         self._percent = 0
         self._tick_at = 0.0
+        self._inexact: set[str] = set()  # frameworks of which that was said
 
     def run(self) -> Conclusion:
         """Train until there is nothing left to do, or the run is to end.
@@ -139,6 +140,9 @@ class SearchLoop:
             return
         if event.type == "question":
             trial.workers.reply(**self._starter.follower.answer(trial.info, event.fields))
+            return
+        if event.type == "inexact_resume":
+            self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
             return
         trial.note(event)
         if trial.progress is not None:
@@ -230,6 +234,14 @@ class SearchLoop:
             case Conclusion(failure=DetcoreError() as failure):
                 raise failure
         return None
+
+    def _tell_inexact(self, framework: str, reason: str) -> None:
+        """Say once in a run that its trials do not resume bit for bit."""
+        if framework not in self._inexact:
+            self._inexact.add(framework)
+            self._listener.notice(
+                f"{framework}: a trial that is interrupted does not go on bit for bit: {reason}"
+            )
 
     def _start(self, start: Start) -> None:
         index, length, place = start

@@ -5,6 +5,7 @@ follows from the experiment's seed and these events alone, so a search whose run
 on exactly where it was, from its log.
 """
 
+from detcore.config import ranges
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch
 from detcore.search._messages import (
     Close,
@@ -20,6 +21,7 @@ from detcore.search._messages import (
 )
 from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
 from detcore.search._optuna import OptunaSearch
+from detcore.search._sampling import sample
 from detcore.search._search import PlannedTrial, Search
 from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
 
@@ -47,4 +49,6 @@ __all__ = [
     "Validated",
     "event_from_json",
     "event_to_json",
+    "ranges",
+    "sample",
 ]

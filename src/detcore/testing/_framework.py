@@ -22,7 +22,8 @@ class FrameworkSuite(
         model_dir: Folder of the trials' code; it is copied.
         entrypoint: A trial that is the same for the same seed, and another one for another seed.
             Its data has 48 records or more. An epoch should have 6 batches or more.
-        hyperparameters: Of all trials, with an even ``global_batch_size``.
+        hyperparameters: Of all trials; with an even ``global_batch_size`` where trials of the
+            framework have one.
         metric: A validation metric.
         smaller_is_better: Its direction.
         broken_entrypoint: A trial whose training, some batches on, raises an exception with the
@@ -37,6 +38,12 @@ class FrameworkSuite(
         num_batches: How long trials train; not below 16.
         unit: Scheduling unit.
         worker_tolerance: How far two workers may be from one, absolutely and relatively.
+        resume_tolerance: How far the metrics of a resumed run may be from those of one that was
+            not interrupted, relatively, where `Framework.inexact_resume` says that a resume is not
+            exact.
+        validation_tolerance: How far reported validation metrics may be from those that
+            `compute_validation` returns, absolutely and relatively.
+        batch_counter: The array of `read_state` that counts the batches of the trial; empty: none.
         batches_per_epoch: What the controller has to say of `entrypoint`'s data; None: not checked.
         num_validation_records: Records of `entrypoint`'s validation data; None: not checked.
         mean_metric: A training metric that is a mean over batches; empty where there is none.

@@ -55,6 +55,9 @@ class FrameworkBase(Suite):
     num_batches: ClassVar[int] = 24
     unit: ClassVar[int] = 4
     worker_tolerance: ClassVar[float] = 1e-6
+    resume_tolerance: ClassVar[float] = 0.1
+    validation_tolerance: ClassVar[float] = 1e-5
+    batch_counter: ClassVar[str] = ""
     batches_per_epoch: ClassVar[int | None] = None
     num_validation_records: ClassVar[int | None] = None
     mean_metric: ClassVar[str] = "loss"
@@ -70,6 +73,20 @@ class FrameworkBase(Suite):
             checkpoint: A committed checkpoint, or a folder that the controller's ``save`` wrote.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define read_state")
+
+    def compute_validation(self, checkpoint: Path) -> Mapping[str, float] | None:
+        """Return validation metrics of the model in a checkpoint; not by the controller.
+
+        Optional. A few lines that compute a metric from the saved weights and the validation
+        records show that the controller validates on these records, and on no others.
+
+        Args:
+            checkpoint: A committed checkpoint of a trial of `entrypoint`.
+
+        Returns:
+            At least one metric that the controller reports; None: there is nothing to compare.
+        """
+        return None
 
     def callback_events(self, journal: Path) -> Sequence[str]:
         """Return what callbacks were told in a run, in order.
@@ -117,6 +134,26 @@ class FrameworkBase(Suite):
         assert expected, "read_state found no array in the checkpoint"
         told = differences(found, expected, ignored=self.ignored_state)
         assert not told, f"the state of the {where} is another:{shown(told)}"
+
+    def inexact_resume(self, runs: FrameworkRuns) -> str:
+        """Return why the framework's trials do not resume bit for bit; empty if they do."""
+        return str(probe(runs, "discover").get("inexact_resume", ""))
+
+    def skip_where_inexact(self, runs: FrameworkRuns) -> None:
+        """Skip a clause on exact resume where the framework says that a resume is not exact."""
+        reason = self.inexact_resume(runs)
+        if reason:
+            pytest.skip(f"Framework.inexact_resume: {reason}")
+
+    def check_counter(self, checkpoint: Path, num_batches: int) -> None:
+        """Check that a checkpoint says how many batches its trial has trained."""
+        if self.batch_counter:
+            state = self.read_state(checkpoint)
+            assert self.batch_counter in state, f"read_state has no {self.batch_counter!r}"
+            found = state[self.batch_counter]
+            assert np.asarray(found) == num_batches, (
+                f"{self.batch_counter} is {found} after {num_batches} batches of the trial"
+            )
 
     def check_unchanged(self, runs: FrameworkRuns, what: str) -> None:
         """Check that a change of the schedule changes nothing; find out which, where one did."""

@@ -90,8 +90,17 @@ def metric_differences(
     expected: Mapping[int, MetricRecord],
     *,
     tolerance: float = 0.0,
+    is_relative: bool = False,
 ) -> list[str]:
-    """Return how reports of metrics differ at the steps that both have."""
+    """Return how reports of metrics differ at the steps that both have.
+
+    Args:
+        found: Reports by steps.
+        expected: What they should be.
+        tolerance: How far numbers may be apart, absolutely and relatively.
+        is_relative: Whether `tolerance` is relative alone.
+    """
+    absolute = 0.0 if is_relative else tolerance
     told = []
     for steps in sorted(found.keys() & expected.keys()):
         mine, theirs = found[steps].metrics, expected[steps].metrics
@@ -101,16 +110,16 @@ def metric_differences(
         told += [
             f"step {steps}: {name} is {mine[name]!r}, not {value!r}"
             for name, value in theirs.items()
-            if not _is_close(mine[name], value, tolerance)
+            if not _is_close(mine[name], value, tolerance, absolute)
         ]
     return told
 
 
-def _is_close(found: Any, expected: Any, tolerance: float) -> bool:
+def _is_close(found: Any, expected: Any, relative: float, absolute: float) -> bool:
     if found == expected:
         return True
     try:
-        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+        return math.isclose(found, expected, rel_tol=relative, abs_tol=absolute)
     except TypeError:
         return False
 

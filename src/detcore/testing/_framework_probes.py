@@ -45,6 +45,7 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "requires": [*found.requires, *found.related],
         "several_workers": found.several_workers,
         "load_checkpoint": found.load_checkpoint,
+        "inexact_resume": found.inexact_resume,
     }
 
 

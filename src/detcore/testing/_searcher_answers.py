@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from detcore.config import ranges
 from detcore.errors import SearchError
-from detcore.search import ExitReason, SearchSetup
+from detcore.search import Exited, ExitReason, SearchSetup
 from detcore.testing._clauses import clause
 from detcore.testing._expect import expect, expect_equal, shorten
 from detcore.testing._searcher_access import SOME_FAIL, SearcherAccess
@@ -217,6 +217,24 @@ class AnsweringClauses(SearcherAccess):
             expect(told[0] < 1 - _NEARLY, "progress is 1 before any trial was trained")
             told = self.simulate(setup, failing={ExitReason.ERRORED: 0.3}).progress
             expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end, where some failed")
+
+    @clause(
+        "rejected-trials-are-replaced-or-counted",
+        "a trial that rejects its hyperparameters is replaced, or counts as one that ended: "
+        "progress comes to 1",
+    )
+    def test_rejected_trials_are_replaced_or_counted(self) -> None:
+        """Let some trials reject their hyperparameters, and look at the last number."""
+        for setup in self.setups():
+            for seed in range(3):
+                search = self.simulate(setup, seed=seed, failing={ExitReason.INVALID_HP: 0.3})
+                if search.fault is None:
+                    rejected = sum(isinstance(event, Exited) for event in search.events)
+                    expect(
+                        search.progress[-1] > 1 - _NEARLY,
+                        f"progress is {search.progress[-1]} at the end, where {rejected} of "
+                        f"{len(search.trials)} trials rejected their hyperparameters",
+                    )
 
     @clause("any-finite-metric-is-taken", "huge, tiny, negative and equal metrics are taken")
     def test_any_finite_metric_is_taken(self) -> None:

@@ -319,6 +319,10 @@ def _drive(
             state.get("searcher_metric") if validated_metric is None else validated_metric
         ),
     )
+    if framework.inexact_resume:
+        core.channel.send(
+            "inexact_resume", framework=framework.name, reason=framework.inexact_resume
+        )
     core.channel.send(
         "started",
         length=plan.length,

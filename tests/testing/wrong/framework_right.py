@@ -23,7 +23,13 @@ from detcore.trial import ValidationResult
 if TYPE_CHECKING:
     from detcore.trial import Clock
 
-__all__ = ["RightController", "RightTrial", "SteppingController", "load_model"]
+__all__ = [
+    "InexactController",
+    "RightController",
+    "RightTrial",
+    "SteppingController",
+    "load_model",
+]
 
 FRAMEWORK = heavyframe.__name__
 NUM_RECORDS = 50
@@ -205,6 +211,15 @@ class RightController:
 
     def close(self) -> None:
         """Nothing was taken."""
+
+
+class InexactController(RightController):
+    """Does not save the generator of its noise, and says so."""
+
+    framework = {"inexact_resume": "the generator of the noise is not saved"}
+
+    def restore(self, directory: Path) -> None:
+        self.take(read_json(directory))
 
 
 class SteppingController(RightController):

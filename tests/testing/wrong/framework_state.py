@@ -26,6 +26,7 @@ from framework_right import (
 from detcore.types import TensorInfo
 
 KILL = "exact-resume-after-a-kill"
+INEXACT = "a-resume-goes-on-in-its-place"
 SNAPSHOT = "a-snapshot-is-what-save-writes"
 NOTHING_BEHIND = "a-run-leaves-nothing-behind"
 
@@ -62,6 +63,29 @@ class ForgetsTheDataPosition(RightController):
 
     def next_records(self) -> np.ndarray:
         return self.sampler.batch(self.step - self.first)
+
+
+class ForgetsTheDataPositionThoughInexact(ForgetsTheDataPosition):
+    """Says that a resume is not exact, which does not excuse other records."""
+
+    clause = INEXACT
+    framework = {"inexact_resume": "the generator of the noise is not saved"}
+
+
+class MiscountsThoughInexact(RightController):
+    """Says that a resume is not exact, and counts its batches from the restart."""
+
+    clause = INEXACT
+    is_rare = True
+    framework = {"inexact_resume": "the generator of the noise is not saved"}
+    counted = 0
+
+    def train_batch(self) -> float:
+        self.counted += 1
+        return super().train_batch()
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "step": self.counted}
 
 
 class SkipsABatch(RightController):
@@ -355,6 +379,20 @@ class StartsAfresh(RightController):
 
     def start_from(self, directory: Path) -> None:
         read_json(directory)
+
+
+class CountsTheOtherTrialsBatches(RightController):
+    """Counts on from where the other trial was."""
+
+    clause = "start-from-begins-at-batch-0"
+    first = 0
+
+    def start_from(self, directory: Path) -> None:
+        super().start_from(directory)
+        self.first = read_json(directory)["step"]
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "step": self.first + self.step}
 
 
 class CannotStartFrom(RightController):

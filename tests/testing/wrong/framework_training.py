@@ -229,6 +229,36 @@ class ValidatesASample(RightController):
         return np.asarray(np.random.default_rng().choice(errors, len(errors)))
 
 
+class ValidatesOnItsTrainingData(RightController):
+    """Takes as many records as there are to validate, of those that it trains on."""
+
+    clause = "validation-is-of-the-validation-data"
+    needs_own_reference = True
+
+    def validation_errors(self, share: slice) -> np.ndarray:
+        x, y = self.x[:49], self.y[:49]
+        return np.asarray(x[share] @ self.weights - y[share])
+
+
+class ValidatesTheWeightsBefore(RightController):
+    """Validates with a copy of the weights that is a batch old."""
+
+    clause = "validation-is-of-the-validation-data"
+    is_rare = True
+    needs_own_reference = True
+    before = np.zeros(3)
+
+    def train_batch(self) -> float:
+        self.before = self.weights
+        return super().train_batch()
+
+    def validation_errors(self, share: slice) -> np.ndarray:
+        weights, self.weights = self.weights, self.before
+        errors = super().validation_errors(share)
+        self.weights = weights
+        return errors
+
+
 class TrainsOnValidationData(RightController):
     """Takes a step on each validation: a layer stays in training mode."""
 

@@ -27,6 +27,7 @@ class TestSGDClassifier(FrameworkSuite):
         "several-workers": "partial_fit takes its step at once and shows no gradient to share",
     }
     batches_per_epoch = 30
+    batch_counter = "step"
 
     def read_state(self, checkpoint: Path) -> Mapping[str, npt.NDArray[Any]]:
         with np.load(checkpoint / "arrays.npz", allow_pickle=False) as saved:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore_ray._launcher import RayLauncher
+    from detcore_ray._settings import RaySettings
 
 __version__ = "0.1.0"
 
-__all__ = ["RayLauncher"]
+__all__ = ["RayLauncher", "RaySettings"]
 
-_HOMES = {"RayLauncher": "_launcher"}
+_HOMES = {"RayLauncher": "_launcher", "RaySettings": "_settings"}
 
 
 def __getattr__(name: str) -> object:

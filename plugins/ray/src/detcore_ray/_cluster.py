@@ -21,7 +21,7 @@ from detcore_ray._ray import (
     ray,
     remove_placement_group,
 )
-from detcore_ray._settings import STRATEGIES, Settings
+from detcore_ray._settings import STRATEGIES, RaySettings
 
 __all__ = ["Cluster", "describe_bundle"]
 
@@ -45,7 +45,7 @@ class Cluster:
         WorkerError: If it cannot be joined.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RaySettings) -> None:
         self.settings = settings
         # Placements that were possible once are waited for: a node may be coming back.
         self._was_possible: set[int] = set()
@@ -95,20 +95,26 @@ class Cluster:
         found = {node["NodeManagerAddress"] for node in self.nodes() if self._fits(node)}
         return sorted(found - {self.address})
 
+    def check_room(self, slots: int) -> None:
+        """Refuse a trial of so many workers for which there will never be room.
+
+        Raises:
+            WorkerError: If the cluster could not hold it if it did nothing else.
+        """
+        if self._is_possible(slots):
+            self._was_possible.add(slots)
+        elif slots not in self._was_possible and not self.settings.wait_for_nodes:
+            raise WorkerError(self._why_impossible(slots))
+
     def place(self, slots: int, name: str) -> PlacementGroup:
         """Ask for a placement group of one bundle for each slot.
 
         Raises:
             WorkerError: If the cluster could not hold it if it did nothing else.
         """
-        settings = self.settings
-        if not self._is_possible(slots):
-            if slots not in self._was_possible and not settings.wait_for_nodes:
-                raise WorkerError(self._why_impossible(slots))
-        else:
-            self._was_possible.add(slots)
+        self.check_room(slots)
         return placement_group(
-            [dict(settings.bundle)] * slots, strategy=settings.strategy, name=name
+            [self.settings.bundle] * slots, strategy=self.settings.strategy, name=name
         )
 
     def remove(self, group: PlacementGroup) -> None:

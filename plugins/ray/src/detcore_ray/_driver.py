@@ -5,7 +5,6 @@ It outlives a runner that was killed until the workers are gone.
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import sys
@@ -13,7 +12,7 @@ import threading
 
 from detcore.errors import DetcoreError
 from detcore_ray._cluster import Cluster
-from detcore_ray._settings import Settings
+from detcore_ray._settings import RaySettings
 from detcore_ray._trial import run_trial
 from detcore_ray._wire import receive_descriptors
 
@@ -24,7 +23,7 @@ def main(control_fd: int) -> int:
     """Run trials until the runner has no more, or is gone."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    settings = Settings(**json.load(sys.stdin))
+    settings = RaySettings.model_validate_json(sys.stdin.read())
     control = socket.socket(fileno=control_fd)
     cluster: Cluster | None = None
     trials: list[threading.Thread] = []

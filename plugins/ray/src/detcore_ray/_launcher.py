@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import secrets
 import socket
 import subprocess
@@ -14,13 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from detcore.environment import child_environment
-from detcore.errors import WorkerError
+from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink, describe_exit
 from detcore.launch.nodes import log_header
 from detcore.types import TrialInfo
 from detcore_ray._group import RayWorkerGroup
-from detcore_ray._settings import Settings, check_settings
+from detcore_ray._settings import RaySettings
 from detcore_ray._wire import Line, send_descriptors
 
 __all__ = ["RayLauncher"]
@@ -42,52 +44,41 @@ class RayLauncher:
     workers, and holds the experiment's lock until they are gone.
 
     Args:
-        address: ``"auto"``, ``"HOST:PORT"`` of a running cluster's head node, or ``"local"``: a
-            cluster of this machine is started and ends with the run. Default: the variable
-            ``RAY_ADDRESS``, else ``"local"``.
-        strategy: Where the workers of one trial go: ``PACK`` on as few nodes as possible,
-            ``SPREAD`` on as many, ``STRICT_PACK`` all on one, ``STRICT_SPREAD`` each on its own.
-        cpus_per_slot: CPUs that each worker takes.
-        gpus_per_slot: GPUs that each worker takes, and sees.
-        resources: More of what Ray counts, for each worker.
-        runtime_env: Ray's runtime environment of the workers. ``working_dir`` is set to the folder
-            of the trial's code where nodes are on other machines.
-        variables: More variables for the workers.
-        wait_for_nodes: Whether a trial waits for nodes that are not there yet, as with Ray's
-            autoscaler. Otherwise a trial that the cluster cannot hold is an error.
-        lease_s: After how many seconds a worker ends that hears nothing of the runner; >= 2. A
-            trial starts again on other nodes no earlier than that.
+        address: As in `RaySettings`.
+        **settings: The other fields of `RaySettings`.
 
     Raises:
-        RunError: If a setting makes no sense.
+        RunError: If a setting is unknown or makes no sense.
         WorkerError: If no process can be started.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        strategy: str = "PACK",
-        cpus_per_slot: float = 1,
-        gpus_per_slot: float = 0,
-        resources: Mapping[str, float] | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        variables: Mapping[str, str] | None = None,
-        wait_for_nodes: bool = False,
-        lease_s: float = 30.0,
-    ) -> None:
-        self._settings = check_settings(
-            address=address,
-            strategy=strategy,
-            cpus_per_slot=cpus_per_slot,
-            gpus_per_slot=gpus_per_slot,
-            resources=resources or {},
-            runtime_env=runtime_env or {},
-            variables=variables or {},
-            wait_for_nodes=wait_for_nodes,
-            lease_s=lease_s,
-        )
+    def __init__(self, address: str | None = None, **settings: Any) -> None:
+        try:
+            self._settings = RaySettings(address=address, **settings)
+        except ValidationError as error:
+            raise RunError("\n".join(map(_fault, error.errors(include_url=False)))) from error
         self._driver = _Driver(self._settings)
+
+    def check_trial(self, config: Mapping[str, Any], *, slots: int) -> None:
+        """Refuse trials that the cluster could not hold if it did nothing else.
+
+        Args:
+            config: The experiment's configuration.
+            slots: Number of workers of each trial; >= 1.
+
+        Raises:
+            WorkerError: If the cluster cannot be joined, or cannot hold a trial.
+        """
+        line = self._driver.open_line(())
+        try:
+            line.say("check", slots=slots)
+            answer = next(line.heard(), None)
+        finally:
+            line.close()
+        if answer is None:
+            raise WorkerError(f"{self._driver.why_gone()}\nStart the experiment again.")
+        if answer["kind"] == "refused":
+            raise WorkerError(str(answer["error"]))
 
     def start(
         self,
@@ -153,6 +144,12 @@ class RayLauncher:
         self._driver.close()
 
 
+def _fault(error: ErrorDetails) -> str:
+    """Say what is wrong with a setting."""
+    name = ".".join(map(str, ("launcher", *error["loc"])))
+    return f"{name}: {error['msg'].removeprefix('Value error, ')}"
+
+
 class _Driver:
     """The process that speaks to Ray; see `detcore_ray._driver`.
 
@@ -160,7 +157,7 @@ class _Driver:
         WorkerError: If it cannot be started.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RaySettings) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         with theirs:
@@ -183,7 +180,7 @@ class _Driver:
         if self._process.stdin is not None:
             # Not on the command line: a runtime environment may hold secrets.
             with contextlib.suppress(BrokenPipeError), self._process.stdin as file:
-                file.write(json.dumps(dataclasses.asdict(settings)).encode())
+                file.write(settings.model_dump_json().encode())
 
     @property
     def is_running(self) -> bool:

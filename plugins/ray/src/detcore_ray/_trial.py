@@ -84,21 +84,41 @@ class _Trial:
         if request is None:
             return
         self._slots = int(request["slots"])
+        if request["kind"] == "check":
+            self._check()
+            return
         threading.Thread(target=self._obey, args=(heard,), name="obey", daemon=True).start()
         try:
-            if isinstance(self._given, str):
-                raise WorkerError(self._given)
-            self._run(self._given, request)
+            self._run(self._joined(), request)
         except _Canceled as canceled:
             self._say_ended(canceled.code)
         except Exception as error:  # noqa: BLE001  (the runner is told, whatever it is)
-            known = isinstance(error, DetcoreError)
-            self._line.say("refused", error=str(error) if known else _told(error))
+            self._line.say("refused", error=_told(error))
             self._say_ended(1)
+
+    def _joined(self) -> Cluster:
+        """Return the cluster.
+
+        Raises:
+            WorkerError: If it could not be joined.
+        """
+        if isinstance(self._given, str):
+            raise WorkerError(self._given)
+        return self._given
+
+    def _check(self) -> None:
+        """Say whether trials like this one could be started; nothing is."""
+        try:
+            cluster = self._joined()
+            cluster.check_room(self._slots)
+        except Exception as error:  # noqa: BLE001  (the runner is told, whatever it is)
+            self._line.say("refused", error=_told(error))
+        else:
+            self._line.say("accepted")
 
     def _run(self, cluster: Cluster, request: dict[str, Any]) -> None:
         trial_dir = Path(request["info"]["trial_dir"])
-        self._tell_of_folders(cluster, request)
+        self._tell_where_checkpoints_go(cluster, request)
         self._wait_for_earlier(trial_dir)
         group = cluster.place(self._slots, f"detcore-{request['job']}")
         try:
@@ -136,12 +156,10 @@ class _Trial:
         for rank in range(self._slots):
             self._line.say("ended", rank=rank, code=code)
 
-    def _tell_of_folders(self, cluster: Cluster, request: dict[str, Any]) -> None:
-        """Say what workers on other machines have to share."""
-        if not cluster.other_machines():
-            return
+    def _tell_where_checkpoints_go(self, cluster: Cluster, request: dict[str, Any]) -> None:
         storage = request["info"]["config"].get("checkpoint_storage") or {}
-        if storage.get("type", "directory") in ("directory", "shared_fs"):
+        is_folder = storage.get("type", "directory") in ("directory", "shared_fs")
+        if is_folder and cluster.other_machines():
             self._line.say(
                 "notice",
                 text="checkpoints go to a folder: all machines of the cluster have to share it",
@@ -307,4 +325,6 @@ class _Trial:
 
 
 def _told(error: Exception) -> str:
+    if isinstance(error, DetcoreError):
+        return str(error)
     return f"Ray could not start the workers: {type(error).__name__}: {error}"

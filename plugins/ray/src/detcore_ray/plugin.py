@@ -11,4 +11,8 @@ __all__ = ["detcore_register_launcher"]
 @hookimpl
 def detcore_register_launcher() -> list[LauncherType]:
     """Register the launcher ``ray``."""
-    return [LauncherType(name="ray", launcher="detcore_ray:RayLauncher")]
+    return [
+        LauncherType(
+            name="ray", launcher="detcore_ray:RayLauncher", settings="detcore_ray:RaySettings"
+        )
+    ]

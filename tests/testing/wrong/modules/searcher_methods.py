@@ -265,6 +265,17 @@ class StopsShortOf1(Right):
         return self.ended / (self.total + 1)
 
 
+class ForgetsWhatWasRejected(Right):
+    """Neither replaces nor counts a trial that rejects its hyperparameters."""
+
+    broken = "rejected-trials-are-replaced-or-counted"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        if reason is ExitReason.INVALID_HP:
+            return self.more()
+        return super().exited(trial, reason)
+
+
 class DividesByTheMetric(Right):
     broken = "any-finite-metric-is-taken"
 
