@@ -17,7 +17,7 @@ from detcore.core._records import is_server, open_embedded, open_remote, patienc
 from detcore.core._replies import open_replies
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import StorageFullError, UnavailableError
+from detcore.errors import StorageFullError, UnavailableError, in_one_line
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _settle(managed: TrialInfo, records: WorkerRecords, storage: StorageBackend)
 
         logging.getLogger("detcore").warning(
             "what killed runs of the trial left in %s is settled when it starts again: %s",
-            storage.url, " ".join(str(away).split()),
+            storage.url, in_one_line(away),
         )  # fmt: skip
     return managed
 

@@ -17,7 +17,7 @@ from detcore.database import (
 )
 from detcore.delivery._events import FINISHED, HOOK_OF_KIND, arguments_of
 from detcore.delivery._mailbox import Cursor, Mailbox
-from detcore.errors import DetcoreError, UnavailableError
+from detcore.errors import DetcoreError, UnavailableError, in_one_line
 from detcore.hooks import Observer
 from detcore.types import TrialInfo
 
@@ -203,7 +203,7 @@ class Courier:
         return True
 
     def _is_away(self, error: UnavailableError) -> None:
-        self.problem = " ".join(str(error).split()) or "its service is not reachable"
+        self.problem = in_one_line(error) or "its service is not reachable"
         if not self._has_told_away and not self._is_quiet:
             self._has_told_away = True
             _LOG.warning(

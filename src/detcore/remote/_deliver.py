@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.database import SpoolDamagedError, is_spool_in_use, read_unsent, spool_owner
-from detcore.errors import DetcoreError, ForbiddenError, NotFoundError, UnauthenticatedError
+from detcore.errors import (
+    DetcoreError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthenticatedError,
+    in_one_line,
+)
 from detcore.remote._refusal import ServerAway
 from detcore.remote._sender import send_spool
 
@@ -71,7 +77,7 @@ def send_spools(
         except NotFoundError:
             continue
         except (DetcoreError, OSError) as error:
-            yield SentSpool(path=path, problem=" ".join(str(error).split()))
+            yield SentSpool(path=path, problem=in_one_line(error))
             continue
         if found.sent_bytes or found.left_bytes:
             yield found

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.database import ChangeKind
-from detcore.errors import CheckpointStateError, ContextStateError, DetcoreError, NotFoundError
+from detcore.errors import (
+    CheckpointStateError,
+    ContextStateError,
+    DetcoreError,
+    NotFoundError,
+    in_one_line,
+)
 from detcore.remote._checkpoints import checkpoint_from_document
 from detcore.remote._refusal import ServerAway
 from detcore.types import TrialState
@@ -210,7 +216,7 @@ class RemoteRecords:
         except ServerAway as away:
             _LOG.warning(
                 "observers are not told now of checkpoints that a killed run saved: %s",
-                " ".join(str(away).split()),
+                in_one_line(away),
             )
             return []
         return [(str(event["kind"]), event["payload"]) for event in found]

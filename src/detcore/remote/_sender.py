@@ -17,6 +17,7 @@ from detcore.errors import (
     ForbiddenError,
     NotFoundError,
     UnauthenticatedError,
+    in_one_line,
 )
 from detcore.remote._refusal import ServerAway
 
@@ -158,12 +159,13 @@ class SpoolSender:
         # It may be waiting for an answer, which cannot be interrupted; it is a daemon.
         self._thread.join(0.1 if not is_done else _AWAY_WAIT_S)
         if not is_done:
-            why = " ".join(str(self._problem or "it did not answer in time").split())
-            _LOG.warning(
-                "not all reports have reached %s: %s. They are kept in %s, and get there when the "
-                "trial starts again, or by: detcore plugins deliver --master %s",
-                self._session.url, why, self._path, self._session.url,
-            )  # fmt: skip
+            url, why = self._session.url, self._problem or "it did not answer in time"
+            text = in_one_line(
+                f"not all reports have reached {url}: {why}",
+                f"They are kept in {self._path}, and get there when the trial starts again, or by: "
+                f"detcore plugins deliver --master {url}",
+            )
+            _LOG.warning("%s", text)
 
     def _run(self) -> None:
         while True:
@@ -292,15 +294,16 @@ def _explain(error: Exception, url: str, path: Path) -> str:
     """Return what is said when reports do not get through."""
     kept = f"Reports are kept in {path}; training goes on."
     if isinstance(error, ServerAway):
-        return f"{' '.join(str(error).split())} {kept}"
+        return in_one_line(error, kept)
     if isinstance(error, UnauthenticatedError | ForbiddenError):
-        return (
+        return in_one_line(
             f"{url} does not accept the token of this trial (it has expired, or is another's): "
-            f"{' '.join(str(error).split())} {kept}"
+            f"{error}",
+            kept,
         )
     if isinstance(error, NotFoundError):
-        return f"{url} does not know this trial: {' '.join(str(error).split())} {kept}"
+        return in_one_line(f"{url} does not know this trial: {error}", kept)
     if isinstance(error, SpoolDamagedError):
-        return f"reports cannot be sent: {' '.join(str(error).split())}"
+        return in_one_line(f"reports cannot be sent: {error}")
     what = "refuses reports" if isinstance(error, DetcoreError) else "cannot be told of reports"
-    return f"{url} {what}: {type(error).__name__}: {' '.join(str(error).split())} {kept}"
+    return in_one_line(f"{url} {what}: {type(error).__name__}: {error}", kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from detcore.errors import in_one_line
 from detcore.runner._starting import nothing_left
 from detcore.search import Exited, ExitReason
 from detcore.types import TrialState
@@ -62,7 +63,8 @@ class Endings:
             standing.record(index, TrialState.COMPLETED)
         elif trial.was_told_end and (trial.ended_well or not planned.is_closed):
             if not trial.ended_well and not trial.was_interrupted:
-                trial.output.say(f"trial {trial.info.trial_id}: {trial.error}; its result counts")
+                told = f"trial {trial.info.trial_id}: {trial.error}"
+                trial.output.say(in_one_line(told, "Its result counts"))
             standing.record(index, self._stops.stopped_state)
         elif index in self._stops.unwanted:
             self.drop(index)
@@ -127,8 +129,10 @@ class Endings:
         else:
             origin = "from the beginning: it has no checkpoint"
         trial.output.say(
-            f"trial {trial_id} failed: {trial.error}; it starts again{when} {origin} "
-            f"(restart {count} of {self._restarts.most})"
+            in_one_line(
+                f"trial {trial_id} failed: {trial.error}",
+                f"It starts again{when} {origin} (restart {count} of {self._restarts.most})",
+            )
         )
 
     def _go_back(self, trial: RunningTrial, uuid: str, error: str) -> None:
@@ -140,8 +144,10 @@ class Endings:
             return
         self._standing.record(trial.index, self._stops.stopped_state)
         trial.output.say(
-            f"{error.splitlines()[0]} Going on from the one before: {other.uuid}, "
-            f"{other.steps_completed} batches"
+            in_one_line(
+                error.splitlines()[0],
+                f"Going on from the one before: {other.uuid}, {other.steps_completed} batches",
+            )
         )
 
     def _fail(self, trial: RunningTrial, reason: ExitReason, *, error: str | None = None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import CheckpointSource, find_source, recover_checkpoints
+from detcore.errors import in_one_line
 from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.types import TrialInfo
@@ -182,8 +183,9 @@ def nothing_left(error: str, trial_id: int, uuid: str) -> str:
 
     Training again from the start is not what was asked for.
     """
-    return (
-        f"{error.splitlines()[0]} It was the only checkpoint of trial {trial_id}, so there is "
-        "nothing to go on from. If its files can be brought back: detcore checkpoint repair "
-        f"{uuid}; else start the experiment again."
+    return in_one_line(
+        error.splitlines()[0],
+        f"It was the only checkpoint of trial {trial_id}, so there is nothing to go on from. "
+        f"If its files can be brought back: detcore checkpoint repair {uuid}; else start the "
+        "experiment again.",
     )
