@@ -66,3 +66,39 @@ def test_hyperparameters_that_the_script_never_reads_are_named_once(detcore: Det
     assert finished.stdout.count("never read") == 2
     (folder / "train.py").write_text(READS.replace("[\"learning_rate\"]", "[[*hparams][0]]"))
     assert "never read" not in detcore("run", config, folder).stdout
+
+
+RESTARTS = """
+from detcore import core
+
+with core.init() as context:
+    latest, start = context.info.latest_checkpoint, 0
+    if RESTORES and latest is not None:
+        with context.checkpoint.restore_path(latest) as path:
+            start = int((path / "state").read_text())
+    for step in range(start + 1, 13):
+        if step == 7 and context.info.run_id == 1:
+            raise OSError("the network is away")
+        context.train.report_training_metrics(step, {"loss": 1.0 / step})
+        if step % 5 == 0:
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
+                (path / "state").write_text(str(step))
+    context.train.report_validation_metrics(12, {"val_loss": 0.5})
+"""
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_script_that_ignores_its_checkpoint_is_warned_once(
+    detcore: Detcore, restores: bool
+) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(RESTARTS.replace("RESTORES", str(restores)))
+    finished = detcore("run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert "It starts again from its latest checkpoint (restart 1 of 1)" in finished.stdout
+    assert "going on from batch 5 (checkpoint " in finished.stdout
+    told = "restored no checkpoint and reports batch 1: it trains from the start again"
+    assert finished.stdout.count(told) == (0 if restores else 1)
+    line = "with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:"
+    assert finished.stdout.count(line) == (0 if restores else 1)

@@ -134,8 +134,8 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
         events=events,
         on_reported=observers.metrics,
     )
-    train = _make_train(info, settings, storage, recorder, stack)
     checkpoint = _make_checkpoint(info, reporting.records, storage, settings, observers)
+    train = _make_train(info, settings, storage, recorder, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
     observers.started(reporting.spool, reporting.add_missing)
@@ -162,7 +162,8 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
     info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
     storage = _open_storage(info, settings, plugins, stack)
     events = EventPipe(None)
-    train = _make_train(info, settings, storage, None, stack)
+    checkpoint = _make_checkpoint(info, None, storage, settings, None)
+    train = _make_train(info, settings, storage, None, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
     return Parts(
@@ -171,7 +172,7 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
         plugins=plugins,
         events=events,
         observers=None,
-        checkpoint=_make_checkpoint(info, None, storage, settings, None),
+        checkpoint=checkpoint,
         train=train,
         searcher=SearcherContext(info, distributed=settings.distributed, events=events),
     )
@@ -277,6 +278,7 @@ def _make_train(
     settings: Settings,
     storage: StorageBackend,
     recorder: Recorder | None,
+    checkpoint: CheckpointContext,
     stack: contextlib.ExitStack,
 ) -> TrainContext:
     train = TrainContext(
@@ -285,6 +287,7 @@ def _make_train(
         recorder=recorder,
         storage=storage,
         tensorboard_mode=settings.tensorboard_mode,
+        has_restored=lambda: checkpoint.has_restored,
     )
     stack.callback(train.close)
     return train

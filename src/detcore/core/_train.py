@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
 
 __all__ = ["TrainContext"]
+
+_IGNORED = """\
+this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \
+batch %s: it trains from the start again.
+Restore before training, and count on from context.info.steps_completed:
+  if context.info.latest_checkpoint is not None:
+      with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+          ...  # load what was saved there"""
 
 
 class TrainContext:
@@ -38,6 +47,7 @@ class TrainContext:
         recorder: Recorder | None,
         storage: StorageBackend,
         tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+        has_restored: Callable[[], bool] = lambda: True,
     ) -> None:
         self._info = info
         self._distributed = distributed
@@ -48,6 +58,8 @@ class TrainContext:
         if distributed.rank:
             self._tensorboard_path = Path(info.trial_dir) / f"tensorboard-{distributed.rank}"
         self._event_file = EventFile(self._tensorboard_path)
+        self._has_restored = has_restored
+        self._may_ignore_checkpoint = info.latest_checkpoint is not None
         self.early_exit_reason: EarlyExitReason | None = None
 
     def report_training_metrics(
@@ -175,6 +187,8 @@ class TrainContext:
         n_records: int | None,
     ) -> None:
         recorder = self._need_chief(f"report_{kind}_metrics")
+        if self._may_ignore_checkpoint:
+            self._warn_of_ignored_checkpoint(steps)
         recorder.report(
             kind, steps, metrics, batches, None if n_records is None else clean_count(n_records)
         )
@@ -182,6 +196,15 @@ class TrainContext:
             scalars = {_tag(kind, name): value for name, value in metrics.items()}
             self._event_file.add_scalars(steps, scalars)
         recorder.tell(kind, steps, metrics)
+
+    def _warn_of_ignored_checkpoint(self, steps: int) -> None:
+        """Look at the first report of a trial that goes on: whether it begins again instead."""
+        self._may_ignore_checkpoint = False
+        info = self._info
+        if steps < info.steps_completed and not self._has_restored():
+            logging.getLogger("detcore").warning(
+                _IGNORED, info.steps_completed, info.latest_checkpoint, steps
+            )
 
     def _need_chief(self, name: str) -> Recorder:
         if self._recorder is None:
