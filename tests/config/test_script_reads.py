@@ -43,7 +43,8 @@ LOOKED_UP = {
     "by other names": OPEN + "    info = context.info\n    h = info.hparams or {}\n"
     "    rate, drop = h['learning_rate'], h.pop('dropout', 1)\n    h.setdefault('hidden', 3)\n",
     "in functions": "from detcore import core\n\n"
-    "def main():\n    with core.init() as context:\n        train(context, hp=context.info.hparams)\n\n"
+    "def main():\n    with core.init() as context:\n"
+    "        train(context, hp=context.info.hparams)\n\n"
     "def train(ctx, *, hp):\n    hp['learning_rate']\n    hp['dropout']\n"
     "    ctx.info.hparams['hidden']\n",
     "in a class": "import detcore.core as dc\n\nclass Model:\n"
@@ -101,7 +102,8 @@ READ = "    context.info.hparams['dropout']\n"
         "train(**context.info.hparams)", "dict(context.info.hparams)", "{**context.info.hparams}",
         "[name for name in context.info.hparams]", "context.info.hparams.items()",
         "for name in context.info.hparams: print(name)", "print(f'{context.info.hparams}')",
-        "json.dumps(context.info.hparams)", "context.info.hparams == {}", "sorted(context.info.hparams)",
+        "json.dumps(context.info.hparams)", "context.info.hparams == {}",
+        "sorted(context.info.hparams)",
         "h = context.info.hparams; h.update(a=1)", "key = 'x'; context.info.hparams[key]",
         "Params.model_validate(context.info.hparams)", "context.info.hparams.get(key)",
         "context.info.config['hyperparameters']", "Settings(**context.info.config)",

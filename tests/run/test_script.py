@@ -64,7 +64,7 @@ def test_hyperparameters_that_the_script_never_reads_are_named_once(detcore: Det
     assert finished.stdout.count(f"hyperparameters.droput {said}") == 1
     assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {said}") == 1
     assert finished.stdout.count("never read") == 2
-    (folder / "train.py").write_text(READS.replace("[\"learning_rate\"]", "[[*hparams][0]]"))
+    (folder / "train.py").write_text(READS.replace('["learning_rate"]', "[[*hparams][0]]"))
     assert "never read" not in detcore("run", config, folder).stdout
 
 

@@ -177,7 +177,7 @@ class SearchLoop:
             return
         trial.note(event)
         if trial.progress is not None:
-            self._standing.progressed(trial.progress)
+            self._standing.progressed(trial.index, trial.progress)
         self._listener.event(trial.info, event)
 
     def _completed(self, trial: RunningTrial, length: int, metric: float) -> None:
@@ -189,6 +189,7 @@ class SearchLoop:
             self._apply(Validated(trial.index, length, metric))
         goes_on = not planned.is_closed and not planned.is_waiting and planned.length > length
         if goes_on and not self._stops.is_stopping:
+            trial.extended(planned.length, before=length)
             trial.workers.reply(type="train", length=planned.length)
             self._standing.tell(trial.index, TrialState.RUNNING)
         else:
@@ -204,7 +205,7 @@ class SearchLoop:
         except DetcoreError as failure:
             self._stops.fail(failure, self._running)
             return
-        self._listener.search_progress(self._log.search.progress)
+        self._standing.tell_progress()
         running = {trial.index: trial for trial in self._running}
         for operation in operations:
             if isinstance(operation, Create):

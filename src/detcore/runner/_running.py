@@ -110,7 +110,7 @@ class RunningTrial:
         self.was_told_end = False
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
-        self._length = 0  # in batches, as the workers said
+        self._length = _length_in_batches(info)  # workers of a trial class say it
         self._told_error: str | None = None
         self._told_state: str | None = None
         self._told_fault: str | None = None
@@ -136,6 +136,10 @@ class RunningTrial:
             self._told_fault = event.fields.get("fault")
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
+
+    def extended(self, length: int, *, before: int) -> None:
+        """Take note that the workers train on, to a length that is counted as the one before."""
+        self._length = self._length * length // before
 
     def _progressed(self, done: float, length: float | None) -> None:
         if length:
@@ -235,3 +239,10 @@ class RunningTrial:
         if self.is_invalid_hp:
             return "the trial rejected its hyperparameters"
         return f"the worker {describe_exit(self._code)}"
+
+
+def _length_in_batches(info: TrialInfo) -> int:
+    """Return how far the search wants a trial trained, in batches; 0: in another unit."""
+    length = info.config["searcher"].get("max_length")
+    is_batches = isinstance(length, int) or "batches" in (length or {})
+    return (info.searcher_length or 0) if is_batches else 0

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing"]
 
+# So much of the search makes a difference for displays.
+_LEAST_PROGRESS = 0.001
+
 
 class Standing:
     """Keeps the records of trials, and what this run knows of them beside the search's log.
@@ -43,6 +46,7 @@ class Standing:
         self.again: list[int] = []
         self.errors: dict[int, str] = {}
         self._percent = 0
+        self._told_progress = -1.0
 
     def settle(self) -> None:
         """Bring the records to where the log is: a runner may have died in between."""
@@ -65,20 +69,29 @@ class Standing:
                 self._record(index, trial, TrialState.PAUSED)
             else:
                 self._record(index, trial, TrialState.COMPLETED)
-        self._listener.search_progress(self._log.search.progress)
+        self.tell_progress()
 
-    def progressed(self, progress: float) -> None:
-        """Record how far the trial of a search of one trial came: at most once for each percent.
+    def progressed(self, index: int, part: float) -> None:
+        """Take note of how much of its length a trial has trained, 0 to 1.
 
-        Other searches know how much of them is done only when a trial has ended. Nothing is
-        recorded while the database is away.
+        It is recorded at most once for each percent of the search, and not while the database is
+        away.
         """
-        percent = int(progress * 100)
-        if self._starter.plain["searcher"]["name"] == "single" and percent != self._percent:
-            self._percent = percent
+        search = self._log.search
+        search.trained[index] = part
+        progress = search.progress
+        if int(progress * 100) != self._percent:
+            self._percent = int(progress * 100)
             with contextlib.suppress(DatabaseAway):
                 self._once.set_search_progress(self._experiment_id, progress)
-            self._listener.search_progress(progress)
+        if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
+            self.tell_progress()
+
+    def tell_progress(self) -> None:
+        """Tell who watches how much of the search is done."""
+        search = self._log.search
+        self._told_progress = search.progress
+        self._listener.search_progress(search.progress, search.planned_length)
 
     def states(self) -> list[TrialState]:
         """Return the recorded states of all trials."""
