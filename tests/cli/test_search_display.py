@@ -64,6 +64,7 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     console = Console(file=file, force_terminal=True, width=width, height=30, color_system=None)
     display = LiveDisplay(console)
     show(display, count)
+    display.search_progress(0.42, 100_000)
     file.seek(0)
     file.truncate()
     display.close()
@@ -80,6 +81,9 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     assert "best val_loss" in text
     assert ("and 180 more: " in text) == (count == 200)
     assert "42%" in text
+    header = [line for line in lines if "42%" in line][-1]
+    assert "42000 of 100000 batches" in header
+    assert f"{count} trials: 2 running, " in text
 
 
 def lines_of(count: int, *, is_verbose: bool = False) -> list[str]:

@@ -73,13 +73,13 @@ def _header(progress: RunProgress, trials: list[TrialProgress]) -> Group:
     line = Table.grid(padding=(0, 1))
     line.add_row(
         Text(progress.searcher, style="bold"),
-        ProgressBar(total=1.0, completed=progress.done, width=24),
+        ProgressBar(total=1.0, completed=progress.done, width=20),
         Text(f"{progress.done:.0%}"),
-        Text(progress.amount),
-        Text(time_left(progress.seconds_left), style="cyan"),
-        Text(f"{len(trials)} trials", style="dim"),
+        Text(progress.amount, no_wrap=True),
+        Text(time_left(progress.seconds_left), style="cyan", no_wrap=True),
     )
-    return Group(line, Text(listed, no_wrap=True, overflow="ellipsis"))
+    count = f"{len(trials)} trials: {listed}"
+    return Group(line, Text(count, no_wrap=True, overflow="ellipsis"))
 
 
 def _table(progress: RunProgress, shown: list[TrialProgress], width: int) -> Table:

@@ -78,7 +78,8 @@ class Standing:
         away.
         """
         search = self._log.search
-        search.trained[index] = part
+        if not search.trials[index].is_closed:
+            search.trained[index] = part
         progress = search.progress
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
