@@ -129,6 +129,8 @@ def test_the_last_error_lines_of_a_trial_that_fails_are_shown(kind: type[PlainDi
         for number in range(100):
             display.output(trial_info(trial_id), "stderr", f"warning {number}", rank=0)
         display.output(trial_info(trial_id), "stderr", f"Error: cause {trial_id}", rank=0)
+    display.output(trial_info(3), "stderr", "Traceback (most recent call last):", rank=0)
+    display.output(trial_info(3), "stderr", "  File somewhere", rank=0)  # it may be interrupted
     shown = [f"[trial 1] warning {number}" for number in range(3)] + ["[trial 2] Error: cause 2"]
     assert file.getvalue().splitlines() == shown
     status = TrialStatus(

@@ -38,6 +38,7 @@ _SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
 # Of standard error of a trial of a search: so many lines at once, and so many more if it fails.
 _MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
 _MOST_KNOWN_LINES = 1000
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class _Display:
@@ -130,7 +131,8 @@ class PlainDisplay(_Display):
             if now - self._last_line_at >= _PLAIN_INTERVAL_S:
                 self._last_line_at = now
                 of = f"/{trial.length}" if trial.length else ""
-                parts = [f"{at}{of}", _speed(trial), _left(trial), trial.training]
+                speed = "" if trial.rate is None else _speed(trial)
+                parts = [f"{at}{of}", speed, _left(trial), trial.training]
                 self.notice("  ".join(filter(None, parts)))
         elif event.type == "validation":
             self.notice(f"{at}: validation: {format_metrics(event.fields['metrics'])}")
@@ -180,8 +182,8 @@ class PlainDisplay(_Display):
 class _ErrorLines:
     """Which lines that trials of a search write to standard error are shown.
 
-    A line that any trial wrote before is not. Of the others the first ones of a trial are, and the
-    last ones are held in case it fails. Used from several threads.
+    A line that any trial wrote before is not. Of the others the first ones of a trial are, up to a
+    traceback, and the last ones are held in case it fails. Used from several threads.
     """
 
     def __init__(self) -> None:
@@ -197,8 +199,8 @@ class _ErrorLines:
                 return False
             if len(self._known) < _MOST_KNOWN_LINES:
                 self._known.add(line)
-            self._counts[trial_id] += 1
-            if self._counts[trial_id] <= _MOST_ERROR_LINES:
+            self._counts[trial_id] += _MOST_ERROR_LINES if line == _TRACEBACK else 1
+            if self._counts[trial_id] <= _MOST_ERROR_LINES and line != _TRACEBACK:
                 return True
             self._held.setdefault(trial_id, deque(maxlen=_MOST_HELD_LINES)).append(text)
             return False
