@@ -31,7 +31,7 @@ STARTED = ("started", {"length": 90, "steps_completed": 0})
         ([STARTED], 0.0),
         ([("started", {"length": 90, "steps_completed": 45})], 0.5),
         ([STARTED, ("training", {"steps_completed": 45})], 0.5),
-        ([STARTED, ("validation", {"steps_completed": 91})], 1.0),
+        ([STARTED, ("validation", {"steps_completed": 91, "metrics": {}})], 1.0),
         # A checkpoint may be reported when training is beyond it.
         ([STARTED, ("training", {"steps_completed": 45}), ("checkpoint", {"steps_completed": 9})],
          0.5),

@@ -102,3 +102,17 @@ def test_a_script_that_ignores_its_checkpoint_is_warned_once(
     assert finished.stdout.count(told) == (0 if restores else 1)
     line = "with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:"
     assert finished.stdout.count(line) == (0 if restores else 1)
+
+
+def test_a_searcher_metric_that_a_script_never_reports_is_told(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(READS)
+    given = {"learning_rate": 0.5, "dropout": 0.3}
+    config = detcore.config(
+        entrypoint="python3 train.py", hyperparameters=given, searcher__metric="val_los"
+    )
+    finished = detcore("run", config, folder)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    told = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
+    assert finished.stdout.count(told) == 1

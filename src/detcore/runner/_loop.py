@@ -182,6 +182,7 @@ class SearchLoop:
 
     def _completed(self, trial: RunningTrial, length: int, metric: float) -> None:
         """A trial trained as far as it was told to; decide how it goes on."""
+        self._standing.check_metric(trial)
         planned = self._log.search.trials[trial.index]
         # A trial that does its ending once more reports what is known.
         is_news = not planned.is_closed and not planned.is_waiting and planned.length == length

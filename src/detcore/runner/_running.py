@@ -92,6 +92,7 @@ class RunningTrial:
         was_told_end: Whether the workers were told that there is no more to train for now.
         progress: How much of what the workers train for is done, 0 to 1; None: not known.
         damaged: Checkpoint that could not be restored, and the error, or None.
+        validated: Names of the metrics that its validations reported.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class RunningTrial:
         self.was_told_end = False
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
+        self.validated: set[str] = set()
         self._length = _length_in_batches(info)  # workers of a trial class say it
         self._told_error: str | None = None
         self._told_state: str | None = None
@@ -130,6 +132,8 @@ class RunningTrial:
             self._progressed(event.fields["progress"], event.fields["length"])
         elif event.type in ("started", "training", "validation"):
             self._progressed(event.fields["steps_completed"], self._length)
+        if event.type == "validation":
+            self.validated |= event.fields["metrics"].keys()
         if event.type == "finished":
             self._told_error = event.fields.get("error") or self._told_error
             self._told_state = event.fields.get("state")

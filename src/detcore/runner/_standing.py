@@ -12,6 +12,7 @@ from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.database import TrialRecord
+    from detcore.runner._running import RunningTrial
     from detcore.runner._search_log import SearchLog
     from detcore.runner._starting import TrialStarter
 
@@ -47,6 +48,7 @@ class Standing:
         self.errors: dict[int, str] = {}
         self._percent = 0
         self._told_progress = -1.0
+        self._is_metric_checked = False
 
     def settle(self) -> None:
         """Bring the records to where the log is: a runner may have died in between."""
@@ -93,6 +95,24 @@ class Standing:
         search = self._log.search
         self._told_progress = search.progress
         self._listener.search_progress(search.progress, search.planned_length)
+
+    def check_metric(self, trial: RunningTrial) -> None:
+        """Say once that a script reports no metric of the name that the searcher has.
+
+        The search goes by the number that it gives to ``report_completed``, but lists, the best
+        checkpoint, and which ones are kept go by the name.
+        """
+        metric = self._starter.plain["searcher"]["metric"]
+        if self._is_metric_checked or not trial.validated:
+            return
+        self._is_metric_checked = True
+        if metric not in trial.validated:
+            names = ", ".join(sorted(trial.validated))
+            self._listener.notice(
+                f"searcher.metric is {metric!r}, but the validations of trial "
+                f"{trial.info.trial_id} report: {names}. So no best trial or checkpoint is known. "
+                "Correct the name in the file, or report a metric of that name."
+            )
 
     def states(self) -> list[TrialState]:
         """Return the recorded states of all trials."""
