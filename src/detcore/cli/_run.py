@@ -332,7 +332,9 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
     elif state == "ERROR":
         has_any = any(trial.latest_checkpoint for trial in result.trials)
         what = (
-            "go on from the latest checkpoint" if has_any else "mend the cause, then try it again"
+            "mend the cause, then go on from the latest checkpoint"
+            if has_any
+            else "mend the cause, then try it again"
         )
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:
