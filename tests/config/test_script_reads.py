@@ -137,6 +137,11 @@ def test_what_may_read_all_of_them_is_no_alarm(tmp_path: Path, line: str) -> Non
         (OPEN + READ, "cd . && python3 train.py"),
         (OPEN + READ, "python3 -c 'import train' train.py"),
         ("from detcore.experimental import keras\ncontext = keras.init({})\n", "python3 train.py"),
+        (
+            OPEN + READ + "\n".join(f"a{i} = a{i + 1}" for i in range(30)) + "\na30 = context",
+            "python3 train.py",
+        ),
+        (OPEN + READ + "#" * 1_000_000, "python3 train.py"),
     ],
 )
 def test_what_is_not_certain_is_not_judged(tmp_path: Path, code: str, entrypoint: str) -> None:

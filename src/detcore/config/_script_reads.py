@@ -17,7 +17,8 @@ __all__ = ["unread_hyperparameters"]
 
 _Kind = Literal["context", "info", "hparams", "config"]
 
-_MOST_FILES = 200
+# Beyond these it takes long, and is given up.
+_MOST_FILES, _MOST_BYTES, _MOST_ROUNDS = 200, 1_000_000, 20
 _PARTS: Mapping[tuple[str | None, str], _Kind] = {
     ("context", "info"): "info",
     ("info", "hparams"): "hparams",
@@ -65,16 +66,16 @@ def _modules(script: Path, folders: Sequence[Path]) -> list[ast.Module]:
     """Return the script and the modules in these folders that it imports.
 
     Raises:
-        _Unclear: If they are too many.
+        _Unclear: If they are too many, or too long.
     """
     trees: dict[Path, ast.Module] = {}
-    waiting = [script]
+    waiting, size_bytes = [script], 0
     while waiting:
         path = waiting.pop()
         if path in trees:
             continue
-        if len(trees) >= _MOST_FILES:
-            raise _Unclear
+        size_bytes += path.stat().st_size
+        _require(len(trees) < _MOST_FILES and size_bytes <= _MOST_BYTES)
         trees[path] = ast.parse(path.read_bytes(), str(path))
         for node in ast.walk(trees[path]):
             if isinstance(node, ast.Import):
@@ -127,9 +128,10 @@ class _Uses:
         Raises:
             _Unclear: If there may be others.
         """
-        known = -1
+        rounds, known = 0, -1
         while known != len(self._names) + len(self._attributes):
-            known = len(self._names) + len(self._attributes)
+            rounds, known = rounds + 1, len(self._names) + len(self._attributes)
+            _require(rounds <= _MOST_ROUNDS)
             for node in self._nodes:
                 is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
                 if is_read and isinstance(node, ast.expr) and (kind := self._kind(node)):
