@@ -159,6 +159,8 @@ def test_a_trial_without_its_server_ends_as_soon_and_its_reports_arrive_later(
     assert took_s < 30  # nothing that is waited for took its time-out
     assert "best 0.05" in output
     assert "not all reports have reached" in output
+    assert "connection refused. Is it running (detcore serve), and is the address right?" in output
+    assert "is the address right? They are kept in " in output
     assert f"detcore plugins deliver --master {server.url}" in output
     assert token not in output
     assert trial.steps() == []
