@@ -108,7 +108,8 @@ def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
     assert not [line for line in lines if "batch 16" in line or "a line of" in line]
     assert "trial 3: interrupted with kind sgd" in lines[2]
     assert lines[-1] == (
-        "lines that trials print are not shown here: detcore trial logs 24 has those of trial 24"
+        "lines that trials print are only in their logs: detcore trial logs 24 shows those of "
+        "trial 24"
     )
     assert len(lines) <= 2 * 24 + 1
 
@@ -160,13 +161,16 @@ def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue() == (
         f"search: 25%, 8.0 of 32 epochs, {left}, 0 of 0 trials ended, 0 running\n"
     )
+    now += 12
+    display.tick()
+    assert file.getvalue().count("search: ") == 1  # nothing has changed
     for trial_id in (1, 2):
         status = TrialStatus(
             trial_id=trial_id, index=0, state=TrialState.RUNNING, hparams={}, length=4
         )
         display.trial_changed(status)
         display.event(trial_info(trial_id), WorkerEvent("started", {"length": 200}))
-    now += 12
+    now += 20
     display.tick()
     line = file.getvalue().splitlines()[-1]
     assert line == f"search: 25%, 400 of 1600 batches, {left}, 0 of 2 trials ended, 2 running"

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "format_metrics"]
 
 _PLAIN_INTERVAL_S = 1.0
-# Between lines on a whole search: the first ones, by how much more each time, and at most.
+# Between summary lines of a search: at first, the factor by which it grows, and at most.
 _SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
-# Of standard error of a trial of a search: so many lines at once, and so many more if it fails.
+# Lines of a trial's standard error in a search: shown at once, and held in case it fails.
 _MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
 _MOST_KNOWN_LINES = 1000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -86,9 +86,9 @@ class _Display:
 class PlainDisplay(_Display):
     """Lines for logs.
 
-    Of one trial each validation and checkpoint, training at most once a second, and what it prints.
-    Of a search when trials start and end, what goes wrong, and now and then how far all of it is;
-    the rest is in the trials' logs.
+    A single trial: each validation and checkpoint, training metrics at most once a second, and the
+    lines that it prints. A search: the start and end of each trial, its errors, and a summary line
+    at growing intervals; everything else is in the trials' logs.
 
     Args:
         console: Where to.
@@ -101,6 +101,7 @@ class PlainDisplay(_Display):
         self._last_line_at = -math.inf
         self._next_summary_at = math.inf
         self._interval_s = _SEARCH_INTERVAL_S
+        self._last_summary = ""
         self._has_hidden = False
         self._errors = _ErrorLines()
 
@@ -150,8 +151,8 @@ class PlainDisplay(_Display):
         elif not self._has_hidden:
             self._has_hidden = True
             self._show(
-                "lines that trials print are not shown here: detcore trial logs "
-                f"{info.trial_id} has those of trial {info.trial_id}"
+                "lines that trials print are only in their logs: detcore trial logs "
+                f"{info.trial_id} shows those of trial {info.trial_id}"
             )
 
     def notice(self, text: str) -> None:
@@ -159,10 +160,13 @@ class PlainDisplay(_Display):
         self._show(printable(text))
 
     def tick(self) -> None:
-        """Say now and then how far a search is."""
+        """Print the summary line of a search when it is due."""
         now = time.monotonic()
         if now >= self._next_summary_at:
-            self.notice(_search_line(self._progress))
+            line = _search_line(self._progress)
+            if line != self._last_summary:  # while trials start there is no news
+                self.notice(line)
+            self._last_summary = line
             self._interval_s = min(self._interval_s * _INTERVAL_GROWTH, _LONGEST_INTERVAL_S)
             self._next_summary_at = now + self._interval_s
 
@@ -180,10 +184,10 @@ class PlainDisplay(_Display):
 
 
 class _ErrorLines:
-    """Which lines that trials of a search write to standard error are shown.
+    """Decides which lines are shown that trials of a search write to standard error.
 
-    A line that any trial wrote before is not. Of the others the first ones of a trial are, up to a
-    traceback, and the last ones are held in case it fails. Used from several threads.
+    A line is shown once, whichever trial writes it. A trial shows its first new lines, up to a
+    traceback; its last ones are held in case it fails. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -317,7 +321,7 @@ def _ending(trial: TrialProgress, progress: RunProgress) -> str:
 
 
 def _search_line(progress: RunProgress) -> str:
-    """Return how far a search is, in a line."""
+    """Return the summary line of a search."""
     counts = Counter(map(state_of, progress.trials.values()))
     ended = sum(counts[state] for state in ("completed", "error", "canceled"))
     parts = [f"{progress.done:.0%}", progress.amount, time_left(progress.seconds_left)]

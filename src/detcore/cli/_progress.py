@@ -174,7 +174,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the search takes on, as far as that can be told."""
+        """Seconds until the search ends, at the speed of the last minutes; None if unknown."""
         if len(self._history) < 2:
             return None
         (first_at, first), (last_at, last) = self._history[0], self._history[-1]
@@ -184,7 +184,7 @@ class RunProgress:
 
     @property
     def amount(self) -> str:
-        """How much was trained of all, such as "360 of 800 batches"; "" where it is not known."""
+        """The trained part of all, such as "360 of 800 batches"; "" if the total is unknown."""
         if not self.planned_length:
             return ""
         trials = [t for t in self.trials.values() if t.length and t.status and t.status.length]

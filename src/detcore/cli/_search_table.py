@@ -63,7 +63,7 @@ def state_of(trial: TrialProgress) -> str:
 
 
 def time_left(seconds: float | None) -> str:
-    """Return how long something takes on, or "" where that is not known."""
+    """Return a remaining time such as "27s left", or "" if it is unknown."""
     return "" if seconds is None else f"{format_duration(seconds)} left"
 
 

@@ -1,7 +1,7 @@
-"""Which hyperparameters the code of a script never reads. It is read as text, and not run.
+"""Find hyperparameters that a script never reads. The code is parsed, and not run.
 
-Only code whose every use of the hyperparameters can be followed is judged: a name that is looked up
-with a literal key, in the script or in modules beside it.
+Only a script is judged in which every use of the hyperparameters is a lookup by a literal name,
+in the script itself or in modules beside it.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ __all__ = ["TrainContext"]
 _IGNORED = """\
 this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \
 batch %s: it trains from the start again.
-Restore before training, and count on from context.info.steps_completed:
+Restore before training, and continue from batch context.info.steps_completed:
   if context.info.latest_checkpoint is not None:
       with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
-          ...  # load what was saved there"""
+          ...  # load the files that the script saved"""
 
 
 class TrainContext:
@@ -198,7 +198,7 @@ class TrainContext:
         recorder.tell(kind, steps, metrics)
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
-        """Look at the first report of a trial that goes on: whether it begins again instead."""
+        """Warn if the first report of a resumed trial shows that it starts from the beginning."""
         self._may_ignore_checkpoint = False
         info = self._info
         if steps < info.steps_completed and not self._has_restored():
