@@ -59,9 +59,11 @@ __all__ = [
     "UnsafePathError",
     "WorkerError",
     "describe",
+    "in_one_line",
 ]
 
 _MAX_LENGTH = 60
+_PUNCTUATION = (".", "!", "?", ":", ";", ",")
 
 
 class DetcoreError(Exception):
@@ -342,3 +344,19 @@ def describe(value: object) -> str:
         text = text[: _MAX_LENGTH - 3] + "..."
     kind = type(value)
     return f"{text} ({kind.__module__}.{kind.__qualname__})".replace("(builtins.", "(")
+
+
+def in_one_line(*messages: object) -> str:
+    """Join messages, each of one line or several, into one line.
+
+    A line that ends without punctuation gets a full stop where another line follows it.
+
+    Example::
+
+        >>> in_one_line("connection refused\\nIs it running?", "Reports are kept")
+        'connection refused. Is it running? Reports are kept'
+    """
+    text = "\n".join(map(str, messages))
+    *lines, last = [" ".join(line.split()) for line in text.splitlines() if line.strip()] or [""]
+    ended = [line if line.endswith(_PUNCTUATION) else f"{line}." for line in lines]
+    return " ".join([*ended, last])

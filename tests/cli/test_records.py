@@ -162,6 +162,15 @@ def test_a_trial_is_described(records: Records) -> None:
     assert "min 0.25 at step 20, max 10.25 at step 10, last 10.25" in text
 
 
+def test_one_value_is_no_plot(records: Records) -> None:
+    trial = records.trial(records.experiment(), learning_rate=0.5)
+    records.report(trial, "validation", 10, val_loss=0.25)
+    for command in ("describe", "plot"):
+        text = records("trial", command, str(trial)).stdout
+        assert "val_loss (validation) over steps\n0.25 at step 10; two values make a plot" in text
+        assert "min 0.25" not in text
+
+
 def test_a_described_trial_is_data_for_programs(records: Records) -> None:
     trial = records.trained()
     data = records.data("trial", "describe", str(trial), "--metric", "loss")

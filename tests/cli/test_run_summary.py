@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from detcore.cli._run import _summary
 from detcore.runner import ExperimentResult, TrialResult
 from detcore.types import ExperimentState
@@ -43,3 +45,9 @@ def test_larger_may_be_better_and_nothing_may_be_best() -> None:
     assert not any("more" in line for line in lines)
     assert not any(line.startswith("best:") for line in _summary(result([None, None]), ""))
     assert not any(line.startswith("best:") for line in _summary(result([0.5]), ""))
+
+
+def test_a_failed_run_is_to_be_mended_first() -> None:
+    failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
+    last = "mend the cause, then go on from the latest checkpoint:  detcore run --resume 4"
+    assert _summary(failed, "")[-1] == last

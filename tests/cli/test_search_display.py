@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detcore.cli._display import LiveDisplay, PlainDisplay
-from detcore.cli._progress import TrialProgress
+from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
+from detcore.cli._progress import RunProgress, TrialProgress
 from detcore.launch import WorkerEvent
 from detcore.runner import TrialStatus
 from detcore.types import TrialInfo, TrialState
@@ -64,6 +64,7 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     console = Console(file=file, force_terminal=True, width=width, height=30, color_system=None)
     display = LiveDisplay(console)
     show(display, count)
+    display.search_progress(0.42, 100_000)
     file.seek(0)
     file.truncate()
     display.close()
@@ -80,16 +81,117 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     assert "best val_loss" in text
     assert ("and 180 more: " in text) == (count == 200)
     assert "42%" in text
+    header = [line for line in lines if "42%" in line][-1]
+    assert "42000 of 100000 batches" in header
+    assert f"{count} trials: 2 running, " in text
 
 
-def test_lines_in_a_pipe_say_whose_they_are() -> None:
+def lines_of(count: int, *, is_verbose: bool = False) -> list[str]:
     file = io.StringIO()
-    show(PlainDisplay(Console(file=file, width=200)), 4)
-    text = file.getvalue()
+    show(PlainDisplay(Console(file=file, width=200), is_verbose=is_verbose), count)
+    return file.getvalue().splitlines()
+
+
+def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:
+    text = "\n".join(lines_of(4, is_verbose=True))
     assert "trial 4: completed, best val_loss 0.004 with" in text
     assert "trial 1: batch 16: validation: val_loss 0.001" in text
     assert "[trial 4] a line of the last trial" in text
     assert "kind sgd" in text
+
+
+def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
+    lines = lines_of(24)
+    assert "trial 4: completed, best val_loss 0.004 with kind sgd  momentum 0.5  rate" in "\n".join(
+        lines
+    )
+    assert not [line for line in lines if "batch 16" in line or "a line of" in line]
+    assert "trial 3: interrupted with kind sgd" in lines[2]
+    assert lines[-1] == (
+        "lines that trials print are only in their logs: detcore trial logs 24 shows those of "
+        "trial 24"
+    )
+    assert len(lines) <= 2 * 24 + 1
+
+
+def trial_info(trial_id: int) -> TrialInfo:
+    return TrialInfo(
+        experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config=CONFIG,
+        model_dir="/", trial_dir="/", database_url="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, QuietDisplay])
+def test_the_last_error_lines_of_a_trial_that_fails_are_shown(kind: type[PlainDisplay]) -> None:
+    file = io.StringIO()
+    display = kind(Console(file=file, width=200))
+    display.search_started(CONFIG)
+    for trial_id in (1, 2):
+        for number in range(100):
+            display.output(trial_info(trial_id), "stderr", f"warning {number}", rank=0)
+        display.output(trial_info(trial_id), "stderr", f"Error: cause {trial_id}", rank=0)
+    display.output(trial_info(3), "stderr", "Traceback (most recent call last):", rank=0)
+    display.output(trial_info(3), "stderr", "  File somewhere", rank=0)  # it may be interrupted
+    shown = [f"[trial 1] warning {number}" for number in range(3)] + ["[trial 2] Error: cause 2"]
+    assert file.getvalue().splitlines() == shown
+    status = TrialStatus(
+        trial_id=1, index=0, state=TrialState.ERROR, hparams={}, length=64, error="cause 1"
+    )
+    display.trial_changed(status)
+    told = file.getvalue().splitlines()[len(shown) :]
+    assert told[-1] == "[trial 1] Error: cause 1"
+    assert told[0] == "[trial 1] warning 51"
+
+
+def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    file = io.StringIO()
+    display = PlainDisplay(Console(file=file, width=200))
+    searcher = {**CONFIG["searcher"], "max_length": {"epochs": 4}}
+    display.search_started({**CONFIG, "searcher": searcher})
+    display.search_progress(0.0, 32)
+    now += 9
+    display.search_progress(0.25, 32)
+    display.tick()
+    assert file.getvalue() == ""
+    now += 1
+    display.tick()
+    left = "27s left"  # 9 s for the first quarter
+    assert file.getvalue() == (
+        f"search: 25%, 8.0 of 32 epochs, {left}, 0 of 0 trials ended, 0 running\n"
+    )
+    now += 12
+    display.tick()
+    assert file.getvalue().count("search: ") == 1  # nothing has changed
+    for trial_id in (1, 2):
+        status = TrialStatus(
+            trial_id=trial_id, index=0, state=TrialState.RUNNING, hparams={}, length=4
+        )
+        display.trial_changed(status)
+        display.event(trial_info(trial_id), WorkerEvent("started", {"length": 200}))
+    now += 20
+    display.tick()
+    line = file.getvalue().splitlines()[-1]
+    assert line == f"search: 25%, 400 of 1600 batches, {left}, 0 of 2 trials ended, 2 running"
+    display.search_progress(0.3)
+    now += 100
+    display.tick()
+    assert "of 1600" not in file.getvalue().splitlines()[-1]
+
+
+def test_what_a_server_tells_at_once_is_no_speed_of_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    progress = RunProgress()
+    for done in (0.0, 0.2, 0.4):
+        progress.advanced(done, 100)
+    assert progress.seconds_left is None
+    now += 10
+    progress.advanced(0.5, 100)
+    assert progress.seconds_left == pytest.approx(50)
 
 
 def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -406,3 +406,17 @@ def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, 
         assert list(operations) == []
     assert operation.length == (shown if isinstance(shown, int) else next(iter(shown.values())))
     assert records(home)[0].config["searcher"]["max_length"] == shown
+
+
+def test_an_interrupt_while_a_trial_opens_is_no_traceback_of_detcore(
+    managed: Any, alone: Any, home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = managed()
+    monkeypatch.setattr(LocalStorage, "probe", lambda self: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as ended, context:
+        raise AssertionError("it is open")
+    assert ended.value.code == 130
+    assert ended.value.__suppress_context__
+    monkeypatch.delenv("DETCORE_TRIAL_INFO")
+    with pytest.raises(KeyboardInterrupt), alone():  # nobody else says so of a script by itself
+        raise AssertionError("it is open")

@@ -414,3 +414,17 @@ def test_what_cannot_be_settled_now_is_tried_again(home: Any, tmp_path: Path) ->
 def test_resume_is_yes_or_no() -> None:
     with pytest.raises(ConfigError, match="resume is 7; expected True or False"):
         core.init(resume=7)  # type: ignore[arg-type]  # what a user may try
+
+
+def test_a_script_by_itself_that_ignores_its_checkpoint_is_warned(home: Any) -> None:
+    forgetful = SCRIPT.replace("context.info.latest_checkpoint is not None", "False").replace(
+        "context.info.steps_completed", "0"
+    )
+    for code, num_warnings, step in ((forgetful, 0, 31), (forgetful, 1, 31), (SCRIPT, 0, 35)):
+        process = home.start(code)
+        advance(process, step)
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate("\n", timeout=60)
+        assert process.returncode == 75, stderr
+        assert stderr.count("restored no checkpoint and reports batch 1: it") == num_warnings
+        assert stderr.count("restore_path(context.info.latest_checkpoint)") == num_warnings

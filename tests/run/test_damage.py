@@ -69,7 +69,7 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
 
     finished = detcore("run", "--resume", 1)
     assert finished.code == 0, finished.stdout + finished.stderr
-    assert f"Going on from the one before: {before.name}" in finished.stdout
+    assert f". Going on from the one before: {before.name}" in finished.stdout
     assert newest.name in finished.stdout
 
     listed = detcore("checkpoint", "list")

@@ -11,9 +11,10 @@ from detcore.launch import WorkerEvent
 from detcore.runner._running import RunningTrial
 
 
-def progress_after(*events: tuple[str, dict[str, Any]]) -> float | None:
+def progress_after(*events: tuple[str, dict[str, Any]], unit: str = "epochs") -> float | None:
     nothing = cast(Any, None)  # events need neither workers nor an output
-    info = cast(Any, types.SimpleNamespace(steps_completed=0))
+    config = {"searcher": {"max_length": {unit: 60}}}
+    info = cast(Any, types.SimpleNamespace(steps_completed=0, config=config, searcher_length=60))
     trial = RunningTrial(0, info, nothing, nothing, nothing)
     for kind, fields in events:
         trial.note(WorkerEvent(kind, fields))
@@ -30,7 +31,7 @@ STARTED = ("started", {"length": 90, "steps_completed": 0})
         ([STARTED], 0.0),
         ([("started", {"length": 90, "steps_completed": 45})], 0.5),
         ([STARTED, ("training", {"steps_completed": 45})], 0.5),
-        ([STARTED, ("validation", {"steps_completed": 91})], 1.0),
+        ([STARTED, ("validation", {"steps_completed": 91, "metrics": {}})], 1.0),
         # A checkpoint may be reported when training is beyond it.
         ([STARTED, ("training", {"steps_completed": 45}), ("checkpoint", {"steps_completed": 9})],
          0.5),
@@ -44,3 +45,10 @@ def test_progress_is_counted_in_batches(
     events: list[tuple[str, dict[str, Any]]], progress: float | None
 ) -> None:
     assert progress_after(*events) == progress
+
+
+def test_the_length_of_a_script_is_known_where_it_is_in_batches() -> None:
+    assert progress_after(("training", {"steps_completed": 45}), unit="batches") == 0.75
+    # One batch, of a smoke run.
+    started = ("started", {"length": 1, "steps_completed": 0})
+    assert progress_after(started, ("training", {"steps_completed": 1}), unit="batches") == 1.0

@@ -38,3 +38,81 @@ def test_a_signal_reaches_the_script(detcore: Detcore, entrypoint: object) -> No
     assert process.returncode == 75, stdout + stderr
     assert "source None" in stdout
     assert len(detcore.committed()) == 1
+
+
+READS = """
+from detcore import core
+
+with core.init() as context:
+    hparams = context.info.hparams
+    rate, dropout = hparams["learning_rate"], hparams.get("dropout", 0.1)
+    for operation in context.searcher.operations():
+        context.train.report_validation_metrics(operation.length, {"val_loss": rate * dropout})
+        operation.report_completed(rate * dropout)
+"""
+
+
+def test_hyperparameters_that_the_script_never_reads_are_named_once(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(READS)
+    given = {"learning_rate": 0.5, "droput": 0.3}
+    config = detcore.config(entrypoint="python3 train.py", hyperparameters=given, max_restarts=1)
+    finished = detcore("run", config, folder, "--set", "hyperparameters.dropuot=0.2")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    said = "is never read by train.py: did you mean 'dropout', which it reads?"
+    assert finished.stdout.count(f"hyperparameters.droput {said}") == 1
+    assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {said}") == 1
+    assert finished.stdout.count("never read") == 2
+    (folder / "train.py").write_text(READS.replace('["learning_rate"]', "[[*hparams][0]]"))
+    assert "never read" not in detcore("run", config, folder).stdout
+
+
+RESTARTS = """
+from detcore import core
+
+with core.init() as context:
+    latest, start = context.info.latest_checkpoint, 0
+    if RESTORES and latest is not None:
+        with context.checkpoint.restore_path(latest) as path:
+            start = int((path / "state").read_text())
+    for step in range(start + 1, 13):
+        if step == 7 and context.info.run_id == 1:
+            raise OSError("the network is away")
+        context.train.report_training_metrics(step, {"loss": 1.0 / step})
+        if step % 5 == 0:
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
+                (path / "state").write_text(str(step))
+    context.train.report_validation_metrics(12, {"val_loss": 0.5})
+"""
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_script_that_ignores_its_checkpoint_is_warned_once(
+    detcore: Detcore, restores: bool
+) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(RESTARTS.replace("RESTORES", str(restores)))
+    finished = detcore("run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert "It starts again from its latest checkpoint (restart 1 of 1)" in finished.stdout
+    assert "going on from batch 5 (checkpoint " in finished.stdout
+    told = "restored no checkpoint and reports batch 1: it trains from the start again"
+    assert finished.stdout.count(told) == (0 if restores else 1)
+    line = "with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:"
+    assert finished.stdout.count(line) == (0 if restores else 1)
+
+
+def test_a_searcher_metric_that_a_script_never_reports_is_told(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(READS)
+    given = {"learning_rate": 0.5, "dropout": 0.3}
+    config = detcore.config(
+        entrypoint="python3 train.py", hyperparameters=given, searcher__metric="val_los"
+    )
+    finished = detcore("run", config, folder)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    told = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
+    assert finished.stdout.count(told) == 1

@@ -106,7 +106,7 @@ def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) 
     stdout, _ = process.communicate(timeout=200)
     assert process.returncode == 0, stdout
     assert not is_running(pid)
-    assert "the process that speaks to Ray was killed by SIGKILL; it starts again" in stdout
+    assert "the process that speaks to Ray was killed by SIGKILL. It starts again" in stdout
     assert detcore.state() == expected
 
 

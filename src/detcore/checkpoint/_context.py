@@ -45,6 +45,7 @@ class CheckpointContext:
 
     Attributes:
         versions: Versions to note in the manifests, by distribution; framework plugins add theirs.
+        has_restored: Whether `restore_path` or `download` was called.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class CheckpointContext:
         self._distributed = distributed
         self._database = database
         self.versions: dict[str, str] = {}
+        self.has_restored = False
         self._saver = Saver(
             storage=storage,
             database=database,
@@ -156,6 +158,7 @@ class CheckpointContext:
         from detcore.checkpoint._shared import download_shared
 
         _check_mode(download_mode)
+        self.has_restored = True
         self._settle(storage_id)
         folder = Path(ckpt_dir)
         if download_mode is DownloadMode.LocalWorkersShareDownload:
@@ -352,6 +355,7 @@ class CheckpointContext:
         from detcore.checkpoint._shared import restored
 
         _check_mode(download_mode)
+        self.has_restored = True
         self._settle(storage_id)
         is_shared = download_mode is DownloadMode.LocalWorkersShareDownload
         sharing = self._distributed if is_shared else None

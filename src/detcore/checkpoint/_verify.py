@@ -14,7 +14,12 @@ from detcore.checkpoint._ids import check_id
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
 from detcore.checkpoint._scan import kind_of
 from detcore.checkpoint._watch import TransferObserver, watched
-from detcore.errors import CheckpointCorruptError, CheckpointNotFoundError, UnsafePathError
+from detcore.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    UnsafePathError,
+    in_one_line,
+)
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, StorageBackend
@@ -71,7 +76,7 @@ def verify_checkpoint(
         there = stored_sizes(storage, uuid)
         manifest = read_manifest(storage, uuid, sizes=there)
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-        return [Fault(MANIFEST_FILE, " ".join(str(error).splitlines()[:2]))]
+        return [Fault(MANIFEST_FILE, in_one_line(*str(error).splitlines()[:2]))]
     faults = _compare(storage, manifest, there, manifest.files, observer)
     for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
         faults.append(Fault(name, "is not in the manifest", is_stray=True))

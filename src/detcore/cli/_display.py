@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_duration, format_number
+from detcore.cli._output import format_number
 from detcore.cli._printable import printable
 from detcore.cli._progress import (
     RunProgress,
@@ -22,7 +23,7 @@ from detcore.cli._progress import (
     format_checkpoint,
     format_metrics,
 )
-from detcore.cli._search_table import draw_search, state_of
+from detcore.cli._search_table import draw_search, state_of, time_left
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "format_metrics"]
 
 _PLAIN_INTERVAL_S = 1.0
+# Between summary lines of a search: at first, the factor by which it grows, and at most.
+_SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
+# Lines of a trial's standard error in a search: shown at once, and held in case it fails.
+_MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
+_MOST_KNOWN_LINES = 1000
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class _Display:
@@ -45,16 +52,18 @@ class _Display:
         """Begin to show an experiment."""
         self._progress.search_started(config)
 
-    def search_progress(self, progress: float) -> None:
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """Take note of how much is done."""
-        self._progress.done = progress
+        self._progress.advanced(progress, planned_length)
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Show how a trial stands."""
         before = self._progress.trial(status.trial_id).status
         trial = self._progress.changed(status)
         was_running = before is not None and before.state.value == "RUNNING"
-        if self._progress.is_search and was_running and status.state.value != "RUNNING":
+        has_ended = was_running and status.state.value != "RUNNING"
+        starts_again = status.state.value == "PAUSED" and status.error  # the runner says so
+        if self._progress.is_search and has_ended and not starts_again:
             self.notice(_ending(trial, self._progress))
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
@@ -75,43 +84,135 @@ class _Display:
 
 
 class PlainDisplay(_Display):
-    """Lines for logs: each validation and checkpoint, training at most once a second."""
+    """Lines for logs.
 
-    def __init__(self, console: Console) -> None:
+    A single trial: each validation and checkpoint, training metrics at most once a second, and the
+    lines that it prints. A search: the start and end of each trial, its errors, and a summary line
+    at growing intervals; everything else is in the trials' logs.
+
+    Args:
+        console: Where to.
+        is_verbose: Whether trials of a search are shown like one trial.
+    """
+
+    def __init__(self, console: Console, *, is_verbose: bool = False) -> None:
         super().__init__(console)
+        self._is_verbose = is_verbose
         self._last_line_at = -math.inf
+        self._next_summary_at = math.inf
+        self._interval_s = _SEARCH_INTERVAL_S
+        self._last_summary = ""
+        self._has_hidden = False
+        self._errors = _ErrorLines()
+
+    @property
+    def _is_brief(self) -> bool:
+        return self._progress.is_search and not self._is_verbose
+
+    def search_started(self, config: Mapping[str, Any]) -> None:
+        """Begin to show an experiment."""
+        super().search_started(config)
+        if self._progress.is_search:
+            self._next_summary_at = time.monotonic() + self._interval_s
+
+    def trial_changed(self, status: TrialStatus) -> None:
+        """Show how a trial stands, and what it wrote to standard error if it failed."""
+        self._show_held_errors(status)
+        super().trial_changed(status)
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """Show what a worker tells."""
         trial = self._progress.update(info, event)
-        at = f"trial {info.trial_id}: batch {trial.steps}"
+        if self._is_brief:
+            return
+        # A checkpoint is told of when training is beyond it.
+        at = f"trial {info.trial_id}: batch {event.fields.get('steps_completed', trial.steps)}"
         if event.type == "training":
             now = time.monotonic()
             if now - self._last_line_at >= _PLAIN_INTERVAL_S:
                 self._last_line_at = now
                 of = f"/{trial.length}" if trial.length else ""
-                self.notice(f"{at}{of}  {_speed(trial)}  {trial.training}")
+                speed = "" if trial.rate is None else _speed(trial)
+                parts = [f"{at}{of}", speed, _left(trial), trial.training]
+                self.notice("  ".join(filter(None, parts)))
         elif event.type == "validation":
             self.notice(f"{at}: validation: {format_metrics(event.fields['metrics'])}")
         elif event.type == "checkpoint":
-            # Saved behind the training, it is of an earlier batch than the trial has reached.
-            at = f"trial {info.trial_id}: batch {event.fields['steps_completed']}"
             self.notice(f"{at}: checkpoint saved: {format_checkpoint(event.fields)}")
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """Show what a worker printed."""
         text = printable(self._with_source(info, line, rank), keep_colours=True)
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if not self._is_brief:
+            self._show(text)
+        elif stream == "stderr":
+            if self._errors.is_shown(info.trial_id, line, text):
+                self._show(text)
+        elif not self._has_hidden:
+            self._has_hidden = True
+            self._show(
+                "lines that trials print are only in their logs: detcore trial logs "
+                f"{info.trial_id} shows those of trial {info.trial_id}"
+            )
 
     def notice(self, text: str) -> None:
         """Show what the runner says."""
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        self._show(printable(text))
 
     def tick(self) -> None:
-        """Nothing to redraw."""
+        """Print the summary line of a search when it is due."""
+        now = time.monotonic()
+        if now >= self._next_summary_at:
+            line = _search_line(self._progress)
+            if line != self._last_summary:  # while trials start there is no news
+                self.notice(line)
+            self._last_summary = line
+            self._interval_s = min(self._interval_s * _INTERVAL_GROWTH, _LONGEST_INTERVAL_S)
+            self._next_summary_at = now + self._interval_s
 
     def close(self) -> None:
         """Nothing to put away."""
+
+    def _show(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _show_held_errors(self, status: TrialStatus) -> None:
+        held = self._errors.take(status.trial_id)
+        if status.error:
+            for text in held:
+                self._show(text)
+
+
+class _ErrorLines:
+    """Decides which lines are shown that trials of a search write to standard error.
+
+    A line is shown once, whichever trial writes it. A trial shows its first new lines, up to a
+    traceback; its last ones are held in case it fails. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._counts: Counter[int] = Counter()
+        self._held: dict[int, deque[str]] = {}
+
+    def is_shown(self, trial_id: int, line: str, text: str) -> bool:
+        """Return whether to show a line now; else it may be held, as `text`."""
+        with self._lock:
+            if line in self._known:
+                return False
+            if len(self._known) < _MOST_KNOWN_LINES:
+                self._known.add(line)
+            self._counts[trial_id] += _MOST_ERROR_LINES if line == _TRACEBACK else 1
+            if self._counts[trial_id] <= _MOST_ERROR_LINES and line != _TRACEBACK:
+                return True
+            self._held.setdefault(trial_id, deque(maxlen=_MOST_HELD_LINES)).append(text)
+            return False
+
+    def take(self, trial_id: int) -> list[str]:
+        """Return the lines that are held of a trial, and forget them."""
+        with self._lock:
+            return list(self._held.pop(trial_id, ()))
 
 
 class QuietDisplay(PlainDisplay):
@@ -121,7 +222,8 @@ class QuietDisplay(PlainDisplay):
         """Show nothing of how it goes."""
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """Show nothing of how it goes."""
+        """Show what a trial that failed wrote to standard error."""
+        self._show_held_errors(status)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Show nothing of how it goes."""
@@ -130,6 +232,9 @@ class QuietDisplay(PlainDisplay):
         """Show what a worker wrote to standard error."""
         if stream == "stderr":
             super().output(info, stream, line, rank=rank)
+
+    def tick(self) -> None:
+        """Show nothing of how it goes."""
 
 
 class LiveDisplay(_Display):
@@ -207,12 +312,24 @@ def _opening(info: TrialInfo, pid: int) -> str:
 
 
 def _ending(trial: TrialProgress, progress: RunProgress) -> str:
-    best = "-" if trial.best is None else format_number(trial.best)
+    best = "" if trial.best is None else f", best {progress.metric} {format_number(trial.best)}"
     hparams = progress.hparams(trial)
     return (
-        f"trial {trial.trial_id}: {state_of(trial)}, best {progress.metric} {best}"
+        f"trial {trial.trial_id}: {state_of(trial)}{best}"
         f"{f' with {hparams}' if hparams else ''}; {progress.done:.0%} of the search is done"
     )
+
+
+def _search_line(progress: RunProgress) -> str:
+    """Return the summary line of a search."""
+    counts = Counter(map(state_of, progress.trials.values()))
+    ended = sum(counts[state] for state in ("completed", "error", "canceled"))
+    parts = [f"{progress.done:.0%}", progress.amount, time_left(progress.seconds_left)]
+    parts.append(f"{ended} of {len(progress.trials)} trials ended, {counts['running']} running")
+    best = progress.best
+    if best is not None and best.best is not None:
+        parts.append(f"best {progress.metric} {format_number(best.best)} (trial {best.trial_id})")
+    return f"search: {', '.join(filter(None, parts))}"
 
 
 def _speed(trial: TrialProgress) -> str:
@@ -223,5 +340,4 @@ def _speed(trial: TrialProgress) -> str:
 def _left(trial: TrialProgress) -> str:
     if trial.phase != "training":
         return trial.phase
-    left = trial.seconds_left
-    return "" if left is None else f"{format_duration(left)} left"
+    return time_left(trial.seconds_left)

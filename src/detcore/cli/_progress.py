@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"]
 
 _RATE_WINDOW_S = 15.0
+# Of a search, whose trials take a while to start.
+_SEARCH_WINDOW_S = 120.0
 # What a server sends of a trial comes in bunches, whose events are told apart by microseconds.
 _RATE_SPAN_S = 0.1
 
@@ -61,9 +63,11 @@ class TrialProgress:
         if "steps_completed" in fields and event.type != "checkpoint":
             self._moved(int(fields["steps_completed"]))
         if event.type == "training":
+            self.phase = "training"  # a script tells of no start
             self.training = format_metrics(fields["metrics"])
         elif event.type == "validation":
-            self.validation = f"{format_metrics(fields['metrics'])}  (batch {self.steps})"
+            at = fields["steps_completed"]
+            self.validation = f"{format_metrics(fields['metrics'])}  (batch {at})"
         elif event.type == "checkpoint":
             self.checkpoint = f"{format_checkpoint(fields)}  (batch {fields['steps_completed']})"
         elif event.type == "finished":
@@ -102,6 +106,8 @@ class RunProgress:
         searcher: Name of the search method.
         metric: Name of its metric.
         done: How much of the search is done, 0 to 1.
+        planned_length: How far all trials train together, in `unit`; 0: not known.
+        unit: What lengths are counted in.
     """
 
     def __init__(self) -> None:
@@ -111,7 +117,10 @@ class RunProgress:
         self.metric = ""
         self.smaller_is_better = True
         self.done = 0.0
+        self.planned_length = 0
+        self.unit = "batches"
         self.varied: list[tuple[Any, ...]] = []
+        self._history: deque[tuple[float, float]] = deque()
         self._names: dict[tuple[Any, ...], str] = {}
 
     def search_started(self, config: Mapping[str, Any]) -> None:
@@ -122,6 +131,8 @@ class RunProgress:
         self.searcher, self.metric = searcher["name"], searcher["metric"]
         self.smaller_is_better = searcher.get("smaller_is_better", True)
         self.is_search = self.searcher != "single"
+        length = searcher.get("max_length")
+        self.unit = next(iter(length)) if isinstance(length, Mapping) and length else "batches"
         self.varied = [place for place, _ in ranges(config.get("hyperparameters") or {})]
         last = [place[-1] for place in self.varied]
         # Of nested groups the last name is enough, where it is the only one.
@@ -146,8 +157,49 @@ class RunProgress:
         """Take note of how a trial stands."""
         trial = self.trial(status.trial_id)
         trial.status = status
+        if self.unit == "batches" and (self.is_search or not trial.length):
+            trial.length = status.length
         self._note_best(trial, status.metric)
         return trial
+
+    def advanced(self, done: float, planned_length: int) -> None:
+        """Take note of how much of the search is done."""
+        now = time.monotonic()
+        self.done, self.planned_length = done, planned_length
+        if self._history and now - self._history[-1][0] < _RATE_SPAN_S:
+            self._history.pop()
+        self._history.append((now, done))
+        while len(self._history) > 2 and now - self._history[0][0] > _SEARCH_WINDOW_S:
+            self._history.popleft()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the search ends, at the speed of the last minutes; None if unknown."""
+        if len(self._history) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._history[0], self._history[-1]
+        if last_at - first_at < 1.0 or last <= first:
+            return None
+        return (1.0 - last) / (last - first) * (last_at - first_at)
+
+    @property
+    def amount(self) -> str:
+        """The trained part of all, such as "360 of 800 batches"; "" if the total is unknown."""
+        if not self.planned_length:
+            return ""
+        trials = [t for t in self.trials.values() if t.length and t.status and t.status.length]
+        sizes = {t.length / t.status.length for t in trials if t.status}
+        size, unit = (1.0, self.unit) if len(sizes) != 1 else (sizes.pop(), "batches")
+        planned = self.planned_length * size
+        digits = 0 if unit == "batches" else 1
+        return f"{self.done * planned:.{digits}f} of {planned:.0f} {unit}"
+
+    @property
+    def best(self) -> TrialProgress | None:
+        """The trial with the best value of the searcher's metric; None before there is one."""
+        measured = [trial for trial in self.trials.values() if trial.best is not None]
+        pick = min if self.smaller_is_better else max
+        return pick(measured, key=lambda trial: trial.best or 0.0, default=None)
 
     def hparams(self, trial: TrialProgress) -> str:
         """Return those hyperparameters of a trial that differ between trials."""

@@ -63,7 +63,12 @@ Exit codes:
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
 @click.option("--quiet", "-q", is_flag=True, help="Show errors, what is retried, and how it ended.")
-@click.option("--verbose", "-v", is_flag=True, help="Show what frameworks say at each start, too.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show what frameworks say at each start and, in a pipe, all lines of a search's trials.",
+)
 @click.option(
     "--set",
     "settings",
@@ -153,7 +158,7 @@ def run(
         return
     from detcore.runner import RunSettings, resume_experiment, start_experiment
 
-    display = _make_display(as_json, quiet=quiet)
+    display = _make_display(as_json, quiet=quiet, verbose=verbose)
     plugins = obj.plugin_manager()
     run_settings = RunSettings(
         environment=obj.environment,
@@ -266,7 +271,7 @@ def _load(
     )
 
 
-def _make_display(as_json: bool, *, quiet: bool) -> Any:
+def _make_display(as_json: bool, *, quiet: bool, verbose: bool = False) -> Any:
     from rich.console import Console
 
     from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
@@ -274,7 +279,9 @@ def _make_display(as_json: bool, *, quiet: bool) -> Any:
     console = Console(stderr=as_json)
     if quiet:
         return QuietDisplay(console)
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
+    if console.is_terminal:
+        return LiveDisplay(console)
+    return PlainDisplay(console, is_verbose=verbose)
 
 
 def _exit_code(result: ExperimentResult) -> int:
@@ -325,7 +332,9 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
     elif state == "ERROR":
         has_any = any(trial.latest_checkpoint for trial in result.trials)
         what = (
-            "go on from the latest checkpoint" if has_any else "mend the cause, then try it again"
+            "mend the cause, then go on from the latest checkpoint"
+            if has_any
+            else "mend the cause, then try it again"
         )
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:

@@ -10,12 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_number
+from detcore.cli._output import format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.cli._progress import RunProgress, TrialProgress
 
-__all__ = ["draw_search", "state_of"]
+__all__ = ["draw_search", "state_of", "time_left"]
 
 _MOST_ROWS = 20
 # Header, title of the table, the line on what is left out, and some of what was printed before.
@@ -62,25 +62,31 @@ def state_of(trial: TrialProgress) -> str:
     return status.state.value.lower()
 
 
+def time_left(seconds: float | None) -> str:
+    """Return a remaining time such as "27s left", or "" if it is unknown."""
+    return "" if seconds is None else f"{format_duration(seconds)} left"
+
+
 def _header(progress: RunProgress, trials: list[TrialProgress]) -> Group:
     counts = Counter(map(state_of, trials))
     listed = ", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state])
     line = Table.grid(padding=(0, 1))
     line.add_row(
         Text(progress.searcher, style="bold"),
-        ProgressBar(total=1.0, completed=progress.done, width=24),
+        ProgressBar(total=1.0, completed=progress.done, width=20),
         Text(f"{progress.done:.0%}"),
-        Text(f"{len(trials)} trials", style="dim"),
+        Text(progress.amount, no_wrap=True),
+        Text(time_left(progress.seconds_left), style="cyan", no_wrap=True),
     )
-    return Group(line, Text(listed, no_wrap=True, overflow="ellipsis"))
+    count = f"{len(trials)} trials: {listed}"
+    return Group(line, Text(count, no_wrap=True, overflow="ellipsis"))
 
 
 def _table(progress: RunProgress, shown: list[TrialProgress], width: int) -> Table:
     everything = list(progress.trials.values())
     has_rungs = any(each.status and each.status.rung > 1 for each in everything)
     titles = ["trial", "state", "hyperparameters", "batches", "rung", f"best {progress.metric}"]
-    best = _best(progress, everything)
-    rows = [_cells(progress, trial, best) for trial in shown]
+    rows = [_cells(progress, trial, progress.best) for trial in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     # The hyperparameters give way, the others are short: rich would cut all of them.
     others = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
@@ -130,9 +136,3 @@ def _choose(progress: RunProgress, trials: list[TrialProgress], limit: int) -> l
         return (2, 0.0, trial.trial_id)
 
     return sorted(sorted(trials, key=rank)[:limit], key=lambda trial: trial.trial_id)
-
-
-def _best(progress: RunProgress, trials: list[TrialProgress]) -> TrialProgress | None:
-    measured = [trial for trial in trials if trial.best is not None]
-    pick = min if progress.smaller_is_better else max
-    return pick(measured, key=lambda trial: trial.best or 0.0, default=None)

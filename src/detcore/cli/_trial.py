@@ -434,6 +434,10 @@ def _print_plot(series: _Series | None) -> None:
     if not lines:
         print_line("no finite value")
         return
+    if len(series.points) == 1:
+        step, value = series.points[0]
+        print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
+        return
     for line in lines:
         print_line(line, style="cyan")
     finite = [point for point in series.points if abs(point[1]) < float("inf")]

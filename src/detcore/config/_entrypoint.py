@@ -13,7 +13,7 @@ from pathlib import Path
 from detcore.config._rules import Mention, Violation
 from detcore.config._suggest import nearest
 
-__all__ = ["entrypoint_mistakes"]
+__all__ = ["entrypoint_mistakes", "script_of"]
 
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
@@ -44,6 +44,26 @@ def entrypoint_mistakes(
         )
     elif words := _words(entrypoint):
         yield from _command_mistakes(words, folder)
+
+
+def script_of(entrypoint: object, folder: Path) -> Path | None:
+    """Return the Python script that a command starts; None where that is not certain.
+
+    Args:
+        entrypoint: As in the experiment file.
+        folder: Where the code is.
+    """
+    words = list(_words(entrypoint))
+    if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
+        words = words[words.index("--") + 1 :]
+    if len(words) < 2 or not _PYTHON.fullmatch(words[0]):
+        return None
+    if words[1] == "-m" and len(words) > 2:
+        main = _file_of(f"{words[2]}.__main__", folder)
+        return main or _file_of(words[2], folder)
+    first = next((word for word in words[1:] if not word.startswith("-") or word == "-c"), "")
+    is_script = first.endswith(".py") and _is_there(first, folder)
+    return folder / first if is_script else None
 
 
 def _here(meant: str | None = None) -> Mention:

@@ -92,7 +92,8 @@ class LoadedConfig:
         path: The file.
         origins: For every leaf of ``config.model_dump(mode="json")``, by dotted name, where its
             value came from.
-        notices: A line for each field that was given and has no effect here.
+        notices: A line for each field that was given and has no effect here, and for each
+            hyperparameter that the script never reads.
     """
 
     config: ExperimentConfig
@@ -318,7 +319,7 @@ def _load(
         text=text,
         path=path,
         origins=_origins(config, root),
-        notices=notices(root),
+        notices=notices(root, code[0]),
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from detcore.config._entrypoint import script_of
 from detcore.config._explain import dotted
 from detcore.config._hyperparameters import ranges
+from detcore.config._script_reads import unread_hyperparameters
 from detcore.config._source import Place
 from detcore.config._tree import Node, find, key_span, plain
 
@@ -47,15 +50,17 @@ _LEGACY: tuple[str, ...] = (
 _LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
 
 
-def notices(root: Node) -> list[str]:
+def notices(root: Node, code_dir: Path | None = None) -> list[str]:
     """Return a line for each field that was given and will not be acted on, and for lengths
     whose unit had to be assumed.
 
     Args:
         root: The configuration as written, without mistakes.
+        code_dir: Where the entrypoint's code is; None: it is not looked at.
     """
     found: list[tuple[int, int, str]] = []
-    for place, words in _remarks(root):
+    remarks = [*_remarks(root), *(() if code_dir is None else _unread(root, code_dir))]
+    for place, words in remarks:
         span = key_span(root, place)
         if span is not None:
             where = f"{span.source.name}:{span.line + 1}:{span.column + 1}"
@@ -92,6 +97,19 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
             f"has no unit: {length.value} is read as batches; write "
             f"{{batches: {length.value}}} or {{epochs: {length.value}}} to be clear",
         )
+
+
+def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
+    """Yield hyperparameters that the script which the entrypoint names never reads."""
+    entrypoint, section = find(root, ("entrypoint",)), find(root, ("hyperparameters",))
+    names = plain(section) if section is not None else None
+    script = None if entrypoint is None else script_of(plain(entrypoint), code_dir)
+    if script is None or not isinstance(names, dict):
+        return
+    folders = [script.parent, code_dir]
+    for name, near in unread_hyperparameters(script, folders, list(names)).items():
+        hint = f": did you mean '{near}', which it reads?" if near else ""
+        yield ("hyperparameters", name), f"is never read by {script.name}{hint}"
 
 
 def _exponents(root: Node) -> Iterator[tuple[Place, str]]:

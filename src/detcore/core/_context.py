@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -223,6 +224,7 @@ class Context:
         Raises:
             ContextStateError: If it was started before.
             DetcoreError: If the records or the storage cannot be opened.
+            SystemExit: With code 130, if the runner of this trial is interrupted meanwhile.
         """
         if self._parts is not None or self._is_closed:
             raise ContextStateError(
@@ -230,9 +232,12 @@ class Context:
             )
         try:
             self._parts = open_parts(self._settings, self._stack, self._ending)
-        except BaseException:
+        except BaseException as error:
             self._is_closed = True
             self._stack.close()
+            if isinstance(error, KeyboardInterrupt) and self.environment.trial_info is not None:
+                # The runner says that the trial is interrupted; a traceback of this adds nothing.
+                raise SystemExit(128 + signal.SIGINT) from None
             raise
         return self
 

@@ -16,7 +16,7 @@ from detcore.core._outcome import Outcome
 from detcore.core._records import TrialRecords
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import UnavailableError
+from detcore.errors import UnavailableError, in_one_line
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
@@ -120,7 +120,8 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
     if script is not None:
         script.follow(spool.path)
     stack.callback(channel.close)
-    train = _make_train(info, settings, storage, records, stack)
+    checkpoint = _make_checkpoint(info, records, storage, settings)
+    train = _make_train(info, settings, storage, records, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
     records.started(info.run_id)
@@ -131,7 +132,7 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
         records=records,
         plugins=plugins,
         channel=channel,
-        checkpoint=_make_checkpoint(info, records, storage, settings),
+        checkpoint=checkpoint,
         train=train,
         searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
     )
@@ -152,7 +153,8 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
     info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
     storage = _open_storage(info, settings, plugins, stack)
     channel = Channel(None)
-    train = _make_train(info, settings, storage, None, stack)
+    checkpoint = _make_checkpoint(info, None, storage, settings)
+    train = _make_train(info, settings, storage, None, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
     return Parts(
@@ -160,7 +162,7 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
         records=None,
         plugins=plugins,
         channel=channel,
-        checkpoint=_make_checkpoint(info, None, storage, settings),
+        checkpoint=checkpoint,
         train=train,
         searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
     )
@@ -209,7 +211,7 @@ def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
 
         logging.getLogger("detcore").warning(
             "checkpoints that killed runs of the trial left in %s are settled when it starts "
-            "again: %s", storage.url, away,
+            "again: %s", storage.url, in_one_line(away),
         )  # fmt: skip
 
 
@@ -218,6 +220,7 @@ def _make_train(
     settings: Settings,
     storage: StorageBackend,
     records: TrialRecords | None,
+    checkpoint: CheckpointContext,
     stack: contextlib.ExitStack,
 ) -> TrainContext:
     train = TrainContext(
@@ -226,6 +229,7 @@ def _make_train(
         records=records,
         storage=storage,
         tensorboard_mode=settings.tensorboard_mode,
+        has_restored=lambda: checkpoint.has_restored,
     )
     stack.callback(train.close)
     return train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
 
 __all__ = ["TrainContext"]
+
+_IGNORED = """\
+this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \
+batch %s: it trains from the start again.
+Restore before training, and continue from batch context.info.steps_completed:
+  if context.info.latest_checkpoint is not None:
+      with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+          ...  # load the files that the script saved"""
 
 
 class TrainContext:
@@ -39,6 +48,7 @@ class TrainContext:
         records: TrialRecords | None,
         storage: StorageBackend,
         tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+        has_restored: Callable[[], bool] = lambda: True,
     ) -> None:
         self._info = info
         self._distributed = distributed
@@ -49,6 +59,8 @@ class TrainContext:
         if distributed.rank:
             self._tensorboard_path = Path(info.trial_dir) / f"tensorboard-{distributed.rank}"
         self._event_file = EventFile(self._tensorboard_path)
+        self._has_restored = has_restored
+        self._may_ignore_checkpoint = info.latest_checkpoint is not None
         self.early_exit_reason: EarlyExitReason | None = None
 
     def report_training_metrics(
@@ -177,11 +189,22 @@ class TrainContext:
 
     def _report(self, event: TrainingMetrics | ValidationMetrics) -> None:
         records = self._need_chief(f"report_{event.KIND}_metrics")
+        if self._may_ignore_checkpoint:
+            self._warn_of_ignored_checkpoint(event.steps_completed)
         records.report(event)
         if self._mode is TensorboardMode.AUTO and event.metrics:
             scalars = {_tag(event.KIND, name): value for name, value in event.metrics.items()}
             self._event_file.add_scalars(event.steps_completed, scalars)
         records.tell(event)
+
+    def _warn_of_ignored_checkpoint(self, steps: int) -> None:
+        """Warn if the first report of a resumed trial shows that it starts from the beginning."""
+        self._may_ignore_checkpoint = False
+        info = self._info
+        if steps < info.steps_completed and not self._has_restored():
+            logging.getLogger("detcore").warning(
+                _IGNORED, info.steps_completed, info.latest_checkpoint, steps
+            )
 
     def _need_chief(self, name: str) -> TrialRecords:
         if self._records is None:

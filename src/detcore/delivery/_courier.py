@@ -18,7 +18,7 @@ from detcore._log import (
 from detcore._log.events import TrialFinished
 from detcore.delivery._events import arguments_of, hook_of
 from detcore.delivery._mailbox import Cursor, Mailbox
-from detcore.errors import DetcoreError, UnavailableError
+from detcore.errors import DetcoreError, UnavailableError, in_one_line
 from detcore.hooks import Observer
 from detcore.types import TrialInfo
 
@@ -211,7 +211,7 @@ class Courier:
         return True
 
     def _is_away(self, error: UnavailableError) -> None:
-        self.problem = " ".join(str(error).split()) or "its service is not reachable"
+        self.problem = in_one_line(error) or "its service is not reachable"
         if not self._has_told_away and not self._is_quiet:
             self._has_told_away = True
             _LOG.warning(

@@ -28,7 +28,7 @@ class PrintingListener:
         if status.error:
             _say(f"trial {status.trial_id}: {status.error.splitlines()[0]}")
 
-    def search_progress(self, progress: float) -> None:
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """Not shown: the lines of the trials tell."""
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:

@@ -14,6 +14,7 @@ from detcore.errors import (
     ForbiddenError,
     NotFoundError,
     UnauthenticatedError,
+    in_one_line,
 )
 from detcore.remote._refusal import ServerAway
 
@@ -76,7 +77,7 @@ def send_spools(
         except NotFoundError:
             continue
         except (DetcoreError, OSError) as error:
-            yield SentSpool(path=path, problem=" ".join(str(error).split()))
+            yield SentSpool(path=path, problem=in_one_line(error))
             continue
         if found.sent_bytes or found.left_bytes:
             yield found

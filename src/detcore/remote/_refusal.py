@@ -100,7 +100,7 @@ def refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
     text = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
     if not text:
         text = data[:_SHOWN].decode(errors="replace")
-    shown = " ".join(text.split())[:_SHOWN]
+    shown = errors.in_one_line(text)[:_SHOWN]
     plain = _BY_STATUS.get(status)
     if plain is not None:
         return plain(f"the server refused {what}: {shown}")

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import DatabaseError
+from detcore.errors import DatabaseError, in_one_line
 from detcore.remote._numbers import unspell_document
 from detcore.remote._refusal import ServerAway
 
@@ -129,7 +129,8 @@ def _patiently(
             if time.monotonic() >= deadline:
                 raise
             if not is_told:
-                notice(f"{str(error).splitlines()[0]}; trying again for {_PATIENCE_S:.0f} s")
+                first = str(error).splitlines()[0]
+                notice(in_one_line(first, f"Trying again for {_PATIENCE_S:.0f} s"))
                 is_told = True
         time.sleep(_PAUSE_S)
 

@@ -62,9 +62,9 @@ class JournalListener:
         fields = {name: getattr(status, name) for name in status.__slots__}
         self._write("trial_changed", **{**fields, "state": status.state.value})
 
-    def search_progress(self, progress: float) -> None:
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """Write how much is done."""
-        self._write("search_progress", progress=progress)
+        self._write("search_progress", progress=progress, planned_length=planned_length)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Write that workers were started."""
@@ -150,8 +150,8 @@ class _Replayer:
             TrialStatus(**{**fields, "state": TrialState(fields["state"])})
         )
 
-    def _search_progress(self, progress: float) -> None:
-        self._listener.search_progress(progress)
+    def _search_progress(self, progress: float, planned_length: int = 0) -> None:
+        self._listener.search_progress(progress, planned_length)
 
     def _trial_started(self, info: dict[str, Any], pid: int) -> None:
         slots = info.pop("slots_per_trial")

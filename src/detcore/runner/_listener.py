@@ -46,8 +46,12 @@ class RunListener(Protocol):
     def trial_changed(self, status: TrialStatus) -> None:
         """A trial was created, or stands otherwise; at the beginning also for all there are."""
 
-    def search_progress(self, progress: float) -> None:
-        """How much of the search is done, 0 to 1."""
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
+        """How much of the search is done, 0 to 1.
+
+        The planned length is that of all trials together, in the unit of ``searcher.max_length``;
+        0 where the search method does not know it.
+        """
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """A worker process was started for a trial."""
@@ -74,7 +78,7 @@ class NullListener:
     def trial_changed(self, status: TrialStatus) -> None:
         """Do nothing."""
 
-    def search_progress(self, progress: float) -> None:
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """Do nothing."""
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:

@@ -48,6 +48,8 @@ __all__ = ["SearchLoop"]
 
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1
+# So much of the search makes a difference for displays.
+_LEAST_PROGRESS = 0.001
 
 
 class SearchLoop:
@@ -86,6 +88,8 @@ class SearchLoop:
         # Progress is only displayed: waiting for the records would hold up signals to the trials.
         self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
         self._percent = 0
+        self._told_progress = -1.0
+        self._is_metric_checked = False
         self._tick_at = 0.0
         self._inexact: set[str] = set()  # frameworks of which that was said
 
@@ -119,7 +123,7 @@ class SearchLoop:
         )
         for action in actions:
             self._perform(action)
-        self._listener.search_progress(self._log.search.progress)
+        self._tell_progress()
 
     def _observe_workers(self) -> None:
         poll = select.poll()
@@ -134,6 +138,7 @@ class SearchLoop:
 
     def _take_event(self, trial: RunningTrial, event: WorkerEvent) -> None:
         if event.type == "searcher_completed":
+            self._check_metric(trial)
             length, metric = int(event.fields["length"]), float(event.fields["metric"])
             report = Reported(trial.index, length, metric)
             self._happen(*self._interrupts.observe(), report)
@@ -146,21 +151,49 @@ class SearchLoop:
             return
         trial.note(event)
         if trial.progress is not None:
-            self._show_progress(trial.progress)
+            self._show_progress(trial.index, trial.progress)
         self._listener.event(trial.info, event)
 
-    def _show_progress(self, progress: float) -> None:
-        """Record how far the trial of a search of one trial is: at most once for each percent.
+    def _show_progress(self, index: int, part: float) -> None:
+        """Record and show how much of its length a trial has trained, 0 to 1.
 
-        Other searches know how much of them is done only when a trial has ended. Nothing is
-        recorded while the database is away.
+        It is recorded at most once for each percent of the search, and not while the database is
+        away.
         """
-        percent = int(progress * 100)
-        if self._starter.plain["searcher"]["name"] == "single" and percent != self._percent:
-            self._percent = percent
+        search = self._log.search
+        if not search.trials[index].is_closed:
+            search.trained[index] = part
+        progress = search.progress
+        if int(progress * 100) != self._percent:
+            self._percent = int(progress * 100)
             with contextlib.suppress(DatabaseAway):
                 self._once.set_search_progress(self._experiment_id, progress)
-            self._listener.search_progress(progress)
+        if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Show how much of the search is done."""
+        search = self._log.search
+        self._told_progress = search.progress
+        self._listener.search_progress(search.progress, search.planned_length)
+
+    def _check_metric(self, trial: RunningTrial) -> None:
+        """Say once that a script reports no metric of the name that the searcher has.
+
+        The search goes by the number that it gives to ``report_completed``, but lists, the best
+        checkpoint, and which ones are kept go by the name.
+        """
+        metric = self._starter.plain["searcher"]["metric"]
+        if self._is_metric_checked or not trial.validated:
+            return
+        self._is_metric_checked = True
+        if metric not in trial.validated:
+            names = ", ".join(sorted(trial.validated))
+            self._listener.notice(
+                f"searcher.metric is {metric!r}, but the validations of trial "
+                f"{trial.info.trial_id} report: {names}. So no best trial or checkpoint is known. "
+                "Correct the name in the file, or report a metric of that name."
+            )
 
     def _end(self, trial: RunningTrial) -> None:
         del self._running[trial.index]
@@ -208,11 +241,7 @@ class SearchLoop:
             case Start():
                 self._start(action)
             case Reply(index, length):
-                workers = self._running[index].workers
-                if length is None:
-                    workers.reply(type="end")
-                else:
-                    workers.reply(type="train", length=length)
+                self._reply(self._running[index], length)
             case Signal(index, number):
                 self._running[index].signal(number)
             case Record():
@@ -242,6 +271,14 @@ class SearchLoop:
             self._listener.notice(
                 f"{framework}: a trial that is interrupted does not go on bit for bit: {reason}"
             )
+
+    def _reply(self, trial: RunningTrial, length: int | None) -> None:
+        """Tell workers that reached their length how far to train next; None: no further."""
+        if length is None:
+            trial.workers.reply(type="end")
+            return
+        trial.extended(length)
+        trial.workers.reply(type="train", length=length)
 
     def _start(self, start: Start) -> None:
         index, length, place = start
@@ -281,7 +318,7 @@ class SearchLoop:
             return Advanced(event, error, None, failure=failure)
         if operations is None:
             return Advanced(event, error, None)
-        self._listener.search_progress(self._log.search.progress)
+        self._tell_progress()
         created = [self._log.trial_ids[op.trial] for op in operations if isinstance(op, Create)]
         return Advanced(event, error, operations, created)
 

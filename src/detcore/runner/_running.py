@@ -94,6 +94,7 @@ class RunningTrial:
         index: The trial's number in its search.
         damaged: Checkpoint that could not be restored, and the error, or None.
         progress: How much of what the workers train for is done, 0 to 1; None: not known.
+        validated: Names of the metrics that its validations reported.
     """
 
     def __init__(
@@ -111,7 +112,9 @@ class RunningTrial:
         self.place = place
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
-        self._length = 0  # in batches, as the workers said
+        self.validated: set[str] = set()
+        self._searcher_length = info.searcher_length or 1
+        self._length = _length_in_batches(info)  # workers of a trial class say it
         self._told_error: str | None = None
         self._told_state: str | None = None
         self._told_fault: str | None = None
@@ -131,12 +134,19 @@ class RunningTrial:
             self._progressed(event.fields["progress"], event.fields["length"])
         elif event.type in ("started", "training", "validation"):
             self._progressed(event.fields["steps_completed"], self._length)
+        if event.type == "validation":
+            self.validated |= event.fields["metrics"].keys()
         if event.type == "finished":
             self._told_error = event.fields.get("error") or self._told_error
             self._told_state = event.fields.get("state")
             self._told_fault = event.fields.get("fault")
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
+
+    def extended(self, length: int) -> None:
+        """Take note that the workers train on, to a length in the unit of the one before."""
+        self._length = self._length * length // self._searcher_length
+        self._searcher_length = length
 
     def _progressed(self, done: float, length: float | None) -> None:
         if length:
@@ -265,3 +275,10 @@ class RunningTrial:
         if self.is_invalid_hp:
             return "the trial rejected its hyperparameters"
         return f"the worker {describe_exit(self._code)}"
+
+
+def _length_in_batches(info: TrialInfo) -> int:
+    """Return how far the search wants a trial trained, in batches; 0: in another unit."""
+    length = info.config["searcher"].get("max_length")
+    is_batches = isinstance(length, int) or "batches" in (length or {})
+    return (info.searcher_length or 0) if is_batches else 0

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from detcore.errors import in_one_line
 from detcore.search import Close, Create, Exited, ExitReason, Operation, Train, Validated
 from detcore.search import Event as SearchEvent
 from detcore.types import Control, TrialState
@@ -457,7 +458,8 @@ def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
         _drop(turn, index)
     elif trial.was_told_end and not trial.is_closed:
         if not is_orderly:
-            turn.act(Say(f"trial {trial.id}: {ended.error}; its result counts", index))
+            text = in_one_line(f"trial {trial.id}: {ended.error}", "Its result counts")
+            turn.act(Say(text, index))
         turn.record(index, turn.state.stopped_state)
     elif how is Ending.WELL:
         turn.advance(Exited(index, ExitReason.STOPPED))
@@ -473,7 +475,8 @@ def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
     else:  # its checkpoint is damaged
         turn.run_again(index)
         turn.record(index, turn.state.stopped_state)
-        turn.act(Say(f"{ended.error} Going on from the one before: {ended.origin}", index))
+        text = in_one_line(ended.error, f"Going on from the one before: {ended.origin}")
+        turn.act(Say(text, index))
 
 
 def _drop(turn: _Turn, index: int) -> None:
@@ -515,8 +518,8 @@ def _restart(turn: _Turn, ended: WorkersEnded) -> None:
     turn.act(CountRestart(index))
     turn.record(index, TrialState.PAUSED, error)
     when = f" in {pause_s:.0f} s" if pause_s else ""
-    again = f"it starts again{when} {ended.origin} (restart {num_restarts} of {most})"
-    turn.act(Say(f"trial {trial.id} failed: {error}; {again}", index))
+    again = f"It starts again{when} {ended.origin} (restart {num_restarts} of {most})"
+    turn.act(Say(in_one_line(f"trial {trial.id} failed: {error}", again), index))
 
 
 def _fail(turn: _Turn, index: int, error: str, reason: ExitReason) -> None:

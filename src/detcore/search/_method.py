@@ -69,6 +69,10 @@ class SearchMethod(Protocol):
     resumed makes the method anew and repeats all calls, and must get the same answers.
 
     Trials have indices in the order in which the method names them as `NewTrial`, from 0.
+
+    A method that knows how far all of its trials train together may say so in an attribute
+    ``planned_length`` (int, in the unit of ``searcher.max_length``). Its `progress` then counts
+    the trials that are over, and the trials under way are added to it.
     """
 
     def start(self) -> Sequence[Answer]:

@@ -39,6 +39,8 @@ class OptunaSearch(ReplacingQueue):
         self._space = _Space(optuna, setup.hyperparameters)
         self._trials: list[Any] = []
         super().__init__(setup, self._ask, first_length=min(self._period, setup.max_length))
+        if settings.get("pruner", "NopPruner") != "NopPruner":
+            self.planned_length = 0
         with _quiet(optuna):
             sampler = _make(
                 optuna.samplers, "sampler", settings.get("sampler", "TPESampler"), setup.seed

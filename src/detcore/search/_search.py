@@ -48,6 +48,8 @@ class Search:
         method: The search method.
         trials: All trials, by index.
         events: What was applied so far.
+        trained: How much of its present length each trial has trained, 0 to 1, by index; for
+            displays, kept up by the caller.
     """
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
@@ -55,6 +57,7 @@ class Search:
         self._seed = seed
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
+        self.trained: dict[int, float] = {}
         self._first = self._operations(method.start())
 
     @classmethod
@@ -76,9 +79,24 @@ class Search:
         return all(trial.is_closed for trial in self.trials)
 
     @property
+    def planned_length(self) -> int:
+        """How far all trials train together, in the unit of their lengths; 0: not known."""
+        return int(getattr(self.method, "planned_length", 0))
+
+    @property
     def progress(self) -> float:
-        """How much of the search is done, 0 to 1; for displays."""
-        return 1.0 if self.is_finished else min(1.0, max(0.0, self.method.progress()))
+        """How much of the search is done, 0 to 1; for displays.
+
+        Where the planned length is known, trials that are under way count as far as they are.
+        """
+        if self.is_finished:
+            return 1.0
+        done = self.method.progress()
+        if self.planned_length:
+            parts = self.trained.items()
+            trained = sum(self.trials[index].length * part for index, part in parts)
+            done += trained / self.planned_length
+        return min(1.0, max(0.0, done))
 
     def apply(self, event: Event) -> tuple[Operation, ...]:
         """Take note of what happened; return what is to be done now.
@@ -95,6 +113,10 @@ class Search:
             answers = self.method.exited(event.trial, event.reason)
         self.events.append(event)
         operations = self._operations(answers)
+        if trial.is_closed:
+            self.trained.pop(event.trial, None)
+        elif isinstance(event, Validated):
+            self.trained[event.trial] = event.length / trial.length
         if not self.is_finished and all(t.is_closed or t.is_waiting for t in self.trials):
             waiting = [str(index) for index, t in enumerate(self.trials) if not t.is_closed]
             raise SearchError(

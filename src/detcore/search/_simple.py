@@ -50,6 +50,9 @@ class _Queue:
         total: Number of trials, those that are replaced not counted.
         draw: Returns the hyperparameters of the next trial, or None where there is none.
         first_length: How far each trial trains at first; 0 = to the end.
+
+    Attributes:
+        planned_length: How far all trials train together.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class _Queue:
         self._limit = int(setup.settings.get("max_concurrent_trials", 0)) or total
         self._total = total
         self._ended = 0
+        self.planned_length = total * setup.max_length
 
     def start(self) -> Sequence[Answer]:
         """Return as many trials as may run at one time."""

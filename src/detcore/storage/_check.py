@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.errors import StorageError
+from detcore.errors import StorageError, in_one_line
 
 if TYPE_CHECKING:
     from detcore.storage._protocol import Entry, StorageBackend
@@ -71,7 +71,7 @@ def check_storage(storage: StorageBackend) -> Iterator[Finding]:
             except _Shown as shown:
                 finding = Finding(name, False, is_needed, str(shown))
             except (OSError, StorageError) as error:
-                finding = Finding(name, False, is_needed, " ".join(str(error).split("\n")))
+                finding = Finding(name, False, is_needed, in_one_line(error))
             has_written = has_written or finding.is_ok
             yield finding
             if is_needed and not finding.is_ok:

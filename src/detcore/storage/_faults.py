@@ -7,7 +7,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-from detcore.errors import DetcoreError, StorageError, StorageFullError
+from detcore.errors import DetcoreError, StorageError, StorageFullError, in_one_line
 
 __all__ = ["is_full", "is_transient", "means_exists", "translated"]
 
@@ -85,7 +85,7 @@ def _status(error: BaseException) -> int | None:
 
 def _text(error: BaseException) -> str:
     """Return an error's own text; obstore repeats all of it for developers."""
-    return " ".join(str(error).partition("Debug source")[0].split()).rstrip(".")
+    return in_one_line(str(error).partition("Debug source")[0]).rstrip(".")
 
 
 def _is_of_a_client(error: BaseException) -> bool:
