@@ -327,7 +327,7 @@ def _delivery_wait_s(settings: Settings) -> float:
     """Return how long the end waits for observers; less where the process is about to be killed."""
     left_s = settings.preempt.seconds_left
     wait_s = settings.environment.delivery_wait_s
-    return wait_s if left_s is None else max(0.0, min(wait_s, left_s / 2))
+    return wait_s if left_s is None else min(wait_s, left_s / 2)
 
 
 def _record_end(
