@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -47,6 +48,19 @@ def test_each_package_imports_alone_without_a_warning() -> None:
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert not found, "\n".join(f"{name}: {text}" for name, text in found.items())
+
+
+def test_a_package_that_loads_its_names_late_lists_them() -> None:
+    names = [
+        module.name
+        for module in CORE_MODULES
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "__dir__"
+    ]
+    assert "detcore.trial" in names
+    for name in names:
+        package = importlib.import_module(name)
+        assert dir(package) == sorted(package.__all__)
 
 
 def test_only_one_module_reads_the_environment() -> None:

@@ -187,6 +187,12 @@ def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: 
     html = Page(report_page(dataclasses.replace(view, charts=charts), rest))
     assert 300_000 < len(html.html.encode()) < 1_000_000
     assert html.html.count("<path") == 9 * 100
+    first, second = (
+        [path.count("L") for path in re.findall(rf'id="c{number}-\d+" d="([^"]*)"', html.html)]
+        for number in (0, 1)
+    )
+    assert len(first) == len(second) == 100
+    assert max(second) < max(first)  # small charts need fewer points
 
 
 def test_experiments_of_any_kind_have_a_report(records: Records, tmp_path: Path) -> None:

@@ -462,6 +462,22 @@ def test_a_dictionary_is_checked_like_a_file() -> None:
         load_mapping({"name": object()})
 
 
+def test_no_rule_is_applied_to_a_value_that_is_wrong_in_itself() -> None:
+    with pytest.raises(ExperimentFileError) as raised:
+        load_mapping(
+            {"searcher": {"name": "adaptive_asha", "max_rungs": "many", "bracket_rungs": [9]}}
+        )
+    assert "max_rungs: expected an integer" in str(raised.value)
+    assert "a bracket of 9 rungs" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(60, "x" * 60), (61, "x" * 57 + "...")])
+def test_a_long_value_is_cut(length: int, shown: str) -> None:
+    with pytest.raises(ExperimentFileError) as raised:
+        load_mapping({"max_restarts": "x" * length})
+    assert f'got the string "{shown}"' in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [

@@ -104,9 +104,10 @@ def test_steps_that_are_no_number_of_batches(
 SEARCH = {"searcher": {"metric": "loss", "smaller_is_better": True}}
 
 
-@pytest.mark.parametrize("smaller", [True, False])
-def test_the_best_validation_so_far(managed: Any, smaller: bool) -> None:
-    context, _ = managed({"searcher": {"metric": "loss", "smaller_is_better": smaller}})
+@pytest.mark.parametrize("told", [{"smaller_is_better": True}, {"smaller_is_better": False}, {}])
+def test_the_best_validation_so_far(managed: Any, told: dict[str, bool]) -> None:
+    smaller = told.get("smaller_is_better", True)
+    context, _ = managed({"searcher": {"metric": "loss", **told}})
     with context:
         best = context.train.get_experiment_best_validation
         assert best() is None

@@ -113,7 +113,9 @@ def test_the_best_validation(store: Store) -> None:
 
 
 def test_infinities_count_and_of_equals_the_first_is_the_best(store: Store) -> None:
-    store.database.add_metrics([report(10, loss=math.inf), report(30, loss=1), report(20, loss=1)])
+    store.database.add_metrics(
+        [report(10, shape=[2], loss=math.inf), report(30, loss=1), report(20, loss=1)]
+    )
     store.database.add_metrics([report(40, loss=math.nan)])
     best = store.database.best_validation(1, "loss", smaller_is_better=True)
     worst = store.database.best_validation(1, "loss", smaller_is_better=False)

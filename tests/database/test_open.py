@@ -96,6 +96,17 @@ def test_a_database_of_a_newer_release_is_refused(store: Store) -> None:
         Database.open(store.url)
 
 
+def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
+    with sqlite_store.database._write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    sqlite_store.database.close()
+    with pytest.raises(DatabaseError, match="newer than detcore") as refused:
+        Database.open(sqlite_store.url)
+    opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    file = os.path.realpath(sqlite_store.file)
+    assert not [path for path in opened if path.startswith(file)], refused
+
+
 def test_tables_of_another_program_are_left_alone(places: Places) -> None:
     url = places.new(empty=True)
     engine = create_engine(url)

@@ -297,6 +297,8 @@ def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> N
         database.get_checkpoint("q")
     with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
         commit(store, "a")
+    with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
+        database.add_checkpoint_metadata("a", {})
     for number in range(12):
         begin(store, f"many{number}")
     with pytest.raises(NotFoundError, match="beginning of 10 or more checkpoints: many0, "):

@@ -247,6 +247,17 @@ def test_one_that_is_being_saved_is_not_deleted(client: Determined, store: Clien
         checkpoint.download()
 
 
+def test_a_complete_one_is_deleted_while_its_trial_runs(
+    client: Determined, store: ClientStore
+) -> None:
+    uuid = store.one_checkpoint()
+    checkpoint = client.get_checkpoint(uuid)
+    store.database.start_run(checkpoint.trial_id)
+    checkpoint.delete()
+    assert checkpoint.state == "DELETED"
+    assert not store.files(uuid).exists()
+
+
 # -- metadata -------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ def test_the_way_to_loopback_addresses() -> None:
     hosts = parse_hosts("127.0.0.1:1,127.0.0.2:1")
     assert interface_towards(hosts) == "lo"
     assert chief_address(hosts) == "127.0.0.1"
+    assert interface_towards(hosts[:1]) == "lo"
     with pytest.raises(WorkerError, match=r"'no-such\.invalid' has no address"):
         interface_towards(parse_hosts("no-such.invalid"))
 

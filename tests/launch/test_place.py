@@ -8,6 +8,8 @@ from detcore.distributed import launcher_variables
 from detcore.distributed._launchers import find_place
 from detcore.errors import DistributedError
 from detcore.launch._job import LocalJob
+from detcore.launch.nodes import place_ranks, rank_variables
+from detcore.types import TrialInfo
 
 
 def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tuple[str, int, int]:
@@ -28,6 +30,22 @@ def test_all_that_a_job_sets_agrees(
     variables = job.environment(2, {})
     job.close()
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
+
+
+@pytest.mark.parametrize(("nodes", "chief"), [("aab", ("10.0.0.1", "4711")), ("aaa", (None, None))])
+def test_workers_on_several_nodes_are_told_where_the_chief_is(
+    monkeypatch: pytest.MonkeyPatch, nodes: str, chief: tuple[str | None, str | None]
+) -> None:
+    info = TrialInfo(
+        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config={}, model_dir="/",
+        trial_dir="/", database_url="sqlite:////x.db",
+    )  # fmt: skip
+    variables = rank_variables(
+        place_ranks(nodes)[2], info, key="key", chief_address="10.0.0.1", chief_port=4711,
+        master_port=4712, interface=None, rendezvous_port=4713,
+    )  # fmt: skip
+    assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
+    assert (variables.get("DET_CHIEF_IP"), variables.get("DETCORE_CHIEF_PORT")) == chief
 
 
 def test_one_worker_of_detcore_may_start_several_with_another_launcher(

@@ -121,3 +121,17 @@ def test_its_memory_and_threads_are_bounded(server: RendezvousServer) -> None:
     assert threading.active_count() - before <= 20
     for connection in silent:
         connection.close()
+
+
+def test_a_request_that_gets_no_thread_does_not_use_up_a_place(
+    server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)  # root has no limit of threads
+        for _ in range(30):
+            with pytest.raises((ConnectionError, http.client.BadStatusLine)):
+                ask(server, "GET", "/global/0")
+    assert ask(server, "GET", "/global/0")[0] == 404

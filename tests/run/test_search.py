@@ -49,6 +49,7 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
     trials = searches.trials()
     assert states(searches) == ["COMPLETED", "ERROR", "ERROR", "COMPLETED", "COMPLETED"]
     assert [trial.num_restarts for trial in trials] == [1, 1, 0, 0, 0]
+    assert {trial.rung for trial in trials} == {0}
     assert [start["trial"] for start in searches.starts()] == [1, 1, 2, 2, 3, 4, 5]
     assert "exit code 137" in str(trials[1].error)
     assert trials[2].error == "InvalidHP: too wide"

@@ -214,6 +214,7 @@ def test_more_workers_than_records_in_a_batch_are_refused(detcore: Detcore) -> N
     finished = detcore("run", "--resume", 1, "--slots", 9)
     assert finished.code == 1
     assert "at most 8" in finished.stderr
+    assert "at most 8" not in detcore("run", "--resume", 1, "--slots", 8).stderr
 
 
 def test_a_trial_may_be_a_launch_of_its_own(detcore: Detcore) -> None:

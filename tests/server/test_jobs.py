@@ -9,6 +9,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -114,6 +116,27 @@ def test_several_tries_at_once_start_one_experiment(jobs: JobServer) -> None:
     assert len(found) == 4
     assert len(set(found)) == 1
     assert num_experiments(jobs) == before + 1
+
+
+def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: JobServer) -> None:
+    record = (
+        "import sys; from detcore.database import Database\n"
+        "with Database.open(sys.argv[1]) as database:\n"
+        "    print(database.create_experiment("
+        "config={}, config_text=None, model_dir='/', name='n'))\n"
+        "sys.stdout.flush(); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", record, jobs.server.database_url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        assert not read_events(jobs.session(), number, 0)["is_over"]
+        process.stdin.close()
+        process.wait()
+    assert read_events(jobs.session(), number, 0)["is_over"]
 
 
 def test_one_that_waits_is_told_for_whom_and_can_be_ended(jobs: JobServer) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from detcore.trial import _code
+from detcore.trial import _code, code_imported_from
 from detcore.trial._code import copy_code, list_code
 
 
@@ -62,6 +64,17 @@ def test_a_file_that_went_away_is_left_out(tmp_path: Path) -> None:
     write(tmp_path / "model", "model_def.py")
     copy_code(tmp_path / "model", ["model_def.py", "gone.py"], tmp_path / "code", config={})
     assert [path.name for path in (tmp_path / "code").iterdir()] == ["model_def.py"]
+
+
+def test_only_folders_with_modules_hide_what_was_imported(tmp_path: Path) -> None:
+    """A folder of data may be called like a package that is in use."""
+    write(tmp_path, "yaml/words.txt")
+    (tmp_path / "pytest").mkdir()
+    (tmp_path / "pytest" / "__init__.py").touch()
+    with code_imported_from(tmp_path):
+        assert sys.modules["yaml"] is yaml
+        assert importlib.import_module("pytest") is not pytest
+    assert sys.modules["pytest"] is pytest
 
 
 def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:

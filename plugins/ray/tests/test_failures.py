@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from processes import is_running, wait_until_gone
 from ray_nodes import RayNodes
 from ray_runs import RayRuns
+
+from detcore_ray._wire import Line
 
 Expect = Callable[[int], dict[str, Any]]
 
@@ -128,3 +132,12 @@ def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Ex
     assert process.returncode == 0, stdout
     assert "rank 0 was lost: its actor on node" in stdout
     assert detcore.state() == expected
+
+
+def test_a_line_ends_where_the_other_end_died_before_it_read_everything() -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    line.say("kill")
+    theirs.close()
+    with contextlib.closing(line):
+        assert list(line.heard()) == []

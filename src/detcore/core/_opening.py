@@ -48,7 +48,7 @@ class Settings:
     def delivery_wait_s(self) -> float:
         """Return how long the end waits for observers; less if the process is soon killed."""
         left_s, wait_s = self.preempt.seconds_left, self.environment.delivery_wait_s
-        return wait_s if left_s is None else max(0.0, min(wait_s, left_s / 2))
+        return wait_s if left_s is None else min(wait_s, left_s / 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

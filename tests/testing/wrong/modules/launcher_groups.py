@@ -143,6 +143,16 @@ class SharesOneKey(Right):
         options["variables"] = {**(options["variables"] or {}), "DETCORE_JOB_KEY": "fixed"}
 
 
+class GivesEachWorkerAnotherKey(Right):
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        config = dict(options["info"].config)
+        key = "$DETCORE_JOB_KEY-$DETCORE_RANK"
+        config["entrypoint"] = f"DETCORE_JOB_KEY={key} {config['entrypoint']}"
+        options["info"] = dataclasses.replace(options["info"], config=config)
+
+
 class TellsEverybodyRank0(Right):
     broken = "workers-are-told-who-they-are"
 
