@@ -143,9 +143,7 @@ def assert_charts_fit(page: Page, width: int, where: str) -> None:
 def test_charts_fit_the_window_and_can_be_read(
     site: Site, browser: Any, signed_in: Path, width: int
 ) -> None:
-    context = browser.new_context(
-        storage_state=signed_in, viewport={"width": width, "height": 800}
-    )
+    context = browser.new_context(storage_state=signed_in, viewport={"width": width, "height": 800})
     window = Window(context, site.server.url)
     for path in (
         f"/ui/experiments/{site.searched}", "/ui/trials/1",

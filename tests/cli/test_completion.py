@@ -76,7 +76,9 @@ def test_shells_complete_names_of_plugins(tmp_path: Path) -> None:
         assert (shown[1::3], errors) == (offered, ""), words
 
 
-@pytest.mark.parametrize("state", ["absent", "damaged", "empty", "a folder", "of a database server"])
+@pytest.mark.parametrize(
+    "state", ["absent", "damaged", "empty", "a folder", "of a database server"]
+)
 def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: str) -> None:
     home, variables = tmp_path / "home", {}
     if state != "absent":

@@ -392,7 +392,9 @@ def test_event_files_are_copied_and_nothing_else(
             )
 
 
-def test_a_trial_without_event_files_says_so(pair: tuple[Transport, Transport], store: ClientStore) -> None:
+def test_a_trial_without_event_files_says_so(
+    pair: tuple[Transport, Transport], store: ClientStore
+) -> None:
     number = store.database.create_trial(experiment_id=store.experiment(), hparams={}, seed=0)
     for transport in pair:
         with pytest.raises(NotFoundError, match="or it ran on another machine"):

@@ -43,8 +43,11 @@ Examples:
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument(
-    "arguments", nargs=-1, shell_complete=EXPERIMENT_ID.shell_complete,
-    metavar="EXPERIMENT_ID... [--] [TENSORBOARD_OPTIONS]")
+    "arguments",
+    nargs=-1,
+    shell_complete=EXPERIMENT_ID.shell_complete,
+    metavar="EXPERIMENT_ID... [--] [TENSORBOARD_OPTIONS]",
+)
 @master_option
 @click.pass_context
 def tensorboard(ctx: click.Context, arguments: tuple[str, ...]) -> None:

@@ -33,7 +33,9 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--once", is_flag=True, help="Print what runs now and end; so do pipes.")
-@click.option("--experiment", "only", type=EXPERIMENT_ID, metavar="ID", help="Only this experiment.")
+@click.option(
+    "--experiment", "only", type=EXPERIMENT_ID, metavar="ID", help="Only this experiment."
+)
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=_REDRAW_S, show_default=True,
     metavar="SECONDS", help="Time between two looks.",

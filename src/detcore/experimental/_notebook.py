@@ -107,8 +107,9 @@ def model_html(model: Model) -> str:
         found = version["checkpoint"]
         metrics = (found["validation"] or {}).get("metrics", {})
         told = ", ".join(f"{cut(name)} {format_number(value)}" for name, value in metrics.items())
-        rows.append(("", [str(version["number"]), found["uuid"], str(found["trial_id"]),
-                          str(found["steps_completed"]), cut(told or "-", _TEXT_SHOWN)]))  # fmt: skip
+        place = [str(found["trial_id"]), str(found["steps_completed"])]
+        told = cut(told or "-", _TEXT_SHOWN)
+        rows.append(("", [str(version["number"]), found["uuid"], *place, told]))
     header = ["version", "checkpoint", "trial", "step", "validation"]
     shown = f" (the latest {len(rows)} of {model.num_versions})"
     caption = f"Versions{shown if len(rows) < model.num_versions else ''}"
@@ -129,10 +130,7 @@ def _from_records(shown: Connected, show: Callable[[Database], str]) -> str | No
 
 def _explain(shown: Connected, error: DetcoreError) -> str:
     """Return an object that cannot be read: a cell that shows it must not fail."""
-    return fragment(
-        f"<h3>{escape(repr(shown))}</h3>"
-        f'<p class="bad">{escape(cut(error, 2000))}</p>'
-    )
+    return fragment(f'<h3>{escape(repr(shown))}</h3><p class="bad">{escape(cut(error, 2000))}</p>')
 
 
 def _fields(fields: dict[str, Any]) -> str:

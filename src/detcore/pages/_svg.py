@@ -51,7 +51,7 @@ class _Size:
 _WIDE = _Size(width=1100, height=380, below=38, name="fit big")
 _NARROW = _Size(width=560, height=270, below=46, name="fit")
 _INSTEAD = dataclasses.replace(_NARROW, name="fit instead")
-# Of a curve of a narrow drawing: two for each pixel of a phone.
+# Of a curve of a narrow drawing; more points would fall on the same pixels of a phone.
 _POINTS_NARROW = 100
 
 
@@ -333,8 +333,9 @@ def draw_parallel(view: ExperimentView) -> str:
             f'<text class="dim" x="{place.left - 8}" y="{below + 4}" text-anchor="end">none</text>'
         )
     told = f"Hyperparameters of {len(ids)} trials, and {cut(view.metric or '')}"
+    box = f'role="region" tabindex="0" aria-label="{escape(told)}"'
     return (
-        f'<figure><div class="scroll across" role="region" tabindex="0" aria-label="{escape(told)}">'
+        f'<figure><div class="scroll across" {box}>'
         f'<svg class="parallel" viewBox="0 0 {width} {height}" width="{width * 0.85:.0f}" '
         f'role="img" aria-label="{escape(told)}; the table of trials has the numbers">'
         f"{''.join(lines)}{drawn}{none}</svg></div>{_draw_upright(view, told)}</figure>"

@@ -92,4 +92,3 @@ def _add_files(router: APIRouter) -> None:
 
 def _require_owner(state: State, asker: Asker, uuid: str) -> None:
     state.jobs.require_owner(asker, state.database.get_checkpoint(uuid).experiment_id)
-
