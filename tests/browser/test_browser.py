@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from detcore.database import MetricRecord
+from detcore.pages import Report, read_view, report_page
 
 from .conftest import Site, Window
 
@@ -106,6 +107,67 @@ def test_a_narrow_window_needs_no_scrolling_sideways(site: Site, window: Window)
     for path in paths(site):
         window.open(path)
         assert window.overflow() <= 0, path
+
+
+MEASURE = """() => [...document.querySelectorAll("svg.fit")]
+  .filter((svg) => svg.getClientRects().length)
+  .map((svg) => {
+    const texts = [...svg.querySelectorAll("text")].map((one) => one.getBoundingClientRect());
+    const box = svg.getBoundingClientRect();
+    return {
+      right: box.right, height: box.height,
+      low: Math.min(...texts.map((one) => one.height)),
+      high: Math.max(...texts.map((one) => one.height)),
+      textLeft: Math.min(...texts.map((one) => one.left)),
+      textRight: Math.max(...texts.map((one) => one.right)),
+    };
+  })"""
+
+
+def assert_charts_fit(page: Page, width: int, where: str) -> None:
+    """Check that charts, and their labels, are inside of the window and of a readable size."""
+    found = page.evaluate(MEASURE)
+    assert found, where
+    for chart in found:
+        told = f"{where} at {width}: {chart}"
+        assert chart["right"] <= width, told
+        assert chart["textLeft"] >= 0, told
+        assert chart["textRight"] <= width, told
+        assert 120 <= chart["height"] <= 560, told
+        # Boxes of text are about 1.2 times as high as its size: 9 to 17 pixels.
+        assert chart["low"] >= 10.5, told
+        assert chart["high"] <= 20, told
+
+
+@pytest.mark.parametrize("width", [320, 420, 768, 1280])
+def test_charts_fit_the_window_and_can_be_read(
+    site: Site, browser: Any, signed_in: Path, width: int
+) -> None:
+    context = browser.new_context(storage_state=signed_in, viewport={"width": width, "height": 800})
+    window = Window(context, site.server.url)
+    for path in (
+        f"/ui/experiments/{site.searched}", "/ui/trials/1",
+        f"/ui/experiments/{site.searched}/hyperparameters",
+    ):  # fmt: skip
+        page = window.open(path)
+        assert window.overflow() <= 0, path
+        assert_charts_fit(page, width, path)
+    assert window.faults == []
+    context.close()
+
+
+@pytest.mark.parametrize("width", [320, 420, 1280])
+def test_charts_of_a_report_fit_the_window(site: Site, browser: Any, width: int) -> None:
+    view = read_view(site.database, site.searched, all_metrics=True)
+    report = Report(
+        config="searcher: {}", settings={}, checkpoints=[], num_checkpoints=0, logs={},
+        written_at="now",
+    )  # fmt: skip
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_content(report_page(view, report))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_charts_fit(page, width, "report")
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -257,7 +319,7 @@ def test_who_is_logged_out_meanwhile_is_told(site: Site, window: Window) -> None
     expect(page.locator("#updated")).to_contain_text("updated", timeout=20_000)
     window.context.clear_cookies()
     expect(page.locator("#updated")).to_contain_text("You are logged out", timeout=20_000)
-    expect(page.locator("#chart-0 svg")).to_be_visible()  # what was there is there
+    expect(page.locator("#chart-0 svg.big")).to_be_visible()  # what was there is there
 
 
 def test_a_checkpoint_is_verified(site: Site, window: Window) -> None:
@@ -292,6 +354,6 @@ def test_it_works_without_scripts(site: Site, window: Window) -> None:
     assert "UTC" in page.locator("dd time").first.inner_text()
     expect(page.get_by_role("button", name="Pause updates")).to_have_count(0)
     page.get_by_role("link", name="Hyperparameters").click()
-    expect(page.locator("svg")).to_have_count(5)
+    expect(page.locator("svg:visible")).to_have_count(5)
     window.open(f"/ui/experiments/{site.running}")
     expect(page.get_by_text("Without JavaScript this page shows the moment")).to_be_visible()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -304,6 +305,32 @@ def test_trials_are_followed_on_a_terminal(search: Records, width: int) -> None:
     assert "5 COMPLETED, 1 ERROR" in text
     assert "val_loss" in text
     assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("command", "coloured"),
+    [
+        ("experiment list", ["\x1b[32mCOMPLETED", "\x1b[31mERROR"]),
+        ("experiment trials 1", ["\x1b[32mCOMPLETED", "\x1b[31mERROR"]),
+        ("experiment describe 2", ["\x1b[31mERROR"]),
+        ("checkpoint list", ["\x1b[32mCOMPLETED"]),
+    ],
+)
+def test_states_have_colours_on_a_terminal_alone(
+    search: Records, command: str, coloured: list[str]
+) -> None:
+    words = [sys.executable, "-m", "detcore", *command.split()]
+    home = {"DETCORE_HOME": str(search.home)}
+    here = Path.cwd()
+    _, written, _ = on_a_terminal(words, variables=home, folder=here, width=160)
+    assert [found for found in coloured if found not in written] == []
+    _, plain, _ = on_a_terminal(words, variables={**home, "NO_COLOR": "1"}, folder=here, width=160)
+    assert re.findall(r"\x1b\[3\dm", plain) == []
+    assert "COMPLETED" in plain or "ERROR" in plain
+    _, _, piped = on_a_terminal(words, variables=home, folder=here, stdout_too=False)
+    assert "\x1b" not in piped
+    _, written, _ = on_a_terminal([*words, "--json"], variables=home, folder=here)
+    assert json.loads(written)
 
 
 def test_following_needs_a_terminal(search: Records) -> None:

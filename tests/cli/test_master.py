@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from running_server import PASSWORD, USER, RunningServer
 
 from detcore.database import Database
 from detcore.testing import DetcoreCommand
+from detcore.types import ExperimentState, TrialState
 
 LOGGED_IN = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
 
@@ -126,6 +128,181 @@ def test_what_changes_records_goes_through_the_server(
     assert far("experiment", "delete", experiment, *at).code == 2  # nobody to ask
     assert far("experiment", "delete", experiment, "--yes", *at).code == 0
     assert near("experiment", "describe", experiment).code == 1
+
+
+def test_models_are_changed_through_the_server(
+    near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
+) -> None:
+    at = ("--master", server.url)
+
+    def ask(*words: str) -> str:
+        done = far("model", *words, *at)
+        assert done.code == 0, done.stderr
+        assert done.stderr == f"records of {server.url}\n"
+        return done.stdout
+
+    created = json.loads(
+        ask("create", "zip", "--label", "vision", "--metadata", "data=v3", "--json")
+    )
+    assert (created["labels"], created["metadata"]) == (["vision"], {"data": "v3"})
+    uuid = filled.checkpoints[0]
+    version = json.loads(
+        ask("register-version", "zip", uuid[:12], "--name", "first", "--comment", "best so far",
+            "--notes", "long", "--metadata", "a=[1]", "--json")
+    )  # fmt: skip
+    told = [version[key] for key in ("number", "checkpoint_uuid", "name", "comment", "notes")]
+    assert told == [1, uuid, "first", "best so far", "long"]
+    assert version["metadata"] == {"a": [1]}
+    assert ask("register-version", "zip", uuid) == f"zip version 2: checkpoint {uuid}\n"
+    assert ask("set-description", "zip", "reads zip codes") == "zip: reads zip codes\n"
+    assert ask("set-metadata", "zip", "data=v4", "ok=true") == 'zip: data="v4" ok=true\n'
+    assert ask("remove-metadata", str(created["id"]), "ok", "never") == 'zip: data="v4"\n'
+    assert ask("archive", "zip") == "zip is archived\n"
+    assert far("model", "set-description", "zip", "x", *at).code == 1
+    assert ask("unarchive", "zip") == "zip is in lists again\n"
+    assert far("model", "delete", "zip", *at).code == 2  # there is no terminal to ask on
+    ask("delete", "zip", "--version", "2", "--yes")
+    kept = json.loads(near("model", "describe", "zip", "--json").stdout)
+    assert kept["description"] == "reads zip codes"
+    assert [found["comment"] for found in kept["versions"]] == ["best so far"]
+    ask("delete", "zip", "--yes")
+    assert near("model", "describe", "zip").code == 1
+    assert not (far.home / "detcore.db").exists()
+
+
+def test_checkpoints_are_deleted_through_the_server(
+    near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
+) -> None:
+    at = ("--master", server.url)
+    uuid = filled.store.one_checkpoint()
+    tried = far("checkpoint", "delete", uuid, "--dry-run", *at)
+    assert "nothing was deleted" in tried.stdout
+    assert filled.store.files(uuid).is_dir()
+    assert far("checkpoint", "delete", uuid[:12], "--yes", *at).stdout.endswith(
+        f"deleted checkpoint {uuid}\n"
+    )
+    assert not filled.store.files(uuid).exists()
+    assert "is deleted already" in far("checkpoint", "delete", uuid, "--yes", *at).stdout
+    registered = filled.checkpoints[0]
+    refused = far("checkpoint", "delete", registered, "--yes", *at)
+    assert refused.code == 1
+    assert "is in the model registry: digits version 1" in refused.stderr
+    assert filled.store.files(registered).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("command", "why", "remedy"),
+    [
+        ("checkpoint delete UUID --yes --force", "that a model needs", "detcore model delete"),
+        ("checkpoint repair UUID", "only the server's machine", "detcore checkpoint verify"),
+        ("checkpoint repair --all", "only the server's machine", "repair --all"),
+    ],
+)
+def test_what_cannot_be_done_from_afar_says_why(
+    far: DetcoreCommand, server: RunningServer, filled: Filled, command: str, why: str, remedy: str
+) -> None:
+    words = [filled.checkpoints[0] if word == "UUID" else word for word in command.split()]
+    refused = far(*words, "--master", server.url)
+    assert refused.code == 1
+    assert why in refused.stderr
+    assert remedy in refused.stderr
+    assert filled.store.files(filled.checkpoints[0]).is_dir()
+
+
+def test_an_experiment_is_pruned_through_the_server(
+    near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
+) -> None:
+    store = filled.store
+    experiment = store.experiment()
+    trial = store.trial(experiment, rate=0.1)
+    store.database.set_trial_state(trial, TrialState.COMPLETED)
+    first, best, last = (
+        store.checkpoint(trial, step, {"loss": loss}) for step, loss in ((1, 3), (2, 1), (3, 2))
+    )
+    rules = ("--save-experiment-best", "0", "--save-trial-best", "1", "--save-trial-latest", "1")
+    at = ("--json", "--master", server.url)
+    tried = json.loads(far("checkpoint", "prune", experiment, *rules, "--dry-run", *at).stdout)
+    assert tried["deleted"] == [first]
+    assert store.files(first).is_dir()
+    done = far("checkpoint", "prune", experiment, *rules, "--yes", *at)
+    assert json.loads(done.stdout)["deleted"] == [first], done.stderr
+    assert [store.files(uuid).exists() for uuid in (first, best, last)] == [False, True, True]
+    size = far("experiment", "delete", experiment, "--dry-run", "--master", server.url)
+    assert "1 trial, 2 checkpoints" in size.stdout
+    assert near("experiment", "describe", experiment).code == 0
+
+
+# In place of a TensorBoard: says which event files it has, each time that they have changed.
+TENSORBOARD = """
+import os, sys, time
+folder = sys.argv[sys.argv.index("--logdir") + 1]
+print(os.getpid(), folder, *sys.argv[3:], flush=True)
+told = None
+while True:
+    found = {os.path.relpath(os.path.join(at, name), folder): open(os.path.join(at, name)).read()
+             for at, _, names in os.walk(folder) for name in names}
+    if found != told:
+        told = found
+        print(sorted(found.items()), flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_tensorboard_has_the_event_files_of_a_server(
+    far: DetcoreCommand, server: RunningServer, filled: Filled, tmp_path: Path
+) -> None:
+    package = tmp_path / "site" / "tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(TENSORBOARD, encoding="utf-8")
+    store = filled.store
+    experiment = store.experiment(state=ExperimentState.RUNNING)
+    trial = store.trial(experiment, rate=0.1)
+    events = store.home / "experiments" / str(experiment) / "trials" / str(trial) / "tensorboard"
+    events.mkdir()
+    file = events / "events.out.tfevents.1"
+    file.write_text("one")
+    (events / "other.txt").write_text("no event file")
+    (events / "linked.tfevents").symlink_to("/etc/passwd")
+    store.database.start_run(trial)
+    with DetcoreCommand(
+        far.folder, python_path=[package.parent], variables={**LOGGED_IN, "TMPDIR": str(tmp_path)}
+    ) as command:
+        running = command.start(
+            "tensorboard", experiment, "--master", server.url, "--", "--port", "6007"
+        )
+        assert running.stdout is not None
+        _, folder, *options = running.stdout.readline().split()
+        assert options == ["--port", "6007"]
+        name = f"experiment-{experiment}/{trial}/tensorboard/events.out.tfevents.1"
+        assert running.stdout.readline() == f"{[(name, 'one')]}\n"
+        with file.open("a") as growing:
+            growing.write(" two")
+        assert running.stdout.readline() == f"{[(name, 'one two')]}\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 128 + signal.SIGTERM
+        assert command.leftovers() == {}
+        assert not Path(folder).exists()
+        missing = command("tensorboard", 1, "--master", server.url)
+    assert missing.code == 1
+    assert "the server has no event files of experiment 1" in missing.stderr
+    assert "without --master" in missing.stderr
+
+
+def test_shells_complete_the_ids_of_a_server(
+    tmp_path: Path, server: RunningServer, filled: Filled
+) -> None:
+    variables = {
+        "DETCORE_TOKEN": server.token(),
+        "_DETCORE_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"detcore experiment describe --master {server.url} 1",
+        "COMP_CWORD": "5",
+    }
+    with DetcoreCommand(tmp_path, variables=variables) as command:
+        asked = command()
+    assert "plain,1" in asked.stdout.splitlines()
+    assert asked.stderr == ""
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_server_that_is_not_there_is_named(far: DetcoreCommand) -> None:

@@ -118,7 +118,8 @@ def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
         assert expected in html.text, expected
     assert "hunter2" not in html.html
     assert "secret_key: '********'" in html.text
-    assert len(html.drawings()) == 4  # three metrics and the hyperparameters
+    # Three metrics and the hyperparameters; the first and the last for a desk and a phone.
+    assert len(html.drawings()) == 6
 
 
 def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
@@ -126,7 +127,7 @@ def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
 ) -> None:
     experiment = search(records, 12)
     html = written(records, tmp_path, "experiment", "plot", experiment)
-    assert len(html.drawings()) == 2
+    assert len(html.drawings()) == 4
     assert "best: trial" in html.text
     other = written(records, tmp_path, "experiment", "plot", experiment, "--metric", "loss")
     assert "loss (training)" in other.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager
+from page_check import Page
 from toy_command import Detcore
 
 CELLS = [
@@ -69,6 +70,10 @@ def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: Run, tmp_path:
     reply, output = kernel(last)
     assert reply["status"] == "ok", (reply, output)
     assert "experiment 1 __main__" in output
+    # As Jupyter shows the last value of a cell.
+    _, drawn = kernel("print(get_ipython().display_formatter.format(experiment)[0]['text/html'])")
+    assert len(Page(drawn.strip()).drawings()) == 2
+    assert "Experiment 1" in drawn
     (module,) = (tmp_path / "notebook").glob("*.py")
     assert f"the trials import Net from {module.resolve()}" in output
     assert output.count(f"in the trial {module.stem}") == 2

@@ -350,6 +350,57 @@ def test_only_files_of_the_checkpoint_are_sent(
         assert b"".join(pieces) == b""
 
 
+def test_event_files_are_copied_and_nothing_else(
+    store: ClientStore, pair: tuple[Transport, Transport], face: Any, tmp_path: Path
+) -> None:
+    number = store.trial(store.experiment())
+    folder = Path(str(store.database.get_trial(number).trial_dir))
+    (folder / "tensorboard").mkdir()
+    grown = folder / "tensorboard" / "a.tfevents.1"
+    grown.write_bytes(b"0123456789")
+    (folder / "b.tfevents").write_bytes(b"")
+    (folder / "log.jsonl").write_text("{}")
+    (folder / "link.tfevents").symlink_to("/etc/hostname")
+    (folder / "loop").symlink_to(folder)
+    (folder / "line\nend.tfevents").touch()
+    outside = tmp_path / "outside.tfevents"
+    outside.write_text("secret")
+    for place, transport in zip(("near", "far"), pair, strict=True):
+        trial = Determined(transport=transport).get_trial(number)
+        target = tmp_path / place
+        assert trial.download_event_files(target) == str(target)
+        copied = {
+            path.relative_to(target).as_posix(): path.read_bytes()
+            for path in target.rglob("*")
+            if path.is_file()
+        }
+        assert copied == {"tensorboard/a.tfevents.1": grown.read_bytes(), "b.tfevents": b""}
+    grown.write_bytes(b"0123456789abc")
+    trial.download_event_files(target)
+    assert (target / "tensorboard" / "a.tfevents.1").read_bytes() == b"0123456789abc"
+    grown.write_bytes(b"new")  # another file of that name
+    trial.download_event_files(target)
+    assert (target / "tensorboard" / "a.tfevents.1").read_bytes() == b"new"
+    session = Session(face.url, face.token)
+    for name in (
+        "link.tfevents", "loop/b.tfevents", "log.jsonl", "../x.tfevents", str(outside), "", "\0",
+        "tensorboard", "a" * 5000 + ".tfevents", "./b.tfevents", "b.tfevents/",
+    ):  # fmt: skip
+        with pytest.raises(NotFoundError, match="has no event file"):
+            session.ask(
+                "GET", f"/api/detcore/v1/trials/{number}/event-files/content", params={"name": name}
+            )
+
+
+def test_a_trial_without_event_files_says_so(
+    pair: tuple[Transport, Transport], store: ClientStore
+) -> None:
+    number = store.database.create_trial(experiment_id=store.experiment(), hparams={}, seed=0)
+    for transport in pair:
+        with pytest.raises(NotFoundError, match="or it ran on another machine"):
+            Determined(transport=transport).get_trial(number).download_event_files("here")
+
+
 def test_many_threads_share_a_client(store: ClientStore, pair: tuple[Transport, Transport]) -> None:
     number = store.experiment()
     far, wrong = pair[1], []

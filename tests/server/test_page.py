@@ -288,7 +288,7 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     assert len(values) == 12
     assert values == sorted(values, reverse=True)
     plots = site.page(f"/ui/experiments/{experiment}/hyperparameters")
-    assert plots.html.count("<svg") == 5  # all at once, and each of four
+    assert plots.html.count("<svg") == 6  # all at once, for a desk and a phone, and each of four
     assert "optimizer.rate (log scale)" in plots.text
     assert plots.html.count("<circle") == 4 * 12
 
@@ -329,7 +329,7 @@ def test_a_trial_with_its_log(site: Site, tmp_path: Path) -> None:
     assert "line 4999 " in page.text
     assert "line 4000 " not in page.text
     assert "<b>bold</b> \ufffd[31mred" in page.text
-    assert page.html.count("<svg") == 4
+    assert page.html.count("<svg") == 5  # four charts, the first one for a desk and a phone
     assert ["step", "val_loss", "accuracy", "reported"] in page.rows
     assert "rate" in site.page(f"/ui/trials/{trial}").text
 

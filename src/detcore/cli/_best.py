@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
 from detcore.errors import NotFoundError
@@ -27,7 +28,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
     help="How many, the best first.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
@@ -22,8 +23,8 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._prune import prune
-from detcore.cli._records import master_option
-from detcore.errors import CheckpointStateError
+from detcore.cli._records import master_option, open_client
+from detcore.errors import CheckpointStateError, RunError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Fault, Manifest
@@ -64,7 +65,9 @@ checkpoint_group.add_command(prune)
 
 
 @checkpoint_group.command("list")
-@click.option("--experiment", type=int, metavar="ID", help="Only those of one experiment.")
+@click.option(
+    "--experiment", type=EXPERIMENT_ID, metavar="ID", help="Only those of one experiment."
+)
 @click.option("--deleted", is_flag=True, help="Also those that were deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
 @master_option
@@ -86,7 +89,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
             Column("trial", align="right"),
             Column("steps", align="right"),
             Column("size", align="right"),
-            Column("state"),
+            Column("state", is_state=True),
             Column("saved"),
         ],
         [
@@ -187,6 +190,7 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
 @click.argument("uuid", required=False)
 @click.option("--all", "repair_all", is_flag=True, help="Look at every checkpoint there is.")
 @click.option("--remove-strays", is_flag=True, help="Remove files that are none of a checkpoint.")
+@master_option
 @click.pass_context
 def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
     """Bring the records in line with what is in the storage.
@@ -197,6 +201,14 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
     """
     if (uuid is None) != repair_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
+    if context.obj.master is not None:
+        what = "--all" if uuid is None else uuid
+        raise RunError(
+            f"checkpoints of {context.obj.master} are not repaired from here: repair changes "
+            "their files and records together, which only the server's machine can reach.\n"
+            f"Run there, without --master and DETCORE_MASTER: detcore checkpoint repair {what}\n"
+            f"To read the files from here: detcore checkpoint verify {what}"
+        )
     is_faulty = False
     with open_store(context.obj) as store:
         one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
@@ -251,11 +263,16 @@ def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--force", is_flag=True, help="Also one that is in the model registry.")
+@master_option
 @click.pass_obj
 def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
     """Delete a checkpoint's files. What was recorded of it stays."""
-    from detcore.checkpoint import delete_checkpoint
-
+    if force and obj.master is not None:
+        raise RunError(
+            f"{obj.master} does not delete a checkpoint that a model needs (--force): the model "
+            "may be another user's.\n"
+            "Delete the model's version first: detcore model delete MODEL --version N"
+        )
     with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
         if record.state == "ACTIVE" and store.database.run_is_alive(record.trial_id) is not False:
@@ -265,7 +282,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
             )
         if record.state == "DELETED" and not dry_run:
             # An interrupted deletion may have left files.
-            delete_checkpoint(store.storage(record), record.uuid)
+            _delete_files(obj, store, record, force=force)
             click.echo(f"checkpoint {record.uuid} is deleted already")
             return
         _print_files(record)
@@ -274,8 +291,21 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
             return
         if not yes:
             _confirm(record)
-        delete_checkpoint(store.storage(record), record.uuid, database=store.database, force=force)
+        _delete_files(obj, store, record, force=force)
     click.echo(f"deleted checkpoint {record.uuid}")
+
+
+def _delete_files(
+    obj: CliContext, store: CheckpointStore, record: CheckpointRecord, *, force: bool
+) -> None:
+    from detcore.checkpoint import delete_checkpoint
+
+    if obj.master is not None:
+        with open_client(obj) as client:
+            client.get_checkpoint(record.uuid).delete()
+        return
+    database = None if record.state == "DELETED" else store.database
+    delete_checkpoint(store.storage(record), record.uuid, database=database, force=force)
 
 
 def _readable(store: CheckpointStore, uuid: str) -> CheckpointRecord:

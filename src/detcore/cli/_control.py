@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
 from detcore.cli._records import master_option
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ __all__ = ["cancel", "cancel_trial", "kill", "kill_trial", "pause", "resume"]
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 
-_id = click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
-_trial_id = click.argument("trial_id", type=int, metavar="TRIAL_ID")
+_id = click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+_trial_id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

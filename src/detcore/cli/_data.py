@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._records import open_records
 
@@ -40,7 +41,7 @@ def data_group() -> None:
 
 
 @data_group.command(epilog=_VERIFY_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:

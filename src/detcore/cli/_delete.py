@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import count_of, format_bytes, print_line
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_client, open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -24,7 +25,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @master_option
@@ -35,17 +36,8 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
     Refused while it runs, while a model of the registry has one of its checkpoints, and while
     trials of another experiment start from one. An interrupted deletion can be repeated.
     """
-    from detcore.experimental._control import check_deletable, control
+    from detcore.experimental._control import check_deletable
 
-    if obj.master is not None:
-        from detcore.cli._run_remote import control_remotely
-
-        if dry_run:
-            raise click.UsageError("--dry-run works where the server runs, without --master")
-        _confirm(f"Delete experiment {experiment_id} of {obj.master}?", yes=yes)
-        control_remotely(obj.master, experiment_id, "delete")
-        print_line(f"deleted experiment {experiment_id}")
-        return
     with open_records(obj) as database:
         record = database.get_experiment(experiment_id)
         checkpoints = check_deletable(database, experiment_id)
@@ -62,7 +54,8 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
             print_line("nothing was deleted (--dry-run)")
             return
         _confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
-        control(database, obj.environment, experiment_id, "delete")
+        with open_client(obj) as client:
+            client.get_experiment(experiment_id).delete()
     print_line(f"deleted experiment {experiment_id}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
 from detcore.cli._output import Column, format_time, print_json, print_line, print_table
 from detcore.errors import NotFoundError
 
@@ -29,11 +30,14 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--experiment", "experiment_id", type=int, metavar="ID", help="Only its trials.")
+@click.option(
+    "--experiment", "experiment_id", type=EXPERIMENT_ID, metavar="ID", help="Only its trials."
+)
 @click.option("--dry-run", is_flag=True, help="Say what waits, and deliver nothing.")
 @click.option(
     "--forget",
     "forgotten",
+    type=PLUGIN_NAME,
     metavar="PLUGIN",
     help="Drop what waits for this plugin, such as one that was uninstalled.",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
@@ -153,7 +154,7 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 @click.command("describe", epilog=_DESCRIBE_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @format_options
 @master_option
 @click.pass_obj
@@ -190,7 +191,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
 
 
 @click.command("archive")
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @master_option
 @click.pass_obj
 def archive(obj: CliContext, experiment_id: int) -> None:
@@ -199,7 +200,7 @@ def archive(obj: CliContext, experiment_id: int) -> None:
 
 
 @click.command("unarchive")
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @master_option
 @click.pass_obj
 def unarchive(obj: CliContext, experiment_id: int) -> None:
@@ -225,7 +226,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
         [
             Column("ID", align="right", style="bold"),
             Column("NAME", wrap=True),
-            Column("STATE", wrap=True),
+            Column("STATE", wrap=True, is_state=True),
             Column("TRIALS", align="right"),
             Column("BEST", wrap=True),
             Column("STARTED"),

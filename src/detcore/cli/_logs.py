@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._printable import printable
 from detcore.cli._records import master_option, open_records, read_log
@@ -52,7 +53,7 @@ def _log_options(command: Any) -> Any:
 
 
 @click.command("logs", epilog=_TRIAL_EXAMPLES)
-@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @_log_options
 @format_options
 @master_option
@@ -86,7 +87,7 @@ def trial_logs(
 
 
 @click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @_log_options
 @format_options
 @master_option

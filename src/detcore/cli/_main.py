@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import PLUGIN_NAME, PLUGIN_NAMES
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command
 from detcore.errors import ConfigError, DetcoreError
@@ -182,6 +183,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.option(
     "--no-plugin",
+    type=PLUGIN_NAME,
     multiple=True,
     metavar="NAME",
     is_eager=True,
@@ -189,6 +191,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.option(
     "--plugins",
+    type=PLUGIN_NAMES,
     metavar="NAME,...",
     is_eager=True,
     help="The only plugins to use, besides the built-in one.",

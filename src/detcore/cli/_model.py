@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,12 +24,13 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._printable import printable
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_client, open_records
 from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database, ModelRecord, ModelVersionRecord
+    from detcore.experimental import Model
 
 __all__ = ["model_group"]
 
@@ -38,6 +41,7 @@ Examples:
   detcore model register-version digits $(detcore experiment best 3 --uuid)
   detcore model list --sort updated --descending
   detcore model describe digits
+  detcore model register-version digits 6d1c --master http://host:8080
 """
 _SORTS = ("id", "name", "description", "created", "updated")
 
@@ -59,6 +63,15 @@ def _find(database: Database, name: str) -> ModelRecord:
         if not name.isdecimal():
             raise
         return database.get_model(int(name))
+
+
+@contextlib.contextmanager
+def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
+    """Find a model by its name, else by its id, to change it."""
+    with open_records(obj) as database:
+        record = _find(database, name)
+    with open_client(obj) as client:
+        yield client.get_model(record.id)
 
 
 def _read_metadata(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -87,6 +100,7 @@ def _reject_constant(text: str) -> None:
 )
 @click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
 @format_options
+@master_option
 @click.pass_obj
 def create(
     obj: CliContext,
@@ -100,8 +114,9 @@ def create(
     """Add a model. Its name is unique."""
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with obj.open_database() as database:
-        record = database.create_model(name, description=description, metadata=given, labels=labels)
+    with open_records(obj) as database, open_client(obj) as client:
+        model = client.create_model(name, description, given, labels)
+        record = database.get_model(model.name)
     if form == "table":
         click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
@@ -192,6 +207,7 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     "--metadata", multiple=True, metavar="KEY=VALUE", help="Your own; may be given again."
 )
 @format_options
+@master_option
 @click.pass_obj
 def register_version(
     obj: CliContext,
@@ -211,40 +227,38 @@ def register_version(
     """
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with obj.open_database() as database:
+    with open_records(obj) as database, open_client(obj) as client:
         model = _find(database, name)
-        version = database.register_version(
-            model.id,
-            database.get_checkpoint(uuid).uuid,
-            name=version_name,
-            comment=comment,
-            notes=notes,
-            metadata=given,
+        whole = database.get_checkpoint(uuid).uuid
+        checkpoint = client.get_model(model.id).register_version(
+            whole, name=version_name, comment=comment, notes=notes, metadata=given
         )
+        versions = database.list_versions(model.id)
+    number = checkpoint.model_version
     if form == "table":
-        click.echo(
-            printable(
-                f"{model.name} version {version.number}: checkpoint {version.checkpoint_uuid}"
-            )
-        )
-    else:
-        _print_records(form, {"model": model.name, **_plain_version(version)})
+        click.echo(printable(f"{model.name} version {number}: checkpoint {whole}"))
+        return
+    for version in versions:
+        if version.number == number:
+            _print_records(form, {"model": model.name, **_plain_version(version)})
 
 
 @model_group.command("set-description")
 @click.argument("name")
 @click.argument("text")
+@master_option
 @click.pass_obj
 def set_description(obj: CliContext, name: str, text: str) -> None:
     """Replace the description of a model."""
-    with obj.open_database() as database:
-        model = database.update_model(_find(database, name).id, description=text)
+    with _open_model(obj, name) as model:
+        model.set_description(text)
     click.echo(printable(f"{model.name}: {model.description}"))
 
 
 @model_group.command("set-metadata")
 @click.argument("name")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+@master_option
 @click.pass_obj
 def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     """Add to the metadata of a model; values of keys that are there are replaced.
@@ -252,39 +266,42 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     A value that is JSON is what JSON says (3, true, [1, 2]), else it is a text.
     """
     given = _read_metadata(pairs)
-    with obj.open_database() as database:
-        model = database.add_model_metadata(_find(database, name).id, given)
+    with _open_model(obj, name) as model:
+        model.add_metadata(given)
     click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
 
 
 @model_group.command("remove-metadata")
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@master_option
 @click.pass_obj
 def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
     """Remove keys from the metadata of a model; those that are not there are skipped."""
-    with obj.open_database() as database:
-        model = database.remove_model_metadata(_find(database, name).id, keys)
+    with _open_model(obj, name) as model:
+        model.remove_metadata(keys)
     click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
 
 
 @model_group.command()
 @click.argument("name")
+@master_option
 @click.pass_obj
 def archive(obj: CliContext, name: str) -> None:
     """Put a model away: it is left out of lists and not changed any more."""
-    with obj.open_database() as database:
-        model = database.set_model_archived(_find(database, name).id, True)
+    with _open_model(obj, name) as model:
+        model.archive()
     click.echo(printable(f"{model.name} is archived"))
 
 
 @model_group.command()
 @click.argument("name")
+@master_option
 @click.pass_obj
 def unarchive(obj: CliContext, name: str) -> None:
     """Bring an archived model back."""
-    with obj.open_database() as database:
-        model = database.set_model_archived(_find(database, name).id, False)
+    with _open_model(obj, name) as model:
+        model.unarchive()
     click.echo(printable(f"{model.name} is in lists again"))
 
 
@@ -292,11 +309,11 @@ def unarchive(obj: CliContext, name: str) -> None:
 @click.argument("name")
 @click.option("--version", "number", type=click.IntRange(min=1), metavar="N", help="Only this one.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@master_option
 @click.pass_obj
 def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     """Delete a model with its versions, or one version. Checkpoints stay where they are."""
-    with obj.open_database() as database:
-        model = _find(database, name)
+    with _open_model(obj, name) as model:
         what = f"model {model.name} and its {model.num_versions} versions"
         if number is not None:
             what = f"version {number} of model {model.name}"
@@ -307,9 +324,9 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
                 )
             click.confirm(printable(f"Delete {what}?"), abort=True)
         if number is None:
-            database.delete_model(model.id)
+            model.delete()
         else:
-            database.delete_version(model.id, number)
+            model.delete_version(number)
     click.echo(printable(f"deleted {what}"))
 
 

@@ -24,6 +24,7 @@ from detcore.pages import format_bytes, format_duration, format_number, format_t
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "Column",
@@ -44,6 +45,7 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "state_text",
 ]
 
 
@@ -51,6 +53,24 @@ Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # What makes a spreadsheet take a text for a formula (also the full-width forms of these signs).
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+# rich styles of states, by their first word in small letters.
+_STATE_STYLES = {
+    "active": "cyan",
+    "canceled": "yellow",
+    "completed": "green",
+    "damaged": "red",
+    "deleted": "dim",
+    "deleting": "dim",
+    "error": "red",
+    "interrupted": "yellow",
+    "not": "dim",  # not started
+    "partially_deleted": "yellow",
+    "paused": "yellow",
+    "running": "cyan",
+}
+_PROCESS_GONE = "(process gone)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,12 +83,14 @@ class Column:
         wrap: Whether a long value may go on in the next line (on a terminal). Such columns give
             way first where a table is too wide.
         style: rich style of the values on a terminal.
+        is_state: Whether the values are states, each in its colour on a terminal.
     """
 
     title: str
     align: Literal["left", "right"] = "left"
     wrap: bool = False
     style: str = ""
+    is_state: bool = False
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -108,8 +130,29 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Tabl
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in rows:
-        table.add_row(*[Text(printable(value)) for value in row])
+        cells = zip(columns, row, strict=True)
+        table.add_row(
+            *[
+                state_text(value) if column.is_state else Text(printable(value))
+                for column, value in cells
+            ]
+        )
     return table
+
+
+def state_text(told: str) -> Text:
+    """Return a state for a terminal: its first word in the colour of the state.
+
+    The console leaves colours out where ``NO_COLOR`` is set.
+    """
+    from rich.text import Text
+
+    text = Text(printable(told))
+    word = told.partition(" ")[0].rstrip(":")
+    style = "red" if _PROCESS_GONE in told else _STATE_STYLES.get(word.lower(), "")
+    if style:
+        text.stylize(style, 0, len(word))
+    return text
 
 
 def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -127,7 +170,7 @@ def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> 
 
 
 def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
-    """Print ``name  value`` lines, the values aligned."""
+    """Print ``name  value`` lines, the values aligned; a field ``state`` has its colour."""
     from rich.table import Table
     from rich.text import Text
 
@@ -142,7 +185,8 @@ def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
     grid.add_column(no_wrap=True, min_width=width)
     grid.add_column(overflow="fold")
     for name, value in fields.items():
-        grid.add_row(Text(" " * indent + name, style="dim"), Text(value))
+        shown = state_text(value) if name == "state" else Text(value)
+        grid.add_row(Text(" " * indent + name, style="dim"), shown)
     console.print(grid)
 
 

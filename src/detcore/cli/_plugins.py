@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import PLUGIN_NAME
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.types import Framework
 
@@ -55,7 +56,7 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
 
 
 @plugins_group.command("info")
-@click.argument("name")
+@click.argument("name", type=PLUGIN_NAME)
 @click.pass_obj
 def show_plugin(obj: CliContext, name: str) -> None:
     """Show what the plugin NAME implements and registers."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
-from detcore.cli._records import open_records
-from detcore.errors import CheckpointError
+from detcore.cli._records import master_option, open_client, open_records
+from detcore.errors import CheckpointError, CheckpointStateError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import RetentionPlan, RetentionPolicy
@@ -22,13 +23,14 @@ __all__ = ["prune"]
 
 
 @click.command()
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option("--save-experiment-best", type=click.IntRange(min=0), metavar="N")
 @click.option("--save-trial-best", type=click.IntRange(min=0), metavar="N")
 @click.option("--save-trial-latest", type=click.IntRange(min=0), metavar="N")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on stdout.")
+@master_option
 @click.pass_obj
 def prune(
     obj: CliContext,
@@ -57,7 +59,10 @@ def prune(
         if plan.deleted and not dry_run:
             if not yes:
                 _confirm(len(plan.deleted))
-            plan = _prune(obj, database, experiment, policy, records, plan)
+            if obj.master is None:
+                plan = _prune(obj, database, experiment, policy, records, plan)
+            else:
+                plan = _prune_remotely(obj, plan)
     if as_json:
         print_json({"dry_run": dry_run, "kept": plan.kept, "deleted": plan.deleted})
     elif dry_run:
@@ -94,6 +99,22 @@ def _prune(
             done = apply_retention(database, storage, experiment.id, policy=policy)
         kept.update(done.kept)
         deleted.extend(done.deleted)
+    return RetentionPlan(kept, tuple(deleted))
+
+
+def _prune_remotely(obj: CliContext, plan: RetentionPlan) -> RetentionPlan:
+    """Have the server delete each checkpoint; keep those that it refuses."""
+    from detcore.checkpoint import RetentionPlan
+
+    kept, deleted = dict(plan.kept), []
+    with open_client(obj) as client:
+        for uuid in plan.deleted:
+            try:
+                client.get_checkpoint(uuid).delete()
+            except CheckpointStateError as error:  # it was registered since the plan was made
+                kept[uuid] = (str(error).partition("\n")[0],)
+            else:
+                deleted.append(uuid)
     return RetentionPlan(kept, tuple(deleted))
 
 

@@ -1,4 +1,4 @@
-"""The records that commands read; what is told of them is in `detcore.pages`."""
+"""The records that commands read and change; `detcore.pages` describes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from detcore.cli._completion import MASTER_TYPED
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database, LogLine, TrialRecord
+    from detcore.experimental import Determined
 
-__all__ = ["master_option", "open_records", "read_log"]
+__all__ = ["master_option", "open_client", "open_records", "read_log"]
 
 _Command = TypeVar("_Command")
 
@@ -23,7 +26,10 @@ def master_option(command: _Command) -> _Command:
     """Give a command that reads records the option to read those of a server."""
 
     def choose(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-        obj: CliContext = ctx.obj
+        obj: CliContext | None = ctx.obj
+        if obj is None:  # a shell completes the line: no command runs
+            ctx.meta[MASTER_TYPED] = value
+            return
         ctx.obj = dataclasses.replace(obj, master=value or obj.environment.master)
 
     option = click.option(
@@ -59,6 +65,19 @@ def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Databas
         if not is_again:
             click.echo(f"records of {session.url}", err=True)
         yield cast("Database", ServerRecords(session))
+
+
+@contextlib.contextmanager
+def open_client(obj: CliContext) -> Iterator[Determined]:
+    """Open the client on the records that `open_records` shows, to change them."""
+    from detcore.experimental import Determined, EmbeddedTransport
+
+    if obj.master is None:
+        client = Determined(transport=EmbeddedTransport(obj.environment))
+    else:
+        client = Determined(obj.master)
+    with client:
+        yield client
 
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._records import master_option, open_records
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Examples:
 
 
 @click.command(epilog=_PLOT_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "-o", "--output", metavar="FILE",
     help="An .html page, which needs nothing else, or a .png image.  [default: "
@@ -69,7 +70,7 @@ def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | 
 
 
 @click.command(epilog=_REPORT_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "-o", "--output", metavar="FILE",
     help="Where to write it; - is standard output.  [default: report-ID.html, here]",

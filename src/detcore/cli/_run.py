@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import names_of_plugins
 from detcore.cli._printable import printable
 
@@ -57,7 +58,7 @@ Exit codes:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="[MODEL_DIR]",
 )
-@click.option("--resume", type=int, metavar="ID", help="Go on with an experiment.")
+@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Go on with an experiment.")
 @click.option(
     "--test", "test_mode", is_flag=True, help="One batch, one validation, one checkpoint."
 )

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_duration, format_number
+from detcore.cli._output import format_duration, format_number, state_text
 
 if TYPE_CHECKING:
     from detcore.cli._progress import RunProgress, TrialProgress
@@ -23,15 +23,8 @@ _OTHER_LINES = 7
 # Columns of the table.
 _HPARAMS, _RUNG = 2, 4
 _LEAST_WIDTH = 15
-_STYLES = {
-    "running": "cyan",
-    "completed": "green",
-    "error": "red",
-    "canceled": "yellow",
-    "not started": "dim",
-    "waits": "",
-    "interrupted": "yellow",
-}
+# In the order in which they are counted in the header.
+_STATES = ("running", "completed", "error", "canceled", "not started", "waits", "interrupted")
 
 
 def draw_search(progress: RunProgress, console: Console) -> Group:
@@ -69,7 +62,7 @@ def time_left(seconds: float | None) -> str:
 
 def _header(progress: RunProgress, trials: list[TrialProgress]) -> Group:
     counts = Counter(map(state_of, trials))
-    listed = ", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state])
+    listed = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
     line = Table.grid(padding=(0, 1))
     line.add_row(
         Text(progress.searcher, style="bold"),
@@ -116,7 +109,7 @@ def _cells(
     metric = "-" if trial.best is None else format_number(trial.best)
     return (
         Text(str(trial.trial_id)),
-        Text(state, style=_STYLES.get(state, "")),
+        state_text(state),
         Text(progress.hparams(trial)),
         Text(f"{trial.steps}{of}" if trial.info or trial.steps else "-"),
         Text(str(trial.status.rung if trial.status else 0)),

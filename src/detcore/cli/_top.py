@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
 from detcore.pages import duration_s, searcher_metric
@@ -32,7 +33,9 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--once", is_flag=True, help="Print what runs now and end; so do pipes.")
-@click.option("--experiment", "only", type=int, metavar="ID", help="Only this experiment.")
+@click.option(
+    "--experiment", "only", type=EXPERIMENT_ID, metavar="ID", help="Only this experiment."
+)
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=_REDRAW_S, show_default=True,
     metavar="SECONDS", help="Time between two looks.",

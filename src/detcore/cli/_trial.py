@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
@@ -53,7 +54,7 @@ def trial_group() -> None:
 
 
 @click.command("describe", epilog=_EXAMPLES)
-@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
 @click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
 @format_options
@@ -93,7 +94,7 @@ def describe_command(
 
 
 @click.command("plot")
-@click.argument("trial_id", type=int, metavar="TRIAL_ID")
+@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
 @master_option
 @click.pass_obj
@@ -401,7 +402,7 @@ def _print_checkpoints(facts: _Facts) -> None:
         [
             Column("UUID"),
             Column("STEP", align="right"),
-            Column("STATE"),
+            Column("STATE", is_state=True),
             Column("SIZE", align="right"),
             Column("SAVED"),
         ],

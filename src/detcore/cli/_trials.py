@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
 from detcore.pages import describe_trials, flatten, metric_value, searcher_metric, trial_state
@@ -34,7 +35,7 @@ _REDRAW_S = 1.0
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "--sort",
     type=click.Choice(["id", "metric", "steps", "state"]),
@@ -143,7 +144,7 @@ def _table(
     has_rungs = any(row["rung"] is not None for row in rows)
     columns = [
         Column("ID", align="right", style="bold"),
-        Column("STATE", wrap=True),
+        Column("STATE", wrap=True, is_state=True),
         Column("STEPS", align="right"),
         *([Column("RUNG", align="right")] if has_rungs else []),
         Column("BEST", wrap=True),

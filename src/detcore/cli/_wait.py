@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._printable import printable
 from detcore.cli._records import master_option, open_records
@@ -38,7 +39,7 @@ Exit codes:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=int, metavar="EXPERIMENT_ID")
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
     help="Wait no longer than this.",

@@ -144,6 +144,28 @@ class EmbeddedTransport:
             "is_over": is_over,
         }
 
+    def download_event_files(self, trial_id: int, folder: str) -> int:
+        """Bring the event files in a folder up to date, and return how many there are."""
+        from detcore.experimental._files import copy_event_files
+
+        return copy_event_files(self._database().get_trial(trial_id).trial_dir, Path(folder))
+
+    def list_event_files(self, trial_id: int) -> list[Document]:
+        """Return ``name, size`` of a trial's event files, for the clients of a server."""
+        from detcore.experimental._files import list_event_files
+
+        return list_event_files(self._database().get_trial(trial_id).trial_dir)
+
+    def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
+        """Open an event file of a trial, and return it with its size.
+
+        Raises:
+            NotFoundError: If it has no such file.
+        """
+        from detcore.experimental._files import open_event_file
+
+        return open_event_file(self._database().get_trial(trial_id), name)
+
     # -- checkpoints ------------------------------------------------------------------------------
 
     def get_checkpoint(self, uuid: str) -> Document:
@@ -324,10 +346,21 @@ class EmbeddedTransport:
         """Delete a model and its versions; checkpoints stay."""
         self._database().delete_model(model)
 
-    def register_version(self, model: str | int, checkpoint_uuid: str) -> Document:
+    def register_version(
+        self,
+        model: str | int,
+        checkpoint_uuid: str,
+        *,
+        name: str = "",
+        comment: str = "",
+        notes: str = "",
+        metadata: Document | None = None,
+    ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         database = self._database()
-        record = database.register_version(model, checkpoint_uuid)
+        record = database.register_version(
+            model, checkpoint_uuid, name=name, comment=comment, notes=notes, metadata=metadata
+        )
         return self._versions(database, model, [record])[0]
 
     def get_version(self, model: str | int, number: int) -> Document | None:
@@ -351,6 +384,14 @@ class EmbeddedTransport:
         self._database().delete_version(model, number)
 
     # -- what they share --------------------------------------------------------------------------
+
+    def records(self) -> Database:
+        """Return the records, with everything in them that workers have reported so far."""
+        from detcore.database import ingest_spools
+
+        database = self._database()
+        ingest_spools(database, self._environment.home)
+        return database
 
     def _database(self) -> Database:
         with self._lock:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from detcore.errors import InvalidArgumentError, NotFoundError
 from detcore.experimental._answered import PARTS, checked, checked_list
 
 if TYPE_CHECKING:
+    from detcore.database import Database
     from detcore.experimental._http_files import HttpStorage
     from detcore.experimental._transport import Document
     from detcore.remote import Session
@@ -116,6 +117,16 @@ class HttpTransport:
         """Return lines of a trial's log from a position on."""
         params = {"position": position, "limit": limit}
         return checked("log", self._get(f"/trials/{trial_id}/log", params))
+
+    def download_event_files(self, trial_id: int, folder: str) -> int:
+        """Bring the event files in a folder up to date, and return how many there are."""
+        from detcore.experimental._http_files import fetch_growth
+
+        path = f"/trials/{trial_id}/event-files"
+        files = self._list("file", path, limit=None, offset=0)
+        for file in files:
+            fetch_growth(self._session, f"{_ROOT}{path}/content", file, Path(folder))
+        return len(files)
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -252,9 +263,21 @@ class HttpTransport:
         """Delete a model and its versions; checkpoints stay."""
         self._change("DELETE", self._model(model))
 
-    def register_version(self, model: str | int, checkpoint_uuid: str) -> Document:
+    def register_version(
+        self,
+        model: str | int,
+        checkpoint_uuid: str,
+        *,
+        name: str = "",
+        comment: str = "",
+        notes: str = "",
+        metadata: Document | None = None,
+    ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
-        sent = {"checkpoint_uuid": checkpoint_uuid}
+        told = {"name": name, "comment": comment, "notes": notes, "metadata": metadata}
+        # A server of an earlier release takes the UUID alone.
+        given = {key: value for key, value in told.items() if value}
+        sent = {"checkpoint_uuid": checkpoint_uuid, **given}
         return checked("version", self._change("POST", f"{self._model(model)}/versions", sent))
 
     def get_version(self, model: str | int, number: int) -> Document | None:
@@ -274,6 +297,12 @@ class HttpTransport:
         self._change("DELETE", f"{self._model(model)}/versions/{number}")
 
     # -- what they share --------------------------------------------------------------------------
+
+    def records(self) -> Database:
+        """Return the server's records, of which everything can be read and nothing changed."""
+        from detcore.remote import ServerRecords
+
+        return cast("Database", ServerRecords(self._session))
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
         return self._session.ask("GET", f"{_ROOT}{path}", params=params)

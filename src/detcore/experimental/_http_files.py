@@ -29,9 +29,10 @@ from detcore.storage import (
 )
 
 if TYPE_CHECKING:
+    from detcore.experimental._transport import Document
     from detcore.remote import Session
 
-__all__ = ["HttpStorage"]
+__all__ = ["HttpStorage", "fetch_growth"]
 
 _AT_ONCE = 4
 # How often in a row nothing more may come of a file.
@@ -203,6 +204,32 @@ class HttpStorage:
                 if tries == _TRIES:
                     raise
                 time.sleep(_BACKOFF_S * 2**tries)
+
+
+def fetch_growth(session: Session, path: str, file: Document, folder: Path) -> None:
+    """Append to a file in a folder the bytes that the server's copy has beyond it.
+
+    Event files only grow. A local file that is larger belongs to an earlier file of that name and
+    is written again.
+
+    Args:
+        session: The connection to the server.
+        path: Of the contents of files.
+        file: ``name, size`` on the server.
+        folder: Where the file is, or will be.
+    """
+    target = folder / check_key(file["name"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("ab", 0) as sink:
+        if sink.tell() > file["size"]:
+            sink.truncate(0)
+            sink.seek(0)
+        if sink.tell() == file["size"]:
+            return
+        params = {"name": file["name"], "offset": sink.tell()}
+        with session.stream(path, params=params) as pieces:
+            for piece in pieces:
+                write_all(sink, piece)
 
 
 def _read_only() -> StorageError:

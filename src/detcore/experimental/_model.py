@@ -100,6 +100,11 @@ class Model(Connected):
     def __repr__(self) -> str:
         return f"Model(name={self.name!r})"
 
+    def _repr_html_(self) -> str:
+        from detcore.experimental._notebook import model_html
+
+        return model_html(self)
+
     # -- versions ---------------------------------------------------------------------------------
 
     def get_version(self, version: int = 0) -> Checkpoint | None:
@@ -135,13 +140,25 @@ class Model(Connected):
         )
         return [self._version(document) for document in documents]
 
-    def register_version(self, checkpoint_uuid: str) -> Checkpoint:
+    def register_version(
+        self,
+        checkpoint_uuid: str,
+        *,
+        name: str = "",
+        comment: str = "",
+        notes: str = "",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
         """Make a checkpoint the next version.
 
         From now on it is not deleted by retention, and deleting it is refused.
 
         Args:
             checkpoint_uuid: Its UUID.
+            name: Name of the version.
+            comment: One line about the version.
+            notes: Longer text about the version.
+            metadata: The user's own; a dictionary that JSON can express.
 
         Returns:
             The checkpoint, with the version's number.
@@ -150,10 +167,19 @@ class Model(Connected):
             NotFoundError: If there is no such checkpoint.
             CheckpointStateError: If it is not complete.
             DatabaseError: If the model is archived.
+            InvalidArgumentError: If an argument is of the wrong kind.
         """
         uuid = check_text("checkpoint_uuid", checkpoint_uuid)
+        given: dict[str, Any] = {"name": name, "comment": comment, "notes": notes}
+        for what, text in given.items():
+            if not isinstance(text, str):
+                raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
+        if metadata:
+            given["metadata"] = check_metadata(metadata)
+        # Without what is left out: a transport of an earlier release takes the UUID alone.
+        told = {key: value for key, value in given.items() if value}
         transport = self._transport
-        version = self._version(transport.register_version(self._key, uuid))
+        version = self._version(transport.register_version(self._key, uuid, **told))
         self._take(transport.get_model(self._key))
         return version
 

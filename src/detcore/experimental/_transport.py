@@ -31,6 +31,10 @@ class Transport(Protocol):
       updated_at``;
     - version: ``model_id, model_name, number, checkpoint`` (a document), ``created_at``.
 
+    A transport may have one more method: ``records()`` returns a `detcore.database.Database`, or
+    an object that answers the questions of one. Notebooks draw experiments and trials from it, and
+    show their ``repr`` without it.
+
     Attributes:
         page_size: How many entries a list is asked for at once; None: all of them. With `limit`
             None a list is complete; without, it is what follows after `offset` entries, in the
@@ -86,6 +90,9 @@ class Transport(Protocol):
             ``lines`` (each ``at, run, rank, stream, text``), the ``position`` behind them, and
             ``is_over``: whether nothing more will come.
         """
+
+    def download_event_files(self, trial_id: int, folder: str) -> int:
+        """Bring the event files in a folder of this machine up to date, and return how many."""
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -176,7 +183,16 @@ class Transport(Protocol):
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; checkpoints stay."""
 
-    def register_version(self, model: str | int, checkpoint_uuid: str) -> Document:
+    def register_version(
+        self,
+        model: str | int,
+        checkpoint_uuid: str,
+        *,
+        name: str = "",
+        comment: str = "",
+        notes: str = "",
+        metadata: Document | None = None,
+    ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
 
     def get_version(self, model: str | int, number: int) -> Document | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import os
 import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError, NoCheckpointError
+from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundError
 from detcore.experimental._arguments import check_id, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
@@ -65,6 +66,11 @@ class TrialReference(Connected):
 
     def __repr__(self) -> str:
         return f"TrialReference(id={self.id})"
+
+    def _repr_html_(self) -> str | None:
+        from detcore.experimental._notebook import trial_html
+
+        return trial_html(self)
 
     @property
     def trial_id(self) -> int:
@@ -249,6 +255,29 @@ class TrialReference(Connected):
             raise InvalidArgumentError(f"head is {head}; expected 0 or more")
         self._transport.get_trial(self.id)  # one that is not there is said now, not at first use
         return self._lines(follow, head, tail, rank_ids, stdtypes)
+
+    def download_event_files(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy its event files to a folder, for TensorBoard.
+
+        Called again, it brings the folder up to date.
+
+        Args:
+            path: The folder; default: ``tensorboard/trial-<id>`` below the current one.
+
+        Returns:
+            The folder.
+
+        Raises:
+            NotFoundError: If there are none: the trial wrote none, or ran on another machine and
+                kept them there.
+        """
+        folder = os.path.join("tensorboard", f"trial-{self.id}") if path is None else path
+        if not self._transport.download_event_files(self.id, os.path.abspath(folder)):
+            raise NotFoundError(
+                f"trial {self.id} has no event files where its records are.\n"
+                "It wrote none, or it ran on another machine, which has them."
+            )
+        return os.fspath(folder)
 
     def cancel(self) -> None:
         """Ask it to save a checkpoint, and to end for good; the other trials of a search go on.

@@ -2,7 +2,14 @@
 
 from detcore.pages._chart_table import chart_table
 from detcore.pages._format import format_bytes, format_duration, format_number, format_time
-from detcore.pages._html import CheckpointRow, Report, plot_page, report_page
+from detcore.pages._html import (
+    CheckpointRow,
+    Report,
+    experiment_part,
+    plot_page,
+    report_page,
+    trial_part,
+)
 from detcore.pages._png import write_png
 from detcore.pages._records import (
     best_of,
@@ -22,7 +29,7 @@ from detcore.pages._records import (
 from detcore.pages._scales import Axis, Scale, make_axis, make_scale
 from detcore.pages._scatter import draw_scatters
 from detcore.pages._svg import draw_chart, draw_parallel, legend, trial_classes
-from detcore.pages._text import STYLE, cut, escape, page, table
+from detcore.pages._text import STYLE, cut, escape, fragment, page, table
 from detcore.pages._view import Chart, Curve, ExperimentView, TrialView, read_view, thin
 
 __all__ = [
@@ -47,11 +54,13 @@ __all__ = [
     "draw_scatters",
     "duration_s",
     "escape",
+    "experiment_part",
     "flatten",
     "format_bytes",
     "format_duration",
     "format_number",
     "format_time",
+    "fragment",
     "legend",
     "make_axis",
     "make_scale",
@@ -67,6 +76,7 @@ __all__ = [
     "thin",
     "took_s",
     "trial_classes",
+    "trial_part",
     "trial_state",
     "write_png",
 ]

@@ -1,22 +1,23 @@
-"""Pages about an experiment: what `detcore experiment plot` and `detcore report` write."""
+"""Pages about an experiment (`detcore experiment plot`, `detcore report`), and parts of pages."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.pages._format import format_bytes, format_duration, format_number, format_time
 from detcore.pages._records import describe_state, summarize_config, took_s
 from detcore.pages._svg import draw_chart, draw_parallel, legend, trial_classes
-from detcore.pages._text import cut, escape, page, table
+from detcore.pages._text import cut, escape, fragment, page, table
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, LogLine
-    from detcore.pages._view import ExperimentView
+    from detcore.pages._view import Chart, ExperimentView
 
-__all__ = ["CheckpointRow", "Report", "plot_page", "report_page"]
+__all__ = ["CheckpointRow", "Report", "experiment_part", "plot_page", "report_page", "trial_part"]
 
 SIZE_LIMIT = 1_000_000
 # Points of a curve: as many as keep the page below its limit.
@@ -24,6 +25,11 @@ _POINTS = (400, 200, 100, 50, 24, 12, 6)
 _MAX_CHECKPOINTS = 500
 _MAX_LOGS = 10
 _MAX_CONFIG = 60_000
+# A part of another page is small, however large the experiment is.
+_PART_CURVES = 30
+_PART_ROWS = 10
+_PART_POINTS = 60
+_PART_HPARAMS = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +96,74 @@ def report_page(view: ExperimentView, report: Report) -> str:
     return html
 
 
+def experiment_part(view: ExperimentView) -> str:
+    """Return an experiment as a part of another page: curves of its metric, and its best trials."""
+    drawn = dataclasses.replace(
+        view, trials=view.trials[:_PART_CURVES], charts=[_first(one) for one in view.charts[:1]]
+    )
+    listed = dataclasses.replace(view, trials=view.trials[:_PART_ROWS])
+    parts = [f"<h3>{escape(_title(view))}</h3>", _state(view), _draw(drawn)]
+    if view.num_trials > len(drawn.trials):
+        parts.append(
+            f'<p class="dim">The best {len(drawn.trials)} of {view.num_trials} trials are drawn.'
+            "</p>"
+        )
+    if view.trials:
+        few = view.num_trials > len(listed.trials)
+        many = f" (the first {len(listed.trials)} of {view.num_trials})" if few else ""
+        parts.append(_trials(listed, f"Trials, the best first{many}"))
+    return fragment("".join(parts))
+
+
+def trial_part(view: ExperimentView) -> str:
+    """Return the only trial of a view as a part of another page: its curves, and their values."""
+    trial = view.trials[0]
+    told = [trial.state, f"{trial.steps} steps"]
+    if trial.value is not None:
+        told.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
+    bad = f'<p class="bad">{escape(cut(trial.error, 2000))}</p>' if trial.error else ""
+    hparams = "".join(
+        f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
+        for name, value in list(trial.hparams.items())[:_PART_HPARAMS]
+    )
+    return fragment(
+        f"<h3>Trial {trial.id} of experiment {view.record.id}: {escape(cut(view.record.name))}</h3>"
+        f"<p>{escape(' · '.join(told))}</p>{bad}<dl>{hparams}</dl>{_draw(view)}{_ends(view)}"
+    )
+
+
+def _first(chart: Chart) -> Chart:
+    return dataclasses.replace(chart, curves=chart.curves[:_PART_CURVES])
+
+
+def _draw(view: ExperimentView) -> str:
+    """Return the charts of a part of a page."""
+    if not view.charts:
+        return '<p class="dim">No metric with a finite value was reported yet.</p>'
+    # Ids of elements are shared by a whole page: they follow from what is drawn.
+    number = zlib.crc32(repr(view.charts).encode())
+    charts = [
+        draw_chart(view, chart, number=number + index, points=_PART_POINTS, is_wide=not index)
+        for index, chart in enumerate(view.charts)
+    ]
+    others = f'<div class="charts">{"".join(charts[1:])}</div>' if len(charts) > 1 else ""
+    return f"{legend(view) if len(view.trials) > 1 else ''}{charts[0]}{others}"
+
+
+def _ends(view: ExperimentView) -> str:
+    """Return a table of the metrics of the charts."""
+    rows = []
+    for chart in view.charts:
+        for curve in chart.curves:
+            low = min(curve.points, key=lambda point: point[1])
+            high = max(curve.points, key=lambda point: point[1])
+            last = curve.points[-1]
+            values = [f"{format_number(y)} at {x}" for x, y in (low, high, last)]
+            rows.append(("", [cut(chart.metric, 60), chart.kind, *values]))
+    header = ["metric", "of", "smallest", "largest", "last"]
+    return table("Metrics, and the steps of their values", header, rows) if rows else ""
+
+
 def _points_to_try(view: ExperimentView, spent: int) -> Sequence[int]:
     """Return how many points of a curve to try: not so many that they cannot fit."""
     lengths = [len(curve.points) for chart in view.charts for curve in chart.curves]
@@ -105,6 +179,10 @@ def _title(view: ExperimentView) -> str:
 
 
 def _head(view: ExperimentView, title: str) -> str:
+    return f"<h1>{escape(title)}</h1>\n{_state(view)}"
+
+
+def _state(view: ExperimentView) -> str:
     row = view.overview
     state = describe_state(row["state"], row["is_alive"], row["host"])
     told = [state, f"{view.num_trials} trial{'s' * (view.num_trials != 1)}"]
@@ -117,7 +195,7 @@ def _head(view: ExperimentView, title: str) -> str:
     if took_s(row) is not None:
         told.append(format_duration(took_s(row)))
     bad = f'<p class="bad">{escape(cut(row["error"], 2000))}</p>' if row["error"] else ""
-    return f"<h1>{escape(title)}</h1>\n<p>{escape(' · '.join(told))}</p>{bad}"
+    return f"<p>{escape(' · '.join(told))}</p>{bad}"
 
 
 def _summary(view: ExperimentView, report: Report) -> str:

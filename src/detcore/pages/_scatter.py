@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from detcore.pages._scales import Axis
-from detcore.pages._svg import Place, draw_frame, trial_classes, trial_line
+from detcore.pages._svg import Place, draw_frame, that_fit, trial_classes, trial_line
 from detcore.pages._text import cut, escape
 
 if TYPE_CHECKING:
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["draw_scatters"]
 
 _WIDTH, _HEIGHT = 380, 240
-_LABEL_SHOWN = 12
-# Pixels of a letter of the labels, about; labels that would touch are left out.
-_LETTER = 6.6
 
 
 def draw_scatters(view: ExperimentView) -> str:
@@ -52,7 +48,7 @@ def _figure(view: ExperimentView, across: Axis, up: Axis) -> str:
     gone = f"; {missing} without a value are left out" if missing else ""
     counted = f"{len(dots)} trial{'s' * (len(dots) != 1)}{gone}"
     told = f"{cut(view.metric or '', 60)} against {title}: {counted}"
-    ticks = _that_fit(across.ticks, inner)
+    ticks = that_fit(across.ticks, inner)
     return (
         f"<figure><h3><bdi>{escape(title)}</bdi></h3>"
         f'<svg class="fit" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -61,16 +57,3 @@ def _figure(view: ExperimentView, across: Axis, up: Axis) -> str:
         f"{''.join(dots)}</svg>"
         f'<figcaption class="dim">{escape(counted)}</figcaption></figure>'
     )
-
-
-def _that_fit(ticks: Sequence[tuple[float, str]], place: Place) -> list[tuple[float, str]]:
-    """Return ticks whose labels do not touch, names cut."""
-    fitting: list[tuple[float, str]] = []
-    free_from = 0.0
-    for position, label in ticks:
-        short = cut(label, _LABEL_SHOWN)
-        half = len(short) * _LETTER / 2
-        if place.x(position) - half >= free_from:
-            fitting.append((position, short))
-            free_from = place.x(position) + half + 8
-    return fitting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from detcore.pages._format import format_number
@@ -16,6 +17,7 @@ __all__ = [
     "draw_parallel",
     "legend",
     "name_lines",
+    "that_fit",
     "trial_classes",
     "trial_line",
 ]
@@ -26,13 +28,41 @@ _SHADES = 5
 _NAME_SHOWN = 18
 _LABEL_SHOWN = 14
 _HPARAMS_TOLD = 12
+_TICK_SHOWN = 12
+# On a phone, text is about 20 units high.
+_LETTER_NARROW = 11.5
+_AXIS_GAP = 100
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """Size of a drawing, and the class that the style knows it by.
+
+    Attributes:
+        below: Height of the labels under the frame.
+    """
+
+    width: int
+    height: int
+    below: int
+    name: str
+
+
+_WIDE = _Size(width=1100, height=380, below=38, name="fit big")
+_NARROW = _Size(width=560, height=270, below=46, name="fit")
+_INSTEAD = dataclasses.replace(_NARROW, name="fit instead")
+# Of a curve of a narrow drawing; more points would fall on the same pixels of a phone.
+_POINTS_NARROW = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A rectangle that values are drawn in, in pixels, y downwards."""
 
-    def __init__(self, *, left: float, right: float, top: float, bottom: float) -> None:
-        self.left, self.right, self.top, self.bottom = left, right, top, bottom
+    left: float
+    right: float
+    top: float
+    bottom: float
 
     def x(self, position: float) -> float:
         """Return where 0 to 1 is from left to right."""
@@ -95,7 +125,7 @@ def legend(view: ExperimentView) -> str:
 def draw_chart(
     view: ExperimentView, chart: Chart, *, number: int, points: int, is_wide: bool
 ) -> str:
-    """Return a figure of learning curves.
+    """Return a figure of learning curves that fits any width.
 
     Args:
         view: The experiment.
@@ -104,39 +134,57 @@ def draw_chart(
         points: At most so many of each curve.
         is_wide: Whether it has a line of the page to itself.
     """
-    width, height = (1100, 380) if is_wide else (560, 260)
-    place = Place(left=76, right=width - 12, top=10, bottom=height - 38)
+    _, up = chart.scales()
+    note = ", log scale" if up.is_log else ""
+    title = cut(f"{chart.metric} ({chart.kind}{note})", 120)
+    gone = sum(curve.num_not_finite for curve in chart.curves)
+    drawn = _drawn(view, chart)
+    last = max((x for curve in chart.curves for x, _ in curve.points), default=0)
+    told = f"{len(drawn)} trial{'s' * (len(drawn) != 1)} over {last} steps"
+    told += f"; {gone} values that are not finite are left out" if gone else ""
+    label = f"{title}: {told}; the table of trials has the numbers"
+    size = _WIDE if is_wide else _NARROW
+    drawings = _draw_curves(view, chart, size, key=f"c{number}", points=points, label=label)
+    if is_wide:
+        # Shrunk to a phone, the wide drawing would be flat: the style shows one of the two.
+        few = min(points, _POINTS_NARROW)
+        key = f"n{number}"
+        drawings += _draw_curves(view, chart, _INSTEAD, key=key, points=few, label=label)
+    return (
+        f"<figure><h3>{escape(title)}</h3>{drawings}"
+        f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
+    )
+
+
+def _drawn(view: ExperimentView, chart: Chart) -> list[Curve]:
+    known = {trial.id for trial in view.trials}
+    return [curve for curve in chart.curves if curve.points and curve.trial_id in known]
+
+
+def _draw_curves(
+    view: ExperimentView, chart: Chart, size: _Size, *, key: str, points: int, label: str
+) -> str:
+    """Return a drawing of a chart, whose elements have ids that begin with `key`."""
+    width, height = size.width, size.height
+    place = Place(left=76, right=width - 12, top=10, bottom=height - size.below)
     across, up = chart.scales()
     inner = _inner(place)
     parts = [
         draw_frame(place, inner, across=across.ticks(6), up=up.ticks(), name="steps", height=height)
     ]
-    place = inner
     trials = {trial.id: trial for trial in view.trials}
     classes = trial_classes(view)
-    drawn = [curve for curve in chart.curves if curve.points and curve.trial_id in trials]
-    for curve in reversed(drawn):  # the best one last: nothing lies over it
-        trial = trials[curve.trial_id]
+    for curve in reversed(_drawn(view, chart)):  # the best one last: nothing lies over it
         parts.append(
             _curve(
-                view, trial, curve, place, (across, up),
-                name=classes[trial.id], key=f"c{number}-{trial.id}", points=points, chart=chart,
+                view, trials[curve.trial_id], curve, inner, (across, up),
+                name=classes[curve.trial_id], key=f"{key}-{curve.trial_id}", points=points,
+                chart=chart,
             )
         )  # fmt: skip
-    note = ", log scale" if up.is_log else ""
-    title = f"{chart.metric} ({chart.kind}{note})"
-    gone = sum(curve.num_not_finite for curve in chart.curves)
-    told = f"{len(drawn)} trial{'s' * (len(drawn) != 1)} over {across.high:.0f} steps"
-    told += f"; {gone} values that are not finite are left out" if gone else ""
-    # On a small screen it is wider than that: the keyboard must reach it to move it.
-    scrolls = f' tabindex="0" role="group" aria-label="{escape(cut(title, 60))}"' * is_wide
-    title = cut(title, 120)
     return (
-        f"<figure><h3>{escape(title)}</h3>"
-        f'<div class="wide"{scrolls}><svg class="fit{" big" * is_wide}" '
-        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}: {escape(told)}; '
-        f'the table of trials has the numbers">{"".join(parts)}</svg></div>'
-        f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
+        f'<svg class="{size.name}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
 
 
@@ -165,14 +213,15 @@ def draw_frame(
         short = cut(label, 9)
         parts.append(
             f'<line class="grid" x1="{place.left}" x2="{place.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="dim" x="{place.left - 6}" y="{y + 4:.1f}" text-anchor="end">'
+            f'<text class="dim up" x="{place.left - 6}" y="{y:.1f}" text-anchor="end">'
             f"{escape(short)}</text>"
         )
+    below_ticks = place.bottom + (0.43 * (height - place.bottom) if name else 16)
     for index, (position, label) in enumerate(across):
         x = inner.x(position)
         anchor = "end" if index == len(across) - 1 and position > 0.97 else "middle"
         parts.append(
-            f'<text class="dim" x="{x:.1f}" y="{place.bottom + 16}" text-anchor="{anchor}">'
+            f'<text class="dim" x="{x:.1f}" y="{below_ticks:.0f}" text-anchor="{anchor}">'
             f"{escape(label)}</text>"
         )
     below = ""
@@ -240,7 +289,7 @@ def trial_line(view: ExperimentView, trial: TrialView) -> str:
     if view.metric is not None and trial.value is not None:
         parts.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
     names = [axis.name for axis in view.axes if axis.name in trial.hparams][:_HPARAMS_TOLD]
-    told = " ".join(f"{name}={cut(_hparam(trial.hparams[name]), 40)}" for name in names)
+    told = " ".join(f"{cut(name, 60)}={cut(_hparam(trial.hparams[name]), 40)}" for name in names)
     return "; ".join([*parts, told]) if told else "; ".join(parts)
 
 
@@ -284,12 +333,85 @@ def draw_parallel(view: ExperimentView) -> str:
             f'<text class="dim" x="{place.left - 8}" y="{below + 4}" text-anchor="end">none</text>'
         )
     told = f"Hyperparameters of {len(ids)} trials, and {cut(view.metric or '')}"
+    box = f'role="region" tabindex="0" aria-label="{escape(told)}"'
     return (
-        f'<figure><div class="scroll" role="region" tabindex="0" aria-label="{escape(told)}">'
+        f'<figure><div class="scroll across" {box}>'
         f'<svg class="parallel" viewBox="0 0 {width} {height}" width="{width * 0.85:.0f}" '
         f'role="img" aria-label="{escape(told)}; the table of trials has the numbers">'
-        f"{''.join(lines)}{drawn}{none}</svg></div></figure>"
+        f"{''.join(lines)}{drawn}{none}</svg></div>{_draw_upright(view, told)}</figure>"
     )
+
+
+def _draw_upright(view: ExperimentView, told: str) -> str:
+    """Return parallel coordinates for a phone: the axes lie one below the other."""
+    axes, classes = view.axes, trial_classes(view)
+    width, height = _NARROW.width, _AXIS_GAP * len(axes) + 10
+    place = Place(left=24, right=width - 24, top=44, bottom=height - 62)
+    missing = any(trial.id not in axis.positions for axis in axes for trial in view.trials)
+    inner = dataclasses.replace(place, left=place.left + 60) if missing else place
+    heights = [place.top + index * _AXIS_GAP for index in range(len(axes))]
+    lines = []
+    for trial in reversed(view.trials):
+        spots = [
+            (inner.x(axis.positions[trial.id]) if trial.id in axis.positions else place.left, y)
+            for axis, y in zip(axes, heights, strict=True)
+        ]
+        name = classes[trial.id]
+        if trial.rank is None and "none" not in name:
+            name += " none"
+        lines.append(_group(name, f"u{trial.id}", [f"trial {trial.id}"], _path(spots)))
+    drawn = "".join(
+        _lying_axis(axis, place, inner, y, is_last=axis is axes[-1])
+        for axis, y in zip(axes, heights, strict=True)
+    )
+    return (
+        f'<svg class="fit instead" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(told)}; the table of trials has the numbers">'
+        f"{''.join(lines)}{drawn}</svg>"
+    )
+
+
+def _lying_axis(axis: Axis, place: Place, inner: Place, y: float, *, is_last: bool) -> str:
+    weight = ' font-weight="600"' if is_last else ""
+    note = f" ({axis.note})" if axis.note else ""
+    parts = [
+        f'<line class="axis" x1="{place.left}" x2="{place.right}" y1="{y}" y2="{y}"/>'
+        f'<g><title>{escape(cut(axis.name, 300))}</title><text x="{place.left}" y="{y - 12}"'
+        f"{weight}>{escape(cut(axis.name, 2 * _NAME_SHOWN))}{escape(note)}</text></g>"
+    ]
+    ticks = that_fit(axis.ticks, inner, letter=_LETTER_NARROW)
+    if inner is not place:
+        ticks = [(-60 / (inner.right - inner.left), "none"), *ticks]
+    for position, label in ticks:
+        x = inner.x(position)
+        anchor = "start" if position < 0.05 else "end" if position > 0.95 else "middle"
+        parts.append(
+            f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 3}" y2="{y + 3}"/>'
+            f'<text class="dim" x="{x:.1f}" y="{y + 22}" text-anchor="{anchor}">'
+            f"{escape(label)}</text>"
+        )
+    return "".join(parts)
+
+
+def that_fit(
+    ticks: Sequence[tuple[float, str]], place: Place, *, letter: float = 6.6
+) -> list[tuple[float, str]]:
+    """Return ticks whose labels do not touch, names cut.
+
+    Args:
+        ticks: Positions and labels.
+        place: Where 0 to 1 is.
+        letter: How wide a letter of a label is, about.
+    """
+    fitting: list[tuple[float, str]] = []
+    free_from = 0.0
+    for position, label in ticks:
+        short = cut(label, _TICK_SHOWN)
+        half = len(short) * letter / 2
+        if place.x(position) - half >= free_from:
+            fitting.append((position, short))
+            free_from = place.x(position) + half + 8
+    return fitting
 
 
 def _axis(axis: Axis, place: Place, x: float, *, is_last: bool) -> str:

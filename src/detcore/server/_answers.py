@@ -1,15 +1,23 @@
-"""Answers as JSON that every reader of JSON takes: in ASCII, without NaN and the infinities."""
+"""Answers: JSON that every reader of JSON takes (ASCII, no NaN, no infinities), and files."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from detcore.remote import NUMBER, spell_document, spell_metrics
 
-__all__ = ["AsciiJson"]
+__all__ = ["FILE_CONTENT", "AsciiJson", "answer_file"]
+
+_CHUNK_BYTES = 1 << 20
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+# Describes `answer_file` in the OpenAPI document.
+FILE_CONTENT: dict[int | str, dict[str, Any]] = {
+    200: {"content": _BYTES, "description": "The file, from the byte on."}
+}
 
 # The parts of documents that hold metrics; see `detcore.experimental.Transport`.
 _METRICS = ("metrics", "batch_metrics", "value")
@@ -30,6 +38,25 @@ class AsciiJson(JSONResponse):
         except ValueError:  # the long way, for numbers that JSON does not have
             return _dumps(_spell(content)).encode()
         return (_dumps(_spell(content)) if f'"{NUMBER}"' in text else text).encode()
+
+
+def answer_file(file: BinaryIO, size: int, offset: int) -> StreamingResponse:
+    """Return the bytes of an open file from an offset on, and close the file behind them."""
+    start = min(offset, size)
+    file.seek(start)
+    return StreamingResponse(
+        _pieces(file, size - start),
+        media_type="application/octet-stream",
+        headers={"Content-Length": str(size - start)},
+    )
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield so many bytes of a file, which may grow or shrink meanwhile, and close it."""
+    with file:
+        while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
+            size -= len(piece)
+            yield piece
 
 
 def _dumps(content: Any) -> str:

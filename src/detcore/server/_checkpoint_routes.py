@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
-from detcore.server._answers import AsciiJson
+from detcore.server._answers import FILE_CONTENT, AsciiJson, answer_file
 from detcore.server._auth import Asker, State
 from detcore.server._client_models import (
     CheckpointAnswer,
@@ -19,9 +18,6 @@ from detcore.server._client_models import (
 )
 
 __all__ = ["add_routes"]
-
-_CHUNK_BYTES = 1 << 20
-_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 Uuid = Annotated[str, Path(description="The checkpoint's UUID, the whole of it.")]
 
@@ -79,7 +75,7 @@ def _add_files(router: APIRouter) -> None:
     @router.get(
         f"{path}/content",
         response_class=StreamingResponse,
-        responses={200: {"content": _BYTES, "description": "The file, from the byte on."}},
+        responses=FILE_CONTENT,
         tags=["checkpoints"],
     )
     def get_file(
@@ -91,22 +87,8 @@ def _add_files(router: APIRouter) -> None:
     ) -> StreamingResponse:
         """Return a file of a checkpoint; the manifest says which digest it must have."""
         file, size = state.transport.open_file(uuid, name)
-        start = min(offset, size)
-        file.seek(start)
-        return StreamingResponse(
-            _pieces(file, size - start),
-            media_type="application/octet-stream",
-            headers={"Content-Length": str(size - start)},
-        )
+        return answer_file(file, size, offset)
 
 
 def _require_owner(state: State, asker: Asker, uuid: str) -> None:
     state.jobs.require_owner(asker, state.database.get_checkpoint(uuid).experiment_id)
-
-
-def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield so many bytes of a file, which may grow or shrink meanwhile, and close it."""
-    with file:
-        while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
-            size -= len(piece)
-            yield piece

@@ -20,6 +20,7 @@ __all__ = [
     "CheckpointAnswer",
     "ControlRequest",
     "ExperimentAnswer",
+    "FileAnswer",
     "FilesAnswer",
     "GlobsRequest",
     "KeysRequest",
@@ -150,9 +151,13 @@ class ModelChange(_Request):
 
 
 class VersionRequest(_Request):
-    """What becomes the next version of a model."""
+    """The checkpoint that becomes the next version of a model, and a description of it."""
 
     checkpoint_uuid: str
+    name: str = ""
+    comment: str = ""
+    notes: str = ""
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class ExperimentAnswer(BaseModel):
@@ -254,7 +259,7 @@ class TopAnswer(BaseModel):
 class FileAnswer(BaseModel):
     """A stored file."""
 
-    name: str = Field(description="Below the checkpoint.")
+    name: str = Field(description="Below the checkpoint, or below the trial's folder.")
     size: int
 
 

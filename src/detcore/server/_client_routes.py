@@ -6,18 +6,20 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from detcore.database import answer_read
 from detcore.remote import spell_document
 from detcore.server import _checkpoint_routes, _model_routes
-from detcore.server._answers import AsciiJson
+from detcore.server._answers import FILE_CONTENT, AsciiJson, answer_file
 from detcore.server._auth import Asker, State
 from detcore.server._client_models import (
     MOST_ENTRIES,
     CheckpointAnswer,
     ControlRequest,
     ExperimentAnswer,
+    FileAnswer,
     Kind,
     LogAnswer,
     ReportAnswer,
@@ -54,6 +56,7 @@ def make_router() -> APIRouter:
     router = APIRouter(prefix=_PREFIX, default_response_class=AsciiJson)
     _add_experiments(router)
     _add_trials(router)
+    _add_event_files(router)
     _checkpoint_routes.add_routes(router)
     _model_routes.add_routes(router)
 
@@ -225,3 +228,32 @@ def _add_trials(router: APIRouter) -> None:
             distinct_trials=False,
         )
         return AsciiJson({**found, "checkpoints": found["checkpoints"][offset:]})
+
+
+def _add_event_files(router: APIRouter) -> None:
+    path = "/trials/{trial_id}/event-files"
+
+    @router.get(path, response_model=list[FileAnswer], tags=["trials"])
+    def list_event_files(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        limit: Limit = MOST_ENTRIES,
+        offset: Offset = 0,
+    ) -> AsciiJson:
+        """Return the event files of a trial that ran on this machine, by name."""
+        return AsciiJson(state.transport.list_event_files(trial_id)[offset : offset + limit])
+
+    @router.get(
+        f"{path}/content", response_class=StreamingResponse, responses=FILE_CONTENT, tags=["trials"]
+    )
+    def get_event_file(
+        state: State,
+        _: Asker,
+        trial_id: TrialId,
+        name: Annotated[str, Query(description="Of the file, below the trial's folder.")],
+        offset: Annotated[int, Query(ge=0, le=2**62, description="Bytes to leave out.")] = 0,
+    ) -> StreamingResponse:
+        """Return an event file of a trial; it grows while the trial runs."""
+        file, size = state.transport.open_event_file(trial_id, name)
+        return answer_file(file, size, offset)

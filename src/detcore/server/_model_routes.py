@@ -149,7 +149,16 @@ def _add_versions(router: APIRouter) -> None:
         state: State, _: Asker, model_id: ModelId, request: VersionRequest
     ) -> AsciiJson:
         """Make a checkpoint the next version of a model."""
-        return AsciiJson(state.transport.register_version(model_id, request.checkpoint_uuid))
+        return AsciiJson(
+            state.transport.register_version(
+                model_id,
+                request.checkpoint_uuid,
+                name=request.name,
+                comment=request.comment,
+                notes=request.notes,
+                metadata=request.metadata,
+            )
+        )
 
     @router.get(f"{path}/{{number}}", response_model=VersionAnswer | None, tags=["models"])
     def get_version(state: State, _: Asker, model_id: ModelId, number: Number) -> AsciiJson:

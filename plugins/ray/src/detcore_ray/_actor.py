@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ from detcore.launch.nodes import (
     without_outer_job,
 )
 from detcore.types import TrialInfo
+from detcore_ray._code import unpack_code
 from detcore_ray._machine import describe_process, machine_id
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Start:
         environment: The variables of the runner.
         machine: Which machine that is.
         variables: Set for the worker, whatever they were.
-        uploads_code: Whether the folder in which the actor runs holds a copy of the trial's code.
+        code: The trial's code, packed; None: its folder is there.
         num_cpus: How many cores the worker has for itself; 0: not said.
         scope_sizes: Of Horovod's key-value server, which is with rank 0.
         ask_store: Reaches that, from other ranks.
@@ -75,7 +77,7 @@ class Start:
     variables: Mapping[str, str]
     disabled: list[str]
     allowed: list[str] | None
-    uploads_code: bool
+    code: bytes | None
     num_cpus: int
     lease_s: float
     chief_address: str
@@ -152,8 +154,12 @@ class RankActor:
     def begin(self, start: Start) -> dict[str, Any]:
         """Start the worker; return its process, or ``{"error": ...}``."""
         info = TrialInfo(**start.info)
-        if start.uploads_code:
-            info = dataclasses.replace(info, model_dir=os.getcwd())
+        if start.code is not None:
+            stack = contextlib.ExitStack()
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detcore-code-"))
+            self._closed_at_end.append(stack)
+            unpack_code(start.code, Path(folder))
+            info = dataclasses.replace(info, model_dir=folder)
         self._lease_s = start.lease_s
         self._lease_ends = time.monotonic() + start.lease_s
         threading.Thread(target=self._watch_lease, name="detcore-lease", daemon=True).start()

@@ -46,8 +46,8 @@ class RaySettings(BaseModel):
         cpus_per_slot: CPUs that each worker takes.
         gpus_per_slot: GPUs that each worker takes, and sees.
         resources: More of what Ray counts, for each worker.
-        runtime_env: Ray's runtime environment of the workers. ``working_dir`` is set to the folder
-            of the trial's code where nodes are on other machines.
+        runtime_env: Ray's runtime environment of the workers. Without ``working_dir``, nodes on
+            other machines get a copy of the folder of the trial's code.
         variables: More variables for the workers.
         wait_for_nodes: Whether a trial waits for nodes that are not there yet, as with Ray's
             autoscaler. Otherwise a trial that the cluster cannot hold is an error.

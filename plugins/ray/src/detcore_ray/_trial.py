@@ -15,6 +15,7 @@ from detcore.errors import DetcoreError, WorkerError
 from detcore.launch.nodes import place_ranks, scope_sizes
 from detcore_ray._actor import RankActor, Start
 from detcore_ray._cluster import Cluster
+from detcore_ray._code import pack_code
 from detcore_ray._lease import Lease, left_over_s
 from detcore_ray._machine import machine_id
 from detcore_ray._rank_link import RankLink
@@ -211,8 +212,7 @@ class _Trial:
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in cluster.nodes()}
         runtime_env = dict(settings.runtime_env)
         uploads = bool(cluster.other_machines()) and "working_dir" not in runtime_env
-        if uploads:
-            runtime_env["working_dir"] = request["info"]["model_dir"]
+        code = pack_code(Path(request["info"]["model_dir"])) if uploads else None
         others = {n: a for n, a in settings.bundle.items() if n not in ("CPU", "GPU")}
         for rank, (index, node_id) in enumerate(zip(bundles, nodes, strict=True)):
             made = ray.remote(RankActor).options(
@@ -247,7 +247,7 @@ class _Trial:
                     variables={**request["variables"], **settings.variables},
                     disabled=request["disabled"],
                     allowed=request["allowed"],
-                    uploads_code=uploads,
+                    code=code,
                     num_cpus=int(settings.bundle.get("CPU", 0)),
                     lease_s=settings.lease_s,
                     chief_address=looks[0]["address"],

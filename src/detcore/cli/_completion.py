@@ -1,0 +1,148 @@
+"""Values that a shell completes: ids of experiments and trials, and names of plugins.
+
+A shell waits for them at each press of the tab key. So they are read without importing the
+database's packages, nothing is created or upgraded, and a server has one second to answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from detcore.environment import Environment
+
+__all__ = ["EXPERIMENT_ID", "MASTER_TYPED", "PLUGIN_NAME", "PLUGIN_NAMES", "TRIAL_ID"]
+
+# Where a command that is being completed keeps the value of its ``--master``.
+MASTER_TYPED = "detcore.master"
+_MOST = 50
+_SERVER_WAIT_S = 1.0
+_SQLITE_WAIT_S = 0.2
+_SQLITE = "sqlite:///"
+_EXPERIMENTS = "SELECT id, state, name FROM experiments ORDER BY id DESC"
+_TRIALS = (
+    "SELECT trials.id, trials.state, 'experiment ' || trials.experiment_id FROM trials "
+    "ORDER BY trials.id DESC"
+)
+_Row = tuple[int, str, str]
+# Texts to complete with, and a line about each.
+_Found = Iterable[tuple[str, str]]
+
+
+def _quietly(
+    find: Callable[[Any, click.Context, str], _Found],
+) -> Callable[[Any, click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Make a `shell_complete` of a method; it completes nothing where the method fails."""
+
+    @functools.wraps(find)
+    def complete(
+        self: Any, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        try:
+            found = list(find(self, ctx, incomplete))
+        except Exception:  # noqa: BLE001  (a traceback in the line being typed would help no user)
+            return []
+        return [CompletionItem(text, help=_line(told)) for text, told in found]
+
+    return complete
+
+
+class _RecordId(click.types.IntParamType):
+    """A whole number that is the id of a record."""
+
+    def __init__(self, query: str, *, servers_list_them: bool) -> None:
+        self._query = query
+        self._servers_list_them = servers_list_them
+
+    @_quietly
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> _Found:
+        """Return the newest ids that begin with a text."""
+        from detcore.environment import read_environment
+
+        environment = read_environment()
+        master = ctx.meta.get(MASTER_TYPED) or environment.master
+        if master is None:
+            rows = _read_sqlite(environment.database_url, self._query)
+        else:
+            rows = _ask_server(environment, master) if self._servers_list_them else []
+        found = [row for row in rows if str(row[0]).startswith(incomplete)]
+        return [(str(number), f"{state} {told}") for number, state, told in found[:_MOST]]
+
+
+class _PluginName(click.types.StringParamType):
+    """The name of an installed plugin, or several with commas between them."""
+
+    def __init__(self, *, is_list: bool) -> None:
+        self._is_list = is_list
+
+    @_quietly
+    def shell_complete(self, _ctx: click.Context, incomplete: str) -> _Found:
+        """Return the names that begin with a text; of a list, its last name is completed."""
+        from detcore.environment import read_environment
+        from detcore.hooks import PluginManager
+
+        before, comma, begun = incomplete.rpartition(",") if self._is_list else ("", "", incomplete)
+        taken = before.split(",")
+        manager = PluginManager(read_environment(), on_problem=lambda problem: None)
+        return [
+            (f"{before}{comma}{entry.name}", f"from {entry.distribution}")
+            for entry in manager.index()
+            if entry.name.startswith(begun) and entry.name not in taken
+        ]
+
+
+def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
+    """Return rows of a SQLite file that is there; other databases are too slow to open for this."""
+    import sqlite3
+    import urllib.parse
+
+    if not url.startswith(_SQLITE):
+        return []
+    path = Path(urllib.parse.unquote(url.removeprefix(_SQLITE).partition("?")[0]))
+    if not path.is_file():
+        return []
+    where = f"{path.as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(where, uri=True, timeout=_SQLITE_WAIT_S)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def _ask_server(environment: Environment, master: str) -> Iterable[_Row]:
+    """Return the newest experiments of a server; nobody is logged in for it."""
+    from detcore.remote import Session, kept_token, normal_url, trusted_authorities
+
+    url = normal_url(master)
+    kept = kept_token(environment.home, url, environment.user)
+    token = environment.token or (kept.token if kept else "")
+    if not token:
+        return []
+    certificate = trusted_authorities(environment)
+    with contextlib.closing(Session(url, token, certificate=certificate)) as session:
+        told = session.ask(
+            "GET",
+            "/api/detcore/v1/experiments",
+            params={"newest_first": "true", "limit": 1000},
+            timeout_s=_SERVER_WAIT_S,
+            num_tries=1,
+        )
+    return [(row["id"], row["state"], row["name"]) for row in told]
+
+
+def _line(text: str) -> str:
+    """Return a text as one line that a shell can show: the protocol ends values at line ends."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:60]
+
+
+EXPERIMENT_ID = _RecordId(_EXPERIMENTS, servers_list_them=True)
+TRIAL_ID = _RecordId(_TRIALS, servers_list_them=False)
+PLUGIN_NAME = _PluginName(is_list=False)
+PLUGIN_NAMES = _PluginName(is_list=True)

@@ -1,0 +1,115 @@
+"""Values that a shell completes: ids of records, names of plugins."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fake_distributions import run_detcore, run_python, write_distribution
+from recorded import Records
+
+from detcore.database import Database
+
+
+def complete(
+    *words: str, home: Path, sites: Sequence[Path] = (), **variables: str
+) -> tuple[list[str], str]:
+    """Return what a shell would offer for the last word, and what is on standard error."""
+    asked = run_detcore(
+        sites=sites,
+        variables={
+            "DETCORE_HOME": str(home),
+            "_DETCORE_COMPLETE": "zsh_complete",
+            "COMP_WORDS": " ".join(("detcore", *words)),
+            "COMP_CWORD": str(len(words)),
+            **variables,
+        },
+    )
+    return asked.stdout.splitlines(), asked.stderr
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    home = tmp_path_factory.mktemp("searched") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        records = Records(home, database)
+        for number in range(12):
+            records.trial(records.experiment(name=f"digits\n{number}\x1b]"))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("experiment", "describe", ""), [str(number) for number in range(12, 0, -1)]),
+        (("experiment", "describe", "1"), ["12", "11", "10", "1"]),
+        (("run", "--resume", "1"), ["12", "11", "10", "1"]),
+        (("report", "7"), ["7"]),
+        (("tensorboard", "3", "1"), ["12", "11", "10", "1"]),
+        (("trial", "logs", "12"), ["12"]),
+        (("checkpoint", "list", "--experiment", "9"), ["9"]),
+    ],
+)
+def test_shells_complete_ids(searched: Records, words: tuple[str, ...], offered: list[str]) -> None:
+    shown, errors = complete(*words, home=searched.home)
+    # Three lines for each: its kind, the text, and a line about it.
+    assert shown[0::3] == ["plain"] * len(offered)
+    assert shown[1::3] == offered
+    about = "experiment" if words[0] == "trial" else "digits"
+    assert all(line.startswith(f"RUNNING {about}") or about in line for line in shown[2::3])
+    assert errors == ""
+
+
+def test_shells_complete_names_of_plugins(tmp_path: Path) -> None:
+    for name in ("bakery", "barber"):
+        write_distribution(tmp_path, f"detcore-{name}")
+    for words, offered in (
+        (("plugins", "info", "ba"), ["bakery", "barber"]),
+        (("--no-plugin", "bak"), ["bakery"]),
+        (("--plugins", "bakery,b"), ["bakery,barber"]),
+        (("plugins", "deliver", "--forget", "bar"), ["barber"]),
+    ):
+        shown, errors = complete(*words, home=tmp_path / "home", sites=[tmp_path])
+        assert (shown[1::3], errors) == (offered, ""), words
+
+
+@pytest.mark.parametrize(
+    "state", ["absent", "damaged", "empty", "a folder", "of a database server"]
+)
+def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: str) -> None:
+    home, variables = tmp_path / "home", {}
+    if state != "absent":
+        home.mkdir()
+    if state == "damaged":
+        (home / "detcore.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 40)
+    elif state == "empty":
+        (home / "detcore.db").touch()
+    elif state == "a folder":
+        (home / "detcore.db").mkdir()
+    elif state == "of a database server":
+        variables = {"DETCORE_DB": "postgresql+psycopg://nobody@127.0.0.1:9/none"}
+    before = sorted(tmp_path.rglob("*"))
+    assert complete("experiment", "describe", "", home=home, **variables) == ([], "")
+    assert complete("experiment", "describe", "", home=home, DETCORE_GRACE_S="soon") == ([], "")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_completing_waits_for_no_server_and_loads_no_database(searched: Records) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        since = time.monotonic()
+        words = ("experiment", "describe", "--master", url, "")
+        assert complete(*words, home=searched.home, DETCORE_TOKEN="t") == ([], "")
+        assert time.monotonic() - since < 10  # of which the command takes a part; not 60
+    asked = run_python(
+        "-X", "importtime", "-m", "detcore",
+        variables={
+            "DETCORE_HOME": str(searched.home), "_DETCORE_COMPLETE": "bash_complete",
+            "COMP_WORDS": "detcore experiment describe 7", "COMP_CWORD": "3",
+        },
+    )  # fmt: skip
+    assert asked.stdout == "plain,7\n"
+    assert "sqlalchemy" not in asked.stderr
