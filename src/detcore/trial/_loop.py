@@ -1,4 +1,4 @@
-"""One trial from its first call to its outcome, in the worker process."""
+"""Run one trial in a worker process, from its first call to its outcome."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig)
     """Train a trial until its search method has no more work for it, or it is interrupted.
 
     Args:
-        core: An open context that knows which trial this is (``core.info``).
+        core: An open context with the trial's identity (``core.info``).
         trial_class: The user's class.
         config: The experiment's configuration.
 
@@ -70,7 +70,7 @@ def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig)
 
     Raises:
         InvalidHP: If the user's code rejects the hyperparameters.
-        DetcoreError: If the trial breaks a rule of its API.
+        DetcoreError: If the trial violates a rule of its API.
     """
     framework = find_framework(trial_class, core.plugins.frameworks())
     with open_trial(core, framework, config) as opened:
@@ -81,7 +81,7 @@ class OpenTrial:
     """A trial whose worker process is prepared and whose context exists; made by `open_trial`.
 
     Attributes:
-        context: What the trial's code is given, of the framework's context class.
+        context: Context for the trial's code, of the framework's context class.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class OpenTrial:
         """Train until the search method has no more work for the trial, or it is interrupted.
 
         Args:
-            trial: Of the framework's trial class.
-            code_files: Files that each checkpoint gets a copy of, relative to the folder of the
-                code; None: all source and settings files there.
+            trial: An instance of the framework's trial class.
+            code_files: Files to copy into each checkpoint, relative to the folder of the code;
+                None: all source and settings files there.
 
         Returns:
             Why training ended.
 
         Raises:
-            DetcoreError: If the trial breaks a rule of its API.
+            DetcoreError: If the trial violates a rule of its API.
         """
         info = self._core.info
         assert info is not None  # checked by open_trial
@@ -125,7 +125,7 @@ class OpenTrial:
                 code_files=list_code(Path(info.model_dir)) if code_files is None else code_files,
             )
         except BaseException as error:
-            # What writes the controller's copies of its state may need the controller.
+            # A background save that writes copies of the state may need the controller.
             self._core.finish_saving(error)
             raise
         finally:
@@ -140,19 +140,20 @@ def open_trial(
     *,
     context: TrialContext | None = None,
 ) -> Iterator[OpenTrial]:
-    """Prepare this process for a trial and make its context, before there is a trial.
+    """Prepare this process for a trial and make its context, before the trial exists.
 
-    Seeds every random generator, so what the block builds is the same in every process.
+    Seeds every random generator, so the objects that the block builds are the same in every
+    process.
 
     Args:
-        core: An open context that knows which trial this is (``core.info``).
-        framework: What trains it.
+        core: An open context with the trial's identity (``core.info``).
+        framework: The framework that trains it.
         config: The experiment's configuration.
         context: A context that was made before the trial was known, in a process that
-            `prepare_process` prepared then; it learns now which trial it is of. Default: a new one.
+            `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
 
     Raises:
-        InvalidExperimentError: If the context belongs to no trial.
+        InvalidExperimentError: If the core context belongs to no trial.
     """
     if core.info is None:
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
@@ -174,16 +175,16 @@ def prepare_process(
     config: ExperimentConfig,
     distributed: DistributedContext | None = None,
 ) -> None:
-    """Seed every random generator, and do what the framework's plugin does in a worker.
+    """Seed every random generator, and call the framework plugin's preparation of a worker.
 
     Args:
-        framework: What trains.
-        seed: The trial's seed, ``0 <= seed < 2**31``; all workers get the same.
+        framework: The framework that trains.
+        seed: The trial's seed, ``0 <= seed < 2**31``; the same on all workers.
         config: The experiment's configuration.
-        distributed: The trial's workers; default: this one alone.
+        distributed: The trial's workers; default: only this one.
 
     Raises:
-        InvalidExperimentError: If there are several workers, and the framework takes one.
+        InvalidExperimentError: If there are several workers and the framework supports only one.
     """
     import numpy as np
 
@@ -281,7 +282,7 @@ def _drive(
         length=to_batches(operation),
     )
     state = _restore(core, controller, framework)
-    # The checkpoint at the end of an operation is taken before the validation there.
+    # The checkpoint at the end of an operation is saved before the validation there.
     validated_metric = info.validated_metric if state else None
     schedule = Schedule(plan)
     if state:
@@ -338,7 +339,7 @@ def _drive(
 def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
     """Restore the latest checkpoint into the controller; return the clock's saved state.
 
-    A trial that has none yet starts from another's, where its configuration says so.
+    Without a checkpoint, start from another trial's, if the configuration says so.
     """
     info = core.info
     if info is None or info.latest_checkpoint is None:
@@ -349,7 +350,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             state = read_clock(Path(path), info.latest_checkpoint)
             controller.restore(Path(path))
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-        # The runner then goes on from the one before.
+        # The runner then resumes from the previous one.
         core.events.send("damaged", uuid=info.latest_checkpoint, error=str(error))
         raise
     return state
@@ -358,14 +359,14 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 def _epoch_length(
     config: ExperimentConfig, global_batch_size: Any, batches_per_epoch: int | None
 ) -> int:
-    """Return the batches of one epoch as callbacks see it: as configured, else as the data is."""
+    """Return the batches of one epoch for callbacks: as configured, else from the data."""
     if config.records_per_epoch and isinstance(global_batch_size, int):
         return max(1, config.records_per_epoch // global_batch_size)
     return batches_per_epoch or 0
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
-    """Return the versions of a framework and its plugin, as far as they can be told."""
+    """Return the versions of a framework and its plugin, as far as they are known."""
     plugin = core.plugins.provider_of_framework(framework.name)
     versions = {plugin.distribution: plugin.version}
     for name in (*framework.requires, *framework.related):
@@ -383,7 +384,7 @@ def _trial_record(
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = str(info.config.get("entrypoint"))
     if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
-        name = entrypoint  # a file in a folder, whose module name does not tell which
+        name = entrypoint  # a file in a folder, which its module name does not identify
     return {
         "version": 1,
         "framework": framework.name,
@@ -392,6 +393,6 @@ def _trial_record(
         "trial_id": info.trial_id,
         "trial_seed": info.trial_seed,
         "hparams": dict(info.hparams),
-        # A checkpoint may be handed to other people than the storage's credentials.
+        # A checkpoint may be passed on to users without the storage's credentials.
         "config": mask_config(dict(info.config)),
     }
