@@ -26,7 +26,7 @@ _AFTER_THAT = (
 )
 PATTERNS = {
     "what_as_subject": re.compile(
-        rf"{_START}((?:[Ww]hat|[Ww]ho|[Ww]hoever|[Ww]hatever)\b|That(?= {_AFTER_THAT}\b))"
+        rf"{_START}((?:[Ww]hat(?!:)|[Ww]ho|[Ww]hoever|[Ww]hatever)\b|That(?= {_AFTER_THAT}\b))"
         rf"{_NO_QUESTION}"
     ),
     "what_clause": re.compile(

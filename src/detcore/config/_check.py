@@ -1,4 +1,4 @@
-"""Find every mistake in a configuration, going on past each as if it had been mended."""
+"""Find every mistake in a configuration, continuing past each as if it had been corrected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detcore.config._tree import Node, find, plain, rename, replace
 
 __all__ = ["MOST_MISTAKES", "check", "more_mistakes"]
 
-# So many are explained: looking for what was meant takes long, and nobody reads more at once.
+# Upper bound on explained mistakes: fuzzy matching is slow, and longer reports go unread.
 MOST_MISTAKES = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
@@ -36,17 +36,17 @@ def check(
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
 ) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
-    """Return the configuration, or None, and what is wrong.
+    """Return the configuration, or None, and its mistakes.
 
-    A misspelt name whose meaning is clear is reported and then taken as meant, so that one
-    mistake neither hides others nor brings further reports. Of very many, the first are told.
+    A misspelt name with a clear meaning is reported and then corrected, so that one mistake
+    neither hides others nor causes further reports. Of very many, only the first are explained.
 
     Args:
         root: The configuration as written.
         required: Dotted names that must be given.
-        searchers: Search methods that plugins provide, and models of their settings.
-        storage_types: Storage types that plugins provide; the same.
-        code_dir: Where the entrypoint's code is; None: it is not looked for.
+        searchers: Search methods of plugins, and models of their settings.
+        storage_types: Storage types of plugins, and models of their settings.
+        code_dir: Folder of the entrypoint's code; None to skip looking it up.
         sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     found: list[Diagnostic] = []
@@ -83,7 +83,7 @@ def check(
 
 
 def more_mistakes(first: Span, number: int) -> Diagnostic:
-    """Return what stands for mistakes that are not shown, the first of which is at `first`."""
+    """Return a diagnostic for all mistakes that are not shown, the first of them at `first`."""
     return Diagnostic(
         message=f"{number} more mistake{'s' if number != 1 else ''}, such as here",
         primary=Label(first),
@@ -95,7 +95,7 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
 def _models(
     root: Node, place: Place, known: Mapping[str, type[BaseModel] | str | None]
 ) -> dict[str, type[BaseModel] | None]:
-    """Return models of settings; one given by name is imported only if `place` says that name."""
+    """Return models of settings; one given by name is imported only if `place` has that name."""
     tag = find(root, place)
     models: dict[str, type[BaseModel] | None] = {}
     for name, model in known.items():
@@ -139,7 +139,7 @@ def _mend(
     explainer: Explainer,
     models: Models,
 ) -> tuple[Node, list[Diagnostic]]:
-    """Return `root` with its clear misspellings mended, and their reports."""
+    """Return `root` with its clear misspellings corrected, and their reports."""
     reports: list[Diagnostic] = []
     mended = root
     for place, error in errors:

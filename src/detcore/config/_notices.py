@@ -1,4 +1,4 @@
-"""What is accepted and has no effect here, one line for each."""
+"""Report settings that are accepted but have no effect, one line for each."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ _LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
 
 
 def notices(root: Node) -> list[str]:
-    """Return a line for each field that was given and will not be acted on, and for lengths
-    whose unit had to be assumed.
+    """Return a line for each field that was given but has no effect, and for assumed units.
 
     Args:
         root: The configuration as written, without mistakes.
@@ -95,7 +94,7 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
 
 
 def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
-    """Yield ranges whose exponents look like the values that were meant."""
+    """Yield ranges whose exponents look like values."""
     section = find(root, ("hyperparameters",))
     values = plain(section) if section is not None else None
     for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
