@@ -1,4 +1,4 @@
-"""Each hyperparameter against the metric, as SVG."""
+"""Plot each hyperparameter against the metric, as SVG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["draw_scatters"]
 
 _WIDTH, _HEIGHT = 380, 240
 _LABEL_SHOWN = 12
-# Pixels of a letter of the labels, about; labels that would touch are left out.
+# Approximate width of a letter in labels, in pixels; labels that would touch are left out.
 _LETTER = 6.6
 
 
@@ -43,7 +43,7 @@ def _figure(view: ExperimentView, across: Axis, up: Axis) -> str:
         f'<g class="t dot {classes[trial.id]}"><title>{escape(trial_line(view, trial))}</title>'
         f'<circle cx="{inner.x(across.positions[trial.id]):.1f}" '
         f'cy="{inner.y(up.positions[trial.id]):.1f}" r="{5 if trial.rank == 0 else 4}"/></g>'
-        for trial in reversed(view.trials)  # the best one last: nothing lies over it
+        for trial in reversed(view.trials)  # the best one last, on top
         if trial.id in both
     ]
     note = f" ({across.note} scale)" if across.note else ""
@@ -64,7 +64,7 @@ def _figure(view: ExperimentView, across: Axis, up: Axis) -> str:
 
 
 def _that_fit(ticks: Sequence[tuple[float, str]], place: Place) -> list[tuple[float, str]]:
-    """Return ticks whose labels do not touch, names cut."""
+    """Return ticks whose labels do not touch, with shortened names."""
     fitting: list[tuple[float, str]] = []
     free_from = 0.0
     for position, label in ticks:
