@@ -469,7 +469,7 @@ def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int]) -
             f"the checkpoint's data position is for {state.get('kind')} with "
             f"{state.get(name)} records, but the trial now has {kind} with {value}.\n"
             "Training can only continue with the same data: its remaining records depend on it.\n"
-            "on it.\nRestore the data, or start a new experiment."
+            "Restore the data, or start a new experiment."
         )
 
 

@@ -134,7 +134,7 @@ def _build(
     config: Mapping[str, Any],
     aliases: Mapping[str, ModuleType] | None = None,
 ) -> Any:
-    """Import the trial class out of the checkpoint and let it build its model."""
+    """Import the trial class from the checkpoint and let it build its model."""
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(
