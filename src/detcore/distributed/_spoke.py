@@ -83,7 +83,7 @@ class Spoke:
             except DistributedError:
                 raise
             except BaseException:
-            # A partial frame may have been sent. The others see this rank leave.
+                # A partial frame may have been sent. The others see this rank leave.
                 self._failure = self._lost(f"can no longer be asked: {name}() was interrupted")
                 self._channel.close()
                 raise
