@@ -5,8 +5,8 @@
 
 A line of the table names a module, a package, which goes with all its modules, or a name:
 
-    detcore.database._spool -> detcore.log.spool
-    detcore.core._best:best_of -> detcore.core._best:find_best
+    shop.oven._heat -> shop.kitchen.heat
+    shop.oven._bake:bake -> shop.oven._bake:bake_bread
 
 The tool moves files with ``git mv`` and rewrites imports, dotted uses, names in ``__all__`` and in
 tables of lazy packages, and in strings, comments and other files the dotted names, paths, entry
@@ -79,6 +79,7 @@ def plan_renaming(root: Path, table: Table, *, skip: Iterable[Path] = ()) -> Pla
     paths = {_stem(old, root): _stem(new, root) for old, new in plan.moves.items()}
     table = dataclasses.replace(table, paths=paths)
     skipped = {path.resolve() for path in skip}
+    words = {old.rpartition(".")[2] for old in table.modules} | {name for _, name in table.names}
     for path in _tracked_files(root):
         moved = _moved(path, plan.moves)
         if moved is not None:
@@ -88,6 +89,8 @@ def plan_renaming(root: Path, table: Table, *, skip: Iterable[Path] = ()) -> Pla
         try:
             text = path.read_bytes().decode()
         except UnicodeDecodeError:
+            continue
+        if moved is None and not any(word in text for word in words):
             continue
         new, left = _rewrite(path, text, table, folders, root)
         plan.by_hand += [(path, place) for place in left]

@@ -164,6 +164,7 @@ class _Rewriter:
                 self.inside.setdefault(id(part), outer)
         # What a name that is bound by an import stands for, and what it will stand for.
         self.targets: dict[tuple[int, str], tuple[str, str]] = {}
+        self.renamed: dict[str, str] = {}  # names of the module that are called otherwise now
         self.public = self._declared_all()
 
     def run(self) -> str:
@@ -298,6 +299,8 @@ class _Rewriter:
                     self._set_string(node, new)
 
     def _rename_uses(self, scope: Scope, old: str, new: str) -> None:
+        if scope.parent is None:
+            self.renamed[old] = new
         for node, line, column in self.scopes.uses(scope, old):
             outer = self.inside.get(id(node))
             if outer is not None:
@@ -440,7 +443,9 @@ class _Rewriter:
             inner = [span for span in done if start < span[1] and span[0] < stop]
             if any(span[0] <= start and stop <= span[1] for span in inner):
                 continue
-            for old, new, offset in _text_edits(self.edits.text[start:stop], self.table):
+            text = self.edits.text[start:stop]
+            mentions = _mentions(text, self.renamed) if _is_prose(token) else ()
+            for old, new, offset in [*_text_edits(text, self.table), *mentions]:
                 place = (start + offset, start + offset + len(old))
                 if not any(place[0] < span[1] and span[0] < place[1] for span in inner):
                     self.edits.found[place] = new
@@ -483,6 +488,21 @@ def _text_edits(text: str, table: Table) -> Iterator[tuple[str, str, int]]:
             new = table.move_dotted(old)
         if new != old:
             yield old, new, match.start()
+
+
+def _is_prose(token: tokenize.TokenInfo) -> bool:
+    return token.type == tokenize.COMMENT or token.string.endswith(('"""', "'''"))
+
+
+def _mentions(text: str, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
+    """Yield the edits of names in backticks, and in the lines of examples (``>>>``)."""
+    for old, new in renamed.items():
+        name = rf"(?<![\w.]){re.escape(old)}(?!\w)"
+        for match in re.finditer(rf"(?<=`){name}(?=[`(.])", text):
+            yield old, new, match.start()
+        for line in re.finditer(r"^\s*(?:>>>|\.\.\.) .*$", text, re.M):
+            for match in re.finditer(name, line[0]):
+                yield old, new, line.start() + match.start()
 
 
 def _imported_names(

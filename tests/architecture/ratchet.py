@@ -224,7 +224,7 @@ def compare(limits: Mapping[str, float], figures: Mapping[str, float]) -> list[s
                 f"{name} is {_shown(figure)}, and may be {_shown(limit)} at most. It may only "
                 "improve; if it has to grow, change the limit by hand and say why in the commit."
             )
-        elif margin and figure <= limit - margin:
+        elif margin and figure <= round(limit - margin, 6):
             wrong.append(
                 f"{name} is {_shown(figure)}, better than its limit {_shown(limit)}. Lower the "
                 f"limit, and commit the file with the change: {COMMAND}"

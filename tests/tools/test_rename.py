@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -128,11 +131,20 @@ def read_tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
 
 
-def run(folder: Path, table: str, *options: str) -> subprocess.CompletedProcess[str]:
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(folder: Path, table: str, *options: str) -> Finished:
     path = folder.parent / "table.txt"
     path.write_text(table, encoding="utf-8")
-    command = [sys.executable, str(Path(rename.__file__)), str(path), "--root", str(folder)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        code = rename.main([str(path), "--root", str(folder), *options])
+    return Finished(code, stdout.getvalue(), stderr.getvalue())
 
 
 @pytest.fixture
@@ -170,7 +182,10 @@ def test_a_second_run_changes_nothing(shop: Path) -> None:
 
 
 def test_check_shows_the_changes_and_makes_none(shop: Path) -> None:
-    shown = run(shop, TABLE, "--check")
+    path = shop.parent / "table.txt"
+    path.write_text(TABLE, encoding="utf-8")
+    command = [sys.executable, str(Path(rename.__file__)), str(path), "--root", str(shop)]
+    shown = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
     assert shown.returncode == 1
     assert "move src/shop/oven/_bake.py -> src/shop/oven/baking.py" in shown.stdout
     assert '-oven = "shop.oven._bake:bake"\n+oven = "shop.oven.baking:bake_bread"' in shown.stdout
@@ -251,6 +266,8 @@ NAMES = Table.parse("a.b:old -> a.b:new\na.c -> a.d.c\na.m:f -> a.n:f")
         ("import a.b\na.b.old.run()\n", "import a.b\na.b.new.run()\n"),
         ("from a import b\nb.old\n", "from a import b\nb.new\n"),
         ("import a as z\nz.c.x\n", "import a as z\nz.d.c.x\n"),
+        ('from a.b import old\n"""See `old`, ``old()``, `a.old`.\n\n>>> old(1), "old"\n"""\n',
+         'from a.b import new\n"""See `new`, ``new()``, `a.old`.\n\n>>> new(1), "new"\n"""\n'),
         # The new name is taken, where it is defined or in a function that uses the old one.
         ("from a.b import old\nnew = old\n", "from a.b import new as old\nnew = old\n"),
         (
