@@ -22,7 +22,7 @@ class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has
     """
 
     def on_checkpoint_load(self, checkpoint_dir: str) -> None:
-        """Called at the start of a trial that goes on from a checkpoint, on every worker.
+        """Called at the start of a trial that resumes from a checkpoint, on every worker.
 
         It comes before ``begin`` and before anything is restored. A fresh trial never calls it.
 

@@ -23,7 +23,7 @@ _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt")
 _VARIABLES_INDEX = "variables/variables.index"
 _ASSETS = "saved_model_assets"
 _NOT_SERVING = "code"
-# What exporters of the EvalSpec write: export/<name of the exporter>/<seconds>.
+# Output of exporters in the EvalSpec: export/<name of the exporter>/<seconds>.
 _EXPORTERS = "export"
 
 
@@ -49,8 +49,8 @@ def load_estimator_from_checkpoint_path(
             needed where there are several.
 
     Returns:
-        What ``tf.saved_model.load`` returns; ``.signatures["serving_default"]`` is called with
-        tensors by name.
+        Result of ``tf.saved_model.load``; call ``.signatures["serving_default"]`` with tensors by
+        name.
 
     Raises:
         CheckpointNotFoundError: If there is no such folder.

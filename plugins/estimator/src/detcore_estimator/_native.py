@@ -68,7 +68,7 @@ def init(
 class EstimatorNativeContext(EstimatorContext):
     """The context of a script that trains an estimator; made by `init`.
 
-    Has what a trial's context has: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
+    Has the methods of a trial's context: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
 
     Attributes:
         serving_input_receiver_fns: Functions that describe the inputs of exported models, by name;
@@ -150,7 +150,7 @@ class NativeTrial(EstimatorTrial):
         return self._parts[2]
 
     def build_serving_input_receiver_fns(self) -> Any:
-        """Return what the script set on its context."""
+        """Return the functions that the script set on its context."""
         return self._serving
 
 

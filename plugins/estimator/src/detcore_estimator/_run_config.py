@@ -30,9 +30,9 @@ _NOT_GIVEN = _NotGiven()
 class RunConfig:
     """Settings of a run; the fields and defaults of ``tf.estimator.RunConfig``.
 
-    Read-only; `replace` makes a changed copy. What describes a cluster has the values of a single
-    process (``is_chief`` is True, ``num_worker_replicas`` 1): a trial of several workers brings
-    them itself.
+    Read-only; `replace` makes a changed copy. Fields that describe a cluster have the values of a
+    single process (``is_chief`` is True, ``num_worker_replicas`` 1): a trial of several workers
+    sets them itself.
 
     Args:
         model_dir: Folder for checkpoints and event files; None = a new one.

@@ -117,7 +117,7 @@ class HookList:
                 hook.after_create_session(opened.session, opened.coordinator)
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Run fetches, and what the hooks add to them, in one call of the session.
+        """Run fetches, and the additions of the hooks, in one call of the session.
 
         Raises:
             RuntimeError: If two hooks, or a hook and the caller, feed the same tensor.

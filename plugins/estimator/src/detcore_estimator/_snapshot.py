@@ -36,7 +36,7 @@ class SnapshotOps:
 
     Args:
         graph: The graph, not finalized; the operations are added to it.
-        plans: What is saved, under a name of the caller's; `can_be_copied` of each.
+        plans: The savers' plans, by names of the caller; `can_be_copied` holds for each.
 
     Attributes:
         places_in_use: Held while copies are made or written: there is one place for each tensor.
@@ -97,7 +97,7 @@ class SnapshotOps:
             session.run(self._write_now, self._prefix_feeds(prefixes))
 
     def tensors(self, session: Any, files: Mapping[str, str]) -> list[TensorInfo]:
-        """Return what is saved, with the shapes of now.
+        """Return the saved tensors, with their current shapes.
 
         Args:
             session: The session.

@@ -28,7 +28,7 @@ class SummaryWriter:
 
         Args:
             step: The global step.
-            summary: What ``tf.compat.v1.summary.merge_all`` gave.
+            summary: Result of ``tf.compat.v1.summary.merge_all``.
         """
         if self._writer is None:
             with self._graph.as_default():
@@ -39,7 +39,7 @@ class SummaryWriter:
         self._writer.add_summary(summary, step)
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass all written data to the operating system."""
         if self._writer is not None:
             self._writer.flush()
 

@@ -9,9 +9,9 @@ __all__ = ["WhenFree"]
 
 
 class WhenFree:
-    """Ends things once nobody holds them.
+    """Closes resources once they are no longer held.
 
-    A write that goes on behind the training needs the session longer than the trial does.
+    A background write needs the session longer than the trial does.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The stand-alone Estimator: training, evaluation, prediction and export without tf.estimator."""
+"""Define the stand-alone Estimator: training, evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Estimator:
     """Trains, evaluates and exports a model that a function describes.
 
     It has the methods and meanings of ``tf.estimator.Estimator`` and uses ``tf.compat.v1`` only,
-    so it also runs where ``tf.estimator`` no longer exists. Each call builds a graph of its own;
-    what passes from one to the next are the checkpoints in `model_dir`.
+    so it also runs where ``tf.estimator`` no longer exists. Each call builds a new graph; only the
+    checkpoints in `model_dir` pass from one call to the next.
 
     Args:
         model_fn: Returns an `EstimatorSpec`. Its arguments are passed by name: ``features``, and
@@ -280,7 +280,7 @@ class Estimator:
         """Write the model as a SavedModel, for serving.
 
         Args:
-            export_dir_base: Folder for the exports; each gets a folder of its own in it.
+            export_dir_base: Folder for the exports; each gets a subfolder.
             serving_input_receiver_fn: Returns a `ServingInputReceiver`.
             assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
             as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
@@ -316,7 +316,7 @@ class Estimator:
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """Return the path of the latest checkpoint, without ``.index``; None if there is none."""
+        """Return the path of the latest checkpoint, without ``.index``, or None."""
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:

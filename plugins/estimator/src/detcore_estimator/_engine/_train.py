@@ -1,4 +1,4 @@
-"""One call of ``Estimator.train``: a graph, a session and a loop."""
+"""Implement ``Estimator.train``: a graph, a session and a loop."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def train_model(
             events=events,
             checkpoint=checkpoint,
         )
-        # The order of tf.estimator: what is for the chief, then the data, then the user's hooks.
+        # The order of tf.estimator: the chief's hooks, then the data, then the user's hooks.
         own = () if writer is None else (writer,)
         all_hooks = (*own, *chief_hooks, *inputs.hooks, *user_hooks)
         loop = _Loop(

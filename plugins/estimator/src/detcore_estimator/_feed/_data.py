@@ -34,9 +34,9 @@ class GraphFeed:
     shuffle buffers included. Pipelines whose state TensorFlow cannot save are replayed up to the
     position, and so are those with a ``cache()``: their state would be the whole cache.
 
-    TensorFlow does not repeat the dataset; each epoch has an iterator of its own. A repeated
-    iterator's state does not tell how often a shuffle was begun when that shuffle has nothing left
-    to give at that moment: restored in a new process, later epochs would come in another order.
+    TensorFlow does not repeat the dataset; each epoch has a separate iterator. A repeated
+    iterator's state does not contain the number of times that a shuffle was started if the shuffle
+    is exhausted at that moment: restored in a new process, later epochs would have another order.
     Only pipelines whose functions draw random numbers are repeated by TensorFlow, because in each
     new iterator they would draw the same numbers again; those are replayed anyway.
 
@@ -139,7 +139,7 @@ class GraphFeed:
         return limit
 
     def start_over(self, session: Any) -> None:
-        """Begin an epoch for whoever reads on after the last step; positions mean nothing then."""
+        """Begin an epoch for reads after the last step; positions are meaningless then."""
         self._reader.begin_epoch(session)
 
     def advance(self, count: int) -> None:
@@ -181,7 +181,7 @@ class GraphFeed:
             directory: Folder of the checkpoint.
 
         Returns:
-            What `restore` needs; can be written as JSON.
+            State for `restore`; can be written as JSON.
         """
         return {
             "kind": "tf.data",
@@ -201,7 +201,7 @@ class GraphFeed:
         Args:
             session: The session; `begin` is called again.
             directory: Folder of the checkpoint.
-            state: What `save` returned.
+            state: Result of `save`.
 
         Raises:
             DataError: If the position is for other data.

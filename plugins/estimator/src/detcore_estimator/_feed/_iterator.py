@@ -65,7 +65,7 @@ class DatasetHolder:
 
 
 class GraphIterator:
-    """One iterator over a held dataset. Each `begin` makes it anew, at the start of an epoch.
+    """One iterator over a held dataset. Each `begin` recreates it, at the start of an epoch.
 
     Args:
         holder: The dataset.
@@ -162,7 +162,7 @@ def count_shuffles(prefix: Path) -> int:
     state does not say how often a shuffle among them was begun.
 
     Args:
-        prefix: What `GraphIterator.save` was given.
+        prefix: The prefix given to `GraphIterator.save`.
     """
     found: set[bytes] = set()
     for path in prefix.parent.glob(f"{prefix.name}.data-*"):

@@ -19,7 +19,7 @@ class Census:
     """Reads a dataset once, beside the training.
 
     Args:
-        holder: A dataset of its own: reading it must not disturb the seeds of the training's.
+        holder: A separate dataset: reading it must not disturb the seeds of the training's.
     """
 
     def __init__(self, holder: DatasetHolder) -> None:

@@ -30,11 +30,10 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def worker_variables(graph: Any, *, batch: Any, drawn: Iterable[Any], step: Any) -> list[Any]:
-    """Return the global variables that a step sets to what one worker's data gives.
+    """Return the global variables that a step sets to values from one worker's data.
 
-    Values that come from data, random numbers or Python are a worker's own, and so is what is
-    computed from them, up to where Horovod reduces it. Averages of batch normalization are the
-    usual case.
+    Values from data, random numbers or Python belong to one worker, and so do all values computed
+    from them, up to a reduction by Horovod. Averages of batch normalization are the usual case.
 
     Args:
         graph: The training graph, complete.
@@ -69,7 +68,7 @@ def check_trainable(variables: Iterable[Any], graph: Any) -> None:
     """Raise if each worker would train these variables by itself.
 
     Args:
-        variables: What `worker_variables` returned.
+        variables: Result of `worker_variables`.
         graph: The training graph.
 
     Raises:

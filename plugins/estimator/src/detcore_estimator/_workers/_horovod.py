@@ -56,7 +56,7 @@ def start_horovod(options: PrepareOptions) -> None:
     """Let this process find the other workers.
 
     Args:
-        options: Who this worker is.
+        options: This worker's ranks.
 
     Raises:
         PluginNotFoundError: If Horovod is missing.
