@@ -128,7 +128,7 @@ def choose_checkpoints(
         newest = _newest_first(item for item in everything if item.trial_id == trial_id)
         keep(newest[: policy.save_trial_latest], "latest of its trial")
         if trial_id in unfinished:
-            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may go on from it")
+            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may resume from it")
     for item in everything:
         if exempt and item.uuid in exempt:
             kept[item.uuid].append(exempt[item.uuid])

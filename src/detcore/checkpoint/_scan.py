@@ -63,8 +63,8 @@ def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
         what = "a file" if MANIFEST_FILE in files else "a folder"
         raise InvalidCheckpointError(
             f"{folder} holds {what} called {MANIFEST_FILE}.\n"
-            "detcore writes its own under that name, and a checkpoint counts by it.\n"
-            "Give yours another name, or put it into a folder of its own."
+            "detcore writes its manifest under that name.\n"
+            "Rename yours, or put it into a subfolder."
         )
     return Scan(files, tuple(directories))
 

@@ -301,7 +301,7 @@ def find_fault(bench: Bench, scenario: Scenario) -> str | None:
         _recover(Process(bench, fuse))
         return _find_loss(bench) or scenario.check(bench) or _unexpected(fuse, "settling once more")
     except CheckpointError as error:
-        return f"what is there cannot be settled: {' '.join(str(error).splitlines()[:1])}"
+        return f"recovery fails: {' '.join(str(error).splitlines()[:1])}"
 
 
 def _find_damage(bench: Bench) -> str | None:

@@ -152,7 +152,7 @@ def _scan(path: Path, content: memoryview) -> Iterator[Frame]:
 
 def _check_torn_head(path: Path, offset: int, head: memoryview) -> None:
     if bytes(head[: len(_MAGIC)]) != _MAGIC[: len(head)]:
-        raise _damaged(path, offset, "what stands there is not the beginning of a frame")
+        raise _damaged(path, offset, "the bytes there are not the beginning of a frame")
 
 
 def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:

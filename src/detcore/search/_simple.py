@@ -38,7 +38,7 @@ class TooManyInvalid:
             raise SearchError(
                 f"{self._count} trials in a row rejected their hyperparameters (InvalidHP).\n"
                 "Each is replaced by another one, and none was accepted.\n"
-                "Make the ranges in the experiment file fit what the code accepts."
+                "Limit the ranges in the experiment file to values that the code accepts."
             )
 
 

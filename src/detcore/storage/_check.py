@@ -90,7 +90,7 @@ def _write_and_read(storage: StorageBackend, prefix: str) -> str:
     start = time.perf_counter()
     storage.replace(f"{prefix}/a", data)
     if storage.read(f"{prefix}/a") != data:
-        raise _Shown("what was read is not what was written")
+        raise _Shown("the data read differs from the data written")
     return f"{(time.perf_counter() - start) * 1000:.0f} ms for both"
 
 
@@ -181,7 +181,7 @@ def _transfer(storage: StorageBackend, prefix: str, sizes: list[int]) -> str:
         got = storage.get_tree([(folder / "back" / key, key) for _, key in pairs])
         end = time.perf_counter()
     if put != got:
-        raise _Shown("what was read is not what was written")
+        raise _Shown("the data read differs from the data written")
     up, down = middle - start, end - middle
     if len(sizes) > 1:
         return f"{len(sizes) / up:.0f} files/s up, {len(sizes) / down:.0f} files/s down"

@@ -134,8 +134,8 @@ def _open_with_password(url: str, parts: SplitResult) -> FsspecStorage:
     if parts.scheme not in _WITH_PASSWORD:
         raise ConfigError(
             f"checkpoint_storage has a password in a URL of the scheme {parts.scheme!r}.\n"
-            "The URL is recorded with every checkpoint, for everybody to see.\n"
-            "Give the password by the variables or files of that file system's library."
+            "The URL is recorded with every checkpoint, where other users can read it.\n"
+            "Set the password in the variables or files of that file system's library."
         )
     bare = url.replace(f":{parts.password}@", "@", 1)
     return FsspecStorage(bare, password=unquote(parts.password or ""))
@@ -157,7 +157,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
         return _open_shared_fs(fields)
     if name == "directory":
         return open_folder(_text(fields, "container_path", name))
-    how = "Install the plugin that brings it (detcore plugins list shows what is installed)."
+    how = "Install the plugin that provides it (detcore plugins list shows what is installed)."
     if name in _BY_URL:
         how = (
             f"Install it with: pip install 'detcore-storage[{name}]'\n"

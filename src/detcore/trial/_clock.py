@@ -256,8 +256,8 @@ class Clock:
         if math.isnan(value):
             raise MetricError(
                 f"the searcher metric {name!r} is NaN at step {self.steps_completed}.\n"
-                "Nothing can be compared with NaN, so neither the search nor the choice of the "
-                "best checkpoint can go on.\n"
+                "NaN cannot be compared, so neither the search nor the choice of the best "
+                "checkpoint can continue.\n"
                 "Lower the learning rate, look for NaN in the data, or resume from an earlier "
                 "checkpoint with changed code."
             )

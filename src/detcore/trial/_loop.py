@@ -331,7 +331,7 @@ def _drive(
         raise InvalidExperimentError(
             f"training ended at batch {clock.steps_completed} although the schedule wanted "
             f"{clock.next_boundary} batches.\n"
-            f"The controller of {framework.name!r} must go on until the clock says stop."
+            f"The controller of {framework.name!r} must train until the clock says stop."
         )
     return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 

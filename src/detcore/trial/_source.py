@@ -57,8 +57,8 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
     if Path(source).is_absolute():
         if not Path(source).is_dir():
             raise CheckpointNotFoundError(
-                f"the trial starts from the folder {source}, which is not there.\n"
-                "Put it back; until the trial has a checkpoint of its own, it needs it."
+                f"the trial starts from the folder {source}, which does not exist.\n"
+                "Put it back; the trial needs it until its first checkpoint."
             )
         yield Path(source)
         return
