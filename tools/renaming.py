@@ -408,21 +408,24 @@ class _Rewriter:
             if not isinstance(value, ast.Dict):
                 continue
             for key, home in zip(value.keys, value.values, strict=True):
-                if _is_string(key) and _is_string(home):
+                if isinstance(key, ast.Constant) and isinstance(home, ast.Constant):
                     self._lazy_entry(key, home)
 
     def _lazy_entry(self, key: ast.Constant, home: ast.Constant) -> None:
-        own = self.table.names.get((self.module, key.value))
+        name, place = key.value, home.value
+        if not (isinstance(name, str) and isinstance(place, str)):
+            return
+        own = self.table.names.get((self.module, name))
         if own is not None:
             self._set_string(key, own[1])
-        is_short = "." not in home.value
-        source = f"{self.module}.{home.value}" if is_short else home.value
-        new_home, new_name = self.table.move_member(source, key.value)
-        if new_name != (own[1] if own is not None else key.value):
-            self.by_hand.append(ByHand(key.lineno, f"{key.value} is {new_home}:{new_name} now"))
+        is_short = "." not in place
+        source = f"{self.module}.{place}" if is_short else place
+        new_home, new_name = self.table.move_member(source, name)
+        if new_name != (own[1] if own is not None else name):
+            self.by_hand.append(ByHand(key.lineno, f"{name} is {new_home}:{new_name} now"))
         package = self.table.move_module(self.module)
         if is_short and new_home.rpartition(".")[0] != package and new_home != source:
-            self.by_hand.append(ByHand(home.lineno, f"{key.value} is in {new_home} now"))
+            self.by_hand.append(ByHand(home.lineno, f"{name} is in {new_home} now"))
         elif new_home != source:
             self._set_string(home, new_home.rpartition(".")[2] if is_short else new_home)
 
@@ -532,10 +535,6 @@ def _references(table: Table) -> re.Pattern[str] | None:
     if not words:
         return None
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, words))})(?![\w-])")
-
-
-def _is_string(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_in_braces(before: str) -> bool:
