@@ -84,9 +84,9 @@ class EstimatorContext(TrialContext):
             The optimizer to use from here on.
 
         Raises:
-            InvalidExperimentError: If `optimizer` is no optimizer.
+            InvalidExperimentError: If `optimizer` is not an optimizer.
             CheckFailedError: If it is a name or None, and there are several workers, or gradients
-                are to be added up.
+                must be summed.
         """
         if not self.is_managed:
             return optimizer
@@ -102,8 +102,8 @@ class EstimatorContext(TrialContext):
             raise CheckFailedError(
                 f"context.wrap_optimizer was given None, with {options.num_workers} worker(s) and "
                 f"optimizations.aggregation_frequency {options.frequency}.\n"
-                "Without an optimizer, gradients are neither averaged nor added up: each worker "
-                "would train a model of its own.\n"
+                "Without an optimizer, gradients are neither averaged nor summed: each worker "
+                "would train a different model.\n"
                 "Set resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
             )
         if optimizer is not None and not (options.is_plain and is_self_ordering(optimizer)):

@@ -468,7 +468,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name}: it was not written by an EstimatorTrial of this "
-            "program, so training cannot go on exactly where it stood.\n"
+            "program, so training cannot resume exactly from it.\n"
             "To start a new trial with its variables, name it as searcher.source_checkpoint_uuid "
             "in the experiment file."
         ) from error

@@ -1,4 +1,4 @@
-"""Exported models: one for each serving function in every checkpoint, and the user's exporters."""
+"""Export models: one for each serving function in every checkpoint, and by the user's exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that live as long as a trial."""
+"""Define hooks that live as long as a trial."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["RunHook"]
 
 
 class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """A ``SessionRunHook`` that is also told of checkpoints and of the trial's end.
+    """A ``SessionRunHook`` with further methods for checkpoints and the end of the trial.
 
     Put it into ``TrainSpec.hooks``; hooks elsewhere are only called as session hooks. The methods
-    of ``SessionRunHook`` (``begin``, ``before_run``, ...) work beside those below.
+    of ``SessionRunHook`` (``begin``, ``before_run``, ...) work as usual.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Telling whose checkpoint a folder is: ours, of Determined's estimators, or of something else."""
+"""Recognize the origin of a checkpoint's folder: detcore, Determined's estimators, or other."""
 
 from __future__ import annotations
 

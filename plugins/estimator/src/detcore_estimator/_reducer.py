@@ -1,4 +1,4 @@
-"""Metrics that Python code reduces: over batches, and over workers."""
+"""Reduce metrics with Python code, over batches and over workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an estimator runs: folders, seeds, sessions and how often it saves."""
+"""Define the settings of an estimator's run: folders, seeds, sessions and saving."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def refuse_cluster(config: Any) -> None:
         raise ConfigError(
             f"the environment variable TF_CONFIG describes a cluster: {cluster}.\n"
             "detcore_estimator.Estimator trains in one process; each of the cluster's would train "
-            "a model of its own and write over the others' files.\n"
+            "a separate model and write over the others' files.\n"
             "Unset TF_CONFIG; for several workers, train it as a trial."
         )
 

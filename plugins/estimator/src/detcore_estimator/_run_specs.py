@@ -1,4 +1,4 @@
-"""How a trial trains and validates: the specs that its methods return."""
+"""Define the specs for training and validation that a trial's methods return."""
 
 from __future__ import annotations
 

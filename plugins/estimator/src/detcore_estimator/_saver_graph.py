@@ -52,7 +52,7 @@ class SavePlan:
 
     Attributes:
         saves: One for each shard, in their order.
-        is_merged: Whether each shard is written beside the checkpoint first, and then merged.
+        is_merged: Whether each shard is written next to the checkpoint first, and then merged.
     """
 
     saves: tuple[SaveOp, ...]

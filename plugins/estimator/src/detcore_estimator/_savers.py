@@ -1,4 +1,4 @@
-"""The saver of a model that is built but not trained."""
+"""Provide the saver of a model that is built but not trained."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
 
 
 def own_session_config(config: Any, *, local_rank: int) -> Any:
-    """Return the user's session configuration, with this worker's GPU where there are any.
+    """Return the user's session configuration, with this worker's GPU if the machine has any.
 
     Args:
         config: The run configuration.

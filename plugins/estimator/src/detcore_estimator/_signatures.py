@@ -1,4 +1,4 @@
-"""The signatures of an exported model: which inputs give which outputs."""
+"""Build the signatures of an exported model: the outputs for each set of inputs."""
 
 from __future__ import annotations
 

@@ -198,6 +198,6 @@ def _check_graph(field: str, value: Any) -> None:
     if not all(is_of_graph(each, graph) for each in values):
         raise InvalidModelError(
             f"the {field} of the EstimatorSpec that model_fn returned belongs to another graph.\n"
-            "Each call of model_fn gets a graph of its own.\n"
+            "Each call of model_fn gets a new graph.\n"
             "Build the model inside model_fn, and keep nothing of an earlier call."
         )

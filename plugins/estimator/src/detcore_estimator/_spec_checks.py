@@ -1,4 +1,4 @@
-"""The rules for the parts of an ``EstimatorSpec``."""
+"""Check the parts of an ``EstimatorSpec``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stateless siblings of TensorFlow's random operations."""
+"""Provide stateless counterparts of TensorFlow's random operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Draw:
     Attributes:
         position: Where Philox begins, ``(2,), uint64``: block 0 of the step.
         step: Steps done, ``(), int64``.
-        key: Tells operations apart; 64 bits.
+        key: Distinguishes operations; 64 bits.
     """
 
     position: Any

@@ -1,4 +1,4 @@
-"""The user's summaries, in event files that TensorBoard reads."""
+"""Write the user's summaries to event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SummaryWriter:
 
     Args:
         directory: Folder of the event file.
-        graph: The training graph, written beside the first summary.
+        graph: The training graph, written with the first summary.
     """
 
     def __init__(self, directory: Path, graph: Any) -> None:

@@ -1,4 +1,4 @@
-"""TensorFlow, and what differs between its versions."""
+"""Import TensorFlow, and hide the differences between its versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training graph of a trial and the session that runs it."""
+"""Build the training graph of a trial and run its session."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _check_optimizer(context: EstimatorContext) -> None:
         raise InvalidExperimentError(
             "the model was built for training, but no optimizer was wrapped.\n"
             "Wrapped optimizers average their gradients over the workers of a trial; without it, "
-            "each worker would train a model of its own.\n"
+            "each worker would train a different model.\n"
             "Wrap it right after it is made: optimizer = self.context.wrap_optimizer(optimizer)"
         )
 

@@ -1,4 +1,4 @@
-"""Putting the values of one graph's variables into another graph's variables of the same names."""
+"""Transfer the values of one graph's variables to another graph's variables of the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class that users of Estimators subclass."""
+"""Define the class that users of Estimators subclass."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class DatasetFeed:
         else:
             self._replay(*target)
             _logger.info(
-                "replayed the training data's tf.data pipeline in %.1f s, to go on at batch %d",
+                "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
                 time.monotonic() - started,
                 self.position,
             )

@@ -158,7 +158,7 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise InvalidExperimentError(
                 f"steps={steps} and max_steps={max_steps} cannot both be given.\n"
-                "steps counts from where training goes on, max_steps from the very beginning."
+                "steps counts from where training resumes, max_steps from the very beginning."
             )
         input_fn = checked_input_fn(input_fn)
         steps = checked_count("steps", steps)
@@ -235,15 +235,15 @@ class Estimator:
     ) -> Iterator[Any]:
         """Return a generator of predictions.
 
-        The graph is built when the first one is asked for. Several generators may be open at once;
-        one that is not used up closes its session when it is closed or collected.
+        The graph is built on the first request. Several generators may be open at once; one that is
+        not exhausted closes its session when it is closed or collected.
 
         Args:
             input_fn: Returns the features; of a pair, the first part is used. See `train`.
-            predict_keys: Which predictions, where the model has a dict of them; None = all.
+            predict_keys: Selected predictions, if the model has a dict of them; None for all.
             hooks: ``SessionRunHook`` objects.
             checkpoint_path: The checkpoint; None = the latest of `model_dir`.
-            yield_single_examples: Whether to take batches apart. False gives them whole.
+            yield_single_examples: Whether to yield records; False yields whole batches.
 
         Returns:
             A generator of arrays, or of dicts of them.

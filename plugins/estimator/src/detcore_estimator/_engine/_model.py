@@ -1,4 +1,4 @@
-"""A model function with everything that its graphs and sessions need."""
+"""Bundle a model function with the settings that its graphs and sessions need."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
     if is_managed and not derives_from(dataset, wrapped):
         raise InvalidExperimentError(
             f"the {role} input_fn returned a tf.data.Dataset that was not wrapped.\n"
-            "detcore shards datasets between workers, and must be told which ones.\n"
+            "detcore shards datasets between workers, and has to know which ones.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
 

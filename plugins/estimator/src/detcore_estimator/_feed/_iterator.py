@@ -1,4 +1,4 @@
-"""A ``tf.data`` iterator inside a v1 graph that can be begun, saved and restored exactly."""
+"""Define a ``tf.data`` iterator for v1 graphs that can be begun, saved and restored exactly."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class GraphIterator:
                 raise DataError(
                     f"the training data ended after {done} batches, where the checkpoint's data "
                     f"position says that it had {count}.\n"
-                    "Training can only go on with the same data.\n"
+                    "Training can only continue with the same data.\n"
                     "Restore the data, or start a new experiment."
                 )
 

@@ -52,7 +52,7 @@ class Pipeline:
         has_cache: Whether a part of it is a cache, whose state would be the whole cache.
         has_random_functions: Whether its functions contain random operations. Each iterator
             recreates them, and they start again with their first value.
-        has_parallel_functions: Whether functions run beside one another.
+        has_parallel_functions: Whether functions run in parallel.
         calls_python: Whether its functions call Python.
     """
 
@@ -89,10 +89,10 @@ def derives_from(dataset: Any, known: Iterable[Any]) -> bool:
 
 
 def tuned(dataset: Any, pipeline: Pipeline) -> Any:
-    """Return the dataset with tf.data's tuning off where it has nothing to tune.
+    """Return the dataset without tf.data's autotuning if there is nothing to tune.
 
-    It starts a thread for each iterator and waits for it at the end, 15 ms, which counts where
-    epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    Autotuning starts a thread for each iterator and waits for it at the end, 15 ms, which matters
+    if epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
     """
     options = tf.data.Options()
     if pipeline.calls_python:

@@ -23,10 +23,10 @@ _STATE_FILE = "data-iterator"
 class EpochReader:
     """One iterator for each epoch of a dataset, with a position that can be saved.
 
-    A restored iterator is not all: each shuffle of the dataset counts how often it was begun, and
-    draws the seeds of the next epoch by that count. An iterator's state has the counts of those
-    shuffles that still have records to give when it is taken. It is complete if that is all of
-    them; else the counts are brought back by beginning as many epochs as there were.
+    The state of an iterator is not sufficient: each shuffle of the dataset counts its starts, and
+    draws the seeds of the next epoch by that count. An iterator's state contains the counts of
+    those shuffles that still have records to yield when it is saved. If these are not all shuffles,
+    the counts are restored by beginning as many epochs as before.
 
     Args:
         holder: The dataset.
@@ -84,7 +84,7 @@ class EpochReader:
         self._is_at_end = True
 
     def save(self, session: Any, directory: Path, cursor: int) -> dict[str, Any]:
-        """Write the iterator's state into a folder, where that is possible and enough.
+        """Write the iterator's state into a folder, if that is possible and sufficient.
 
         Args:
             session: The session.

@@ -1,4 +1,4 @@
-"""Gradients averaged over the workers of a trial, and added up over several batches."""
+"""Average gradients over the workers of a trial, and sum them over several batches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class GradientExchange:
     def update(
         self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
     ) -> Any:
-        """Return an operation that updates the variables, in the steps where that is due.
+        """Return an operation that updates the variables in the steps in which an update is due.
 
         Args:
             gradients: The gradients to apply, reduced.

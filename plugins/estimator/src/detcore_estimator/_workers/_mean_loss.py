@@ -1,4 +1,4 @@
-"""The loss over the records of an evaluation, however these are split into batches."""
+"""Compute the loss over the records of an evaluation, independent of the batches."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class MetricSums:
             self._has_warned = True
             _logger.warning(
                 "these validation metrics keep their state in variables whose aggregation is not "
-                "SUM: %s; what is reported is the mean over the workers, weighted by their "
+                "SUM: %s; their mean over the workers is reported, weighted by their "
                 "records, which may differ from the value over all data. context.make_metric is "
                 "exact",
                 ", ".join(self._means),

@@ -1,4 +1,4 @@
-"""Optimizers whose gradients are exchanged."""
+"""Make optimizers exchange their gradients."""
 
 from __future__ import annotations
 
