@@ -103,8 +103,8 @@ def _choose(exports: dict[str, Path], folder: Path, name: str | None) -> Path:
     if not exports:
         raise InvalidCheckpointError(
             f"{folder} has no serving function that could be loaded.\n"
-            "Each checkpoint gets one SavedModel for each entry of the dict from the trial's method "
-            "build_serving_input_receiver_fns; it is optional, and this trial does not have it:\n"
+            "Each checkpoint gets one SavedModel for each entry of the dict from the trial's "
+            "method build_serving_input_receiver_fns; it is optional, and missing here:\n"
             "  def build_serving_input_receiver_fns(self):\n"
             "      features = tf.feature_column.make_parse_example_spec(columns)\n"
             "      build = detcore_estimator.export.build_parsing_serving_input_receiver_fn\n"

@@ -333,8 +333,8 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot go "
-            "on where they were"
+            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot "
+            "continue where they were"
         ) from error
     except ValueError as error:
         raise InvalidCheckpointError(f"{path} is damaged: {error}") from error

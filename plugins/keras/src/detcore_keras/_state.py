@@ -274,8 +274,8 @@ def _of_this_keras(directory: Path) -> dict[str, Any]:
             f"the checkpoint was written with Keras {record.get('keras_major')} "
             f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
             f"(TensorFlow {tf.__version__}).\n"
-            "Their optimizers and random generators keep different state, so training cannot go "
-            "on exactly where it was.\n"
+            "Their optimizers and random generators keep different state, so training cannot "
+            "resume exactly.\n"
             "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
             "detcore_keras.load_model_from_checkpoint_path."
         )

@@ -328,7 +328,7 @@ class ProcessPool:
         hint = " (the kernel does so when memory runs out)" if code == -signal.SIGKILL else ""
         return (
             f"worker process {pid} of {self._name} ended {doing}: {_describe_code(code)}{hint}.\n"
-            "The item it was preparing is lost, so training cannot go on exactly.\n"
+            "The item it was preparing is lost, so training cannot continue exactly.\n"
             "Resume the experiment; with fewer workers or a smaller max_queue_size if memory is "
             "short."
         )
