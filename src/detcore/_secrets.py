@@ -1,4 +1,4 @@
-"""Which settings are secret, and how they are hidden."""
+"""Recognize secret settings, and mask them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _PARTS = re.compile(
     r"|(access|account|api|private)_?key"
     r"|(access|api|auth|bearer|client|github|hf|hub|identity|jwt|oauth|registry|sas|session"
     r"|wandb)_?token"
-    # Not the tokens of a vocabulary: pad_token, num_tokens.
+    # Excludes tokens of a vocabulary: pad_token, num_tokens.
     r"|^(?:.*\.)?token$",
     re.IGNORECASE,
 )
 _IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+", re.IGNORECASE)
-# A name is looked at from its first character only: a search that also began at every other one
-# would take quadratic time on a long line without an assignment.
+# A name is matched from its first character only: starting at every other character as well would
+# take quadratic time on a long line without an assignment.
 _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 
 
@@ -53,15 +53,15 @@ _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.M
 
 
 def is_secret_key(name: str) -> bool:
-    """Tell whether the value of a setting of this name must not be shown.
+    """Return whether the value of a setting of this name must be masked.
 
-    Misspelt names count too: a message about the misspelling shows the line.
+    Misspelt names count, too: a message about the misspelling shows the line.
     """
     if _PARTS.search(name):
         return True
     lower = name.lower().replace("-", "_")
     # An edit changes the length by at most one, and removes at most one kind of letter. This check
-    # is a hundred times faster than `distance`, and a report looks at every line of the file.
+    # is a hundred times faster than `distance`, and a report checks every line of the file.
     near = (
         secret
         for secret, letters in _NAMES.items()
@@ -72,7 +72,7 @@ def is_secret_key(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Return `text` with the passwords and signatures of URLs in it starred out."""
+    """Return `text` with the passwords and signatures of URLs in it masked."""
     return _IN_URL.sub(lambda found: "*" * len(found.group()), text)
 
 
@@ -80,7 +80,7 @@ def mask_config(value: JSONValue, *, secret: bool = False) -> JSONValue:
     """Return a copy of a configuration with `MASK` in place of every secret.
 
     Args:
-        value: The configuration or a part of it, as `ExperimentConfig.model_dump` gives it.
+        value: The configuration or a part of it, as `ExperimentConfig.model_dump` returns it.
         secret: Whether all of it is secret.
     """
     if isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def mask_config(value: JSONValue, *, secret: bool = False) -> JSONValue:
 def find_hidden(
     value: Any, hidden: Any, place: Sequence[str | int] = ()
 ) -> Iterator[tuple[list[str | int], Any]]:
-    """Yield each value that `mask_config` hid, with its place.
+    """Yield each value that `mask_config` masked, with its place.
 
     Args:
         value: The configuration or a part of it.
@@ -135,8 +135,8 @@ def secret_values(config: Mapping[str, Any]) -> list[str]:
 def mask_code(text: str, secrets: Iterable[str]) -> str:
     """Return a file of the user's code folder without the secrets of an experiment.
 
-    In an experiment file, which may hold other secrets than the ones in use, the values of secret
-    names are starred out as well. What was YAML is YAML.
+    In an experiment file, which may contain other secrets than the current ones, the values of
+    secret names are masked as well. YAML stays valid YAML.
 
     Args:
         text: Content of the file.
@@ -146,7 +146,7 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     if text != given:
-        # A plain star begins an alias in YAML: the copy is to be read like the file.
+        # A plain star begins an alias in YAML: the copy must stay readable.
         text = _PLAIN_STARS.sub(rf'\1"{MASK}"', text)
     if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
         text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
@@ -154,7 +154,7 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
 
 
 def _mask_yaml(text: str) -> str | None:
-    """Return YAML with the values of secret names starred out; None where it cannot be read."""
+    """Return YAML with the values of secret names masked; None if it cannot be parsed."""
     if len(text) > _MOST_YAML:
         return None
     import yaml
@@ -164,7 +164,7 @@ def _mask_yaml(text: str) -> str | None:
         for node in sorted(found, key=lambda node: node.start_mark.index, reverse=True):
             start, end = node.start_mark.index, node.end_mark.index
             end -= len(text[start:end]) - len(text[start:end].rstrip())
-            # A list may begin where its name does, and a text may not.
+            # A list may begin in the column of its name, but a string may not.
             stars = f'  "{MASK}"' if text[start:].startswith("- ") else f'"{MASK}"'
             text = text[:start] + stars + text[end:]
         text = _COMMENT.sub(lambda comment: hide_lines([comment.group()])[0], text)
@@ -189,10 +189,10 @@ def _secret_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] = ()) -> list[str]:
-    """Return lines of a source with secrets starred out, each as long as before.
+    """Return lines of a source with secrets masked, each as long as before.
 
-    Works on text, so that it holds where the text cannot be parsed: from the value of a secret
-    name to the end of its line, and every line indented deeper that follows.
+    Works without parsing, and therefore on invalid text: masks from the value of a secret name to
+    the end of its line, and every following line with a deeper indentation.
 
     Args:
         lines: The lines.

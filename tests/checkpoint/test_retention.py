@@ -306,7 +306,7 @@ def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -
     experiment.end(ExperimentState(state))
     plan = experiment.prune(policy=policy(0, 0, 0))
     # Two: the newest one may turn out to be damaged.
-    reason = ("its trial may go on from it",)
+    reason = ("its trial may resume from it",)
     assert plan.kept == {latest: reason, before: reason}
     assert plan.deleted == (gone,)
     plan = experiment.prune(policy=policy(0, 0, 1))

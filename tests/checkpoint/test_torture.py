@@ -354,7 +354,7 @@ def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
     (_manifest_first, "upload", "counts, and is damaged|is damaged"),
-    (_manifest_in_place, "upload", "cannot be settled|counts, and is damaged"),
+    (_manifest_in_place, "upload", "recovery fails|counts, and is damaged"),
     (_files_before_manifest, "retention pass", "counts, and is damaged"),
     (_record_gone_before_files, "retention pass", "files are left|counts|not"),
     (_files_deleted_before_the_record, "retention pass", "counts, and is damaged"),

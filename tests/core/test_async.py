@@ -69,7 +69,7 @@ def test_the_scripts_own_error_is_told_with_it(home: Any) -> None:
     )
     assert code == 1
     assert "ZeroDivisionError: mine" in stderr
-    assert "beside that, a checkpoint could not be saved: [Errno 5] bad disk" in stderr
+    assert "in addition, a checkpoint could not be saved: [Errno 5] bad disk" in stderr
     with home.database() as database:
         assert database.list_experiments()[0].error == "ZeroDivisionError: mine"
 

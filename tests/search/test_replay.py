@@ -133,7 +133,7 @@ def test_a_sampler_learns_from_what_it_is_told() -> None:
     [
         ({"sampler": "TPE"}, "searcher.sampler is 'TPE'; Optuna has: BruteForceSampler"),
         ({"sampler": "BaseSampler"}, "Optuna has"),
-        ({"sampler": {"name": "TPESampler", "seed": 3}}, "has a seed of its own"),
+        ({"sampler": {"name": "TPESampler", "seed": 3}}, "has a separate seed"),
         ({"sampler": {"name": "TPESampler", "startup": 3}}, "TPESampler cannot be made"),
         ({"pruner": {}}, "searcher.pruner is ''"),
     ],

@@ -119,7 +119,7 @@ def test_replays_are_told_and_leave_no_files(
     caplog.clear()
     with caplog.at_level(logging.INFO, "detcore.estimator"), Reading(make) as reading:
         reading.restore(tmp_path / "a", state)
-    assert "to go on at batch 2" in caplog.text
+    assert "to continue at batch 2" in caplog.text
 
 
 def test_state_that_only_tensorflow_sees(tmp_path: Path) -> None:

@@ -453,7 +453,7 @@ def test_a_compare_function_of_the_user(trained: de.Estimator, tmp_path: Path) -
         (lambda: de.FinalExporter("a", None), "must be a function"),
         (lambda: de.LatestExporter("a", serving_input, exports_to_keep=0), "greater than 0"),
         (lambda: de.BestExporter("a", serving_input, compare_fn=None), "compare_fn must be"),
-        (lambda: de.BestExporter("a", serving_input, compare_fn=max), "cannot be told"),
+        (lambda: de.BestExporter("a", serving_input, compare_fn=max), "cannot be determined"),
         (
             lambda: de.BestExporter("a", serving_input, compare_fn=lambda best, current: True),
             "compare_fn takes best, current",

@@ -423,7 +423,7 @@ def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
 
     for make, names in ((one_of_two, "bias"), (keras, "kernel, bias")):
         context = workers.context()
-        with raises("would have a model of its own", f": {names}."):
+        with raises("would have a different model", f": {names}."):
             EstimatorController(Linear(context, train_op=make, batch=2), context)
 
 

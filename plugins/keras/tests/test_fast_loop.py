@@ -159,7 +159,7 @@ def test_own_train_function_is_used(
     OwnFunction.calls = 0
     own, _ = run(tmp_path, model_kind="own", data_kind=data_kind)
     assert OwnFunction.calls == 12
-    assert "OwnFunction has a train function of its own" in caplog.text
+    assert "OwnFunction has a custom train function" in caplog.text
     plain, _ = run(tmp_path, model_kind="subclassed", data_kind=data_kind)
     assert_same(fingerprint(own), fingerprint(plain))
 

@@ -190,7 +190,7 @@ def test_a_graph_of_its_own_is_refused(detcore: Detcore, tmp_path: Path) -> None
     folder = model_dir(tmp_path, f"{off}tf.constant(3, name='three')\n")
     finished = detcore("run", config(detcore, "Dataset"), folder, "--test")
     assert finished.code == 1
-    assert "a graph of its own (1 operations, the first is 'three')" in finished.stdout
+    assert "then made a graph (1 operations, the first is 'three')" in finished.stdout
 
 
 def model_dir(tmp_path: Path, first: str) -> Path:

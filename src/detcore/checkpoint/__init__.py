@@ -1,7 +1,8 @@
-"""Checkpoints: a manifest, the rule that it is written last, and what follows from it.
+"""Save, restore and delete checkpoints; the manifest is written last and makes one exist.
 
 A checkpoint exists once its ``manifest.json`` does. Files are written first, the manifest last
-and atomically; what has no manifest is invisible, and is removed when its trial starts again.
+and atomically. Files without a manifest are invisible, and are removed when their trial starts
+again.
 """
 
 from detcore.checkpoint._bars import TransferBars, TransferLines, watch_transfers

@@ -1,4 +1,4 @@
-"""A save that goes on behind the training, on a thread of its own."""
+"""Run a save on a background thread while training continues."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ THREAD_NAME = "detcore-save"
 
 
 class SaveStopped(CheckpointError):
-    """A save that was given up before its commit; seen only on its own thread."""
+    """A save that was cancelled before its commit; raised only on the save's own thread."""
 
 
 class Behind(Protocol):
-    """Time, and how something is done beside the training; tests bring a clock of their own."""
+    """Clock and background execution; tests substitute their own."""
 
     def now(self) -> float:
-        """Return a time in seconds that never goes back."""
+        """Return a monotonic time in seconds."""
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin to do work beside the caller."""
+        """Start work in the background."""
 
     def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait until an event is set, or as long as given; return whether it is set."""
+        """Wait until an event is set or the timeout expires; return whether it is set."""
 
 
 class Threads:
-    """The clock of this machine, and daemon threads."""
+    """The machine's monotonic clock, and daemon threads."""
 
     def now(self) -> float:
         """Return the monotonic clock."""
         return time.monotonic()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start a thread that does not keep the process from ending."""
+        """Start a thread that does not keep the process alive."""
         threading.Thread(target=work, name=THREAD_NAME, daemon=True).start()
 
     def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
@@ -55,13 +55,13 @@ class Threads:
 
 
 class Transfer:
-    """How far the files of a save are, and whether it is to go on.
+    """Progress of a save's transfer, and the request to stop it.
 
     Attributes:
-        total_bytes: Sum of the sizes of its files; 0 while they are not all written.
-        moved_bytes: Bytes in the storage, where the storage tells.
-        began: When the first of them was sent, by `Behind.now`; None before.
-        is_stopped: Whether no further operation of the save is to begin.
+        total_bytes: Sum of the sizes of its files; 0 until all of them are written.
+        moved_bytes: Bytes in the storage, if the storage reports them.
+        began: Time of the first transfer, by `Behind.now`; None before.
+        is_stopped: Whether further operations of the save are refused.
     """
 
     def __init__(self) -> None:
@@ -72,35 +72,35 @@ class Transfer:
         self._lock = threading.Lock()
 
     def begin(self, total_bytes: int, now: float) -> None:
-        """Take note that the files are written and their way to the storage begins."""
+        """Record that the files are written and their transfer to the storage begins."""
         self.total_bytes, self.began = total_bytes, now
 
     def moved(self, count: int) -> None:
-        """Take note of bytes that arrived; from any thread.
+        """Count bytes that arrived; callable from any thread.
 
         Raises:
-            SaveStopped: If the save was given up.
+            SaveStopped: If the save was cancelled.
         """
         with self._lock:
             self.moved_bytes += count
         self.check()
 
     def check(self) -> None:
-        """Go on, or not.
+        """Refuse to continue after a stop.
 
         Raises:
-            SaveStopped: If the save was given up.
+            SaveStopped: If the save was cancelled.
         """
         if self.is_stopped:
             raise SaveStopped("the save was given up")
 
     def watched(self, storage: StorageBackend) -> StorageBackend:
-        """Return a storage that counts what is put there and refuses once the save is stopped."""
+        """Return a storage that counts transferred bytes and refuses operations after a stop."""
         return cast("StorageBackend", _WatchedStorage(storage, self))
 
 
 class _WatchedStorage:
-    """A storage back end whose every operation asks first whether to go on."""
+    """A storage back end that checks for a stop before every operation."""
 
     def __init__(self, storage: StorageBackend, transfer: Transfer) -> None:
         self._storage = storage
@@ -113,14 +113,14 @@ class _WatchedStorage:
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
-        """Copy files, until told otherwise between two pieces."""
+        """Copy files; a stop takes effect between two pieces."""
         self._transfer.check()
         return self._storage.put_tree(pairs, progress=self._counted(progress))
 
     def digest_tree(
         self, keys: Sequence[str], *, progress: Progress | None = None, **options: Any
     ) -> dict[str, FileDigest]:
-        """Digest files where they are, until told otherwise between two pieces."""
+        """Digest files in place; a stop takes effect between two pieces."""
         self._transfer.check()
         return self._storage.digest_tree(keys, progress=self._counted(progress), **options)
 
@@ -134,18 +134,18 @@ class _WatchedStorage:
 
 
 class AsyncSave:
-    """One save: begun on the thread that trains, ended on another.
+    """One save, begun on the training thread and finished on another.
 
     Attributes:
         uuid: The checkpoint.
-        steps_completed: Batches completed when it was begun.
-        began: When the training thread asked for it, by `Behind.now`.
-        stalled_s: How long training stood still for it, in seconds.
-        transfer: How far it is.
-        temporary: The folder of its files where that is not in the storage, else None.
-        manifest: What was committed; None before.
-        failure: What it failed with; None while it has not.
-        ended: When it was over; None before.
+        steps_completed: Batches completed when it began.
+        began: When the training thread requested it, by `Behind.now`.
+        stalled_s: Seconds for which it stopped training.
+        transfer: Its progress.
+        temporary: Folder of its files if they are staged outside the storage, else None.
+        manifest: The committed manifest; None before.
+        failure: The exception that ended it, or None.
+        ended: When it ended; None before.
     """
 
     def __init__(self, uuid: str, steps_completed: int, *, began: float, behind: Behind) -> None:
@@ -163,11 +163,11 @@ class AsyncSave:
         self._pid = os.getpid()
 
     def start(self, work: Callable[[], Manifest], cleanup: contextlib.ExitStack) -> None:
-        """Do the rest on a thread of its own.
+        """Do the rest on a background thread.
 
         Args:
             work: Commits and records the checkpoint.
-            cleanup: Left when the work is over, with its failure if it failed.
+            cleanup: Exited when the work ends, with the exception if it failed.
         """
         rest = cleanup.pop_all()
 
@@ -189,23 +189,23 @@ class AsyncSave:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether it has ended, successfully or not."""
         return self._done.is_set()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process does it; a child that was forked meanwhile has no such thread."""
+        """Whether this process runs it; a child forked since then does not have the thread."""
         return self._pid == os.getpid()
 
     @property
     def age_s(self) -> float:
-        """How long ago it was begun, in seconds."""
+        """Seconds since it began."""
         return self._behind.now() - self.began
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over; return whether it is."""
+        """Wait until it ends; return whether it has."""
         return self._behind.wait(self._done, timeout_s)
 
     def stop(self) -> None:
-        """Let no further operation begin; what is under way ends first."""
+        """Refuse further operations; the current one is allowed to finish."""
         self.transfer.is_stopped = True

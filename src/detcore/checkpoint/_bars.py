@@ -1,4 +1,4 @@
-"""Showing transfers that take long: a bar on a terminal, a line now and then elsewhere."""
+"""Show long transfers: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _INTERVAL_S = 10.0
 
 
 def watch_transfers(stream: TextIO, *, lines: bool = False) -> TransferObserver | None:
-    """Return what shows transfers on a stream, or None if nothing is to be shown there.
+    """Return an observer that shows transfers on a stream, or None if it should show nothing.
 
     Args:
-        stream: Standard error, as a rule.
-        lines: Whether a stream that is no terminal gets lines.
+        stream: The stream, usually standard error.
+        lines: Whether a stream that is not a terminal gets lines.
     """
     if stream.isatty():
         console = _make_console(stream)
-        if console.is_interactive:  # not one of those that cannot go back in a line
+        if console.is_interactive:  # excludes terminals that cannot rewrite a line
             return TransferBars(console)
     return TransferLines(stream) if lines else None
 
 
 class TransferBars:
-    """A bar for each transfer that lasts longer than a second; it vanishes with its end.
+    """Shows a bar for each transfer that lasts longer than a second, until it ends.
 
     Args:
-        console: Where to.
-        delay_s: How long a transfer goes on without a bar, in seconds.
+        console: The console to draw on.
+        delay_s: Seconds before a transfer gets a bar.
     """
 
     def __init__(self, console: Console, *, delay_s: float = _DELAY_S) -> None:
@@ -52,7 +52,7 @@ class TransferBars:
     def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
         """Watch a transfer; see `TransferObserver.transfer`."""
         bar = _Bar(self._console, name, size_bytes)
-        # Not on the first bytes: what waits for a server from the start is to be seen, too.
+        # A timer rather than the first bytes: a transfer that waits for a server shows, too.
         timer = threading.Timer(self._delay_s, bar.show)
         timer.daemon = True
         timer.start()
@@ -64,7 +64,7 @@ class TransferBars:
 
 
 class _Bar:
-    """One bar; its methods are called from any thread."""
+    """One bar; its methods may be called from any thread."""
 
     def __init__(self, console: Console, name: str, size_bytes: int) -> None:
         self._console = console
@@ -93,18 +93,18 @@ class _Bar:
         with self._lock:
             self._is_closed = True
             if self._shown is not None:
-                # A terminal that is gone by now is no reason to lose what was transferred.
+                # A terminal that has gone away must not fail the transfer.
                 with contextlib.suppress(OSError):
                     self._shown.stop()
 
 
 class TransferLines:
-    """A line for each transfer now and then, for logs; none for those that are soon over.
+    """Writes a line for each transfer at intervals, for logs; short transfers get none.
 
     Args:
-        stream: Where to.
-        interval_s: Between two lines, and before the first one, in seconds.
-        clock: Gives the time in seconds.
+        stream: The stream to write to.
+        interval_s: Seconds between two lines, and before the first one.
+        clock: Returns the time in seconds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A trial with an old checkpoint, for processes that are stopped at work on it."""
+"""Provide a trial with an old checkpoint, for processes that are stopped while working on it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Bench:
     """A trial with an old checkpoint.
 
     Attributes:
-        old: Its UUID.
-        folder: For files of the test; the process that is stopped notes there what it was told.
-        prepared: What the scenario made before, by name.
+        old: UUID of the old checkpoint.
+        folder: Folder for files of the test; the stopped process logs its acknowledged saves there.
+        prepared: Checkpoints that the scenario made beforehand, by name.
     """
 
     database: Database
@@ -58,13 +58,13 @@ class Bench:
     prepared: dict[str, str]
 
     def acknowledge(self, uuid: str) -> None:
-        """Note, safely, that a save returned: its checkpoint must be there from now on."""
+        """Log, durably, that a save returned: its checkpoint must exist from now on."""
         descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(descriptor, f"{uuid}\n".encode())
         os.close(descriptor)
 
     def acknowledged(self) -> list[str]:
-        """Return what was noted."""
+        """Return the acknowledged checkpoints."""
         return self._notes.read_text().split() if self._notes.exists() else []
 
     def states(self) -> dict[str, str]:
@@ -90,11 +90,11 @@ class Process:
         self.database = cast("Database", CrashingDatabase(bench.database, fuse))
 
     def survivor(self) -> Process:
-        """Return another process of the job, which nothing stops."""
+        """Return another process of the job, which is not stopped."""
         return Process(self.bench, Fuse())
 
     def context(self, rank: Rank | None = None) -> CheckpointContext:
-        """Return what the trial saves with; `rank` is the worker's place among several."""
+        """Return the context that the trial saves with; `rank` places it among several workers."""
         bench = self.bench
         owner = CheckpointOwner(trial_id=bench.trial_id, experiment_id=bench.experiment_id)
         return CheckpointContext(
@@ -105,7 +105,7 @@ class Process:
         )
 
     def upload(self, steps: int) -> str:
-        """Save a folder that is there already."""
+        """Save a folder that exists already."""
         folder = self.bench.folder / f"step-{steps}"
         write_files(folder, steps, Fuse())
         uuid = self.context().upload(folder, {"steps_completed": steps})
@@ -113,7 +113,7 @@ class Process:
         return uuid
 
     def write(self, folder: Path, steps: int, names: Iterable[str] = SIZES) -> None:
-        """Write files that are to be saved, each one an operation of its own."""
+        """Write files to be saved, each as a separate operation."""
         write_files(folder, steps, self.fuse, names)
 
 
@@ -121,7 +121,7 @@ class Process:
 def make_bench(
     storage: StorageBackend, database: Database, folder: Path, prepare: Callable[[Bench], None]
 ) -> Iterator[Bench]:
-    """Make a trial with an old checkpoint, for one crash; the storage is empty afterwards."""
+    """Make a trial with an old checkpoint for one crash; the storage is empty afterwards."""
     place = Path(tempfile.mkdtemp(dir=folder))
     experiment_id = database.create_experiment(
         config=_CONFIG, config_text=None, model_dir=str(place), name="torture"
@@ -144,7 +144,7 @@ def make_bench(
 
 
 def open_bench(facts: Mapping[str, Any], database: Database, storage: StorageBackend) -> Bench:
-    """Return a bench of another process.
+    """Return the bench that another process made.
 
     Args:
         facts: The bench's other fields.
@@ -161,7 +161,7 @@ def model_name(bench: Bench) -> str:
 
 
 def write_files(folder: Path, steps: int, fuse: Fuse, names: Iterable[str] = SIZES) -> None:
-    """Write files of a checkpoint, each one an operation of its own."""
+    """Write files of a checkpoint, each as a separate operation."""
     for name in names:
         path, data = folder / name, content(name, steps)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def write_files(folder: Path, steps: int, fuse: Fuse, names: Iterable[str] = SIZ
 
 
 def content(name: str, steps: int) -> bytes:
-    """Return bytes that differ by file and checkpoint."""
+    """Return content that differs by file and checkpoint."""
     size = SIZES[name]
     unit = f"{name} of step {steps}\n".encode()
     return bytes((unit * (size // len(unit) + 1))[:size])

@@ -1,4 +1,4 @@
-"""The commit rule: files first, the manifest last."""
+"""Commit checkpoints: files first, the manifest last."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def put_files(
 
 
 def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
-    """Make empty folders, on storages that have any; the manifest knows them in any case."""
+    """Create empty folders on storages that support them; the manifest lists them in any case."""
     for name in names:
         path = storage.direct_path(f"{uuid}/{name}")
         if path is not None:
@@ -65,7 +65,7 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
 def seal_files(
     storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
 ) -> dict[str, FileDigest]:
-    """Digest files that were written in place, and bring them safely to the disk."""
+    """Digest files that were written in place, and flush them to the disk."""
     keys = [f"{uuid}/{name}" for name in scan.files]
     if not keys:
         return {}
@@ -76,14 +76,14 @@ def seal_files(
 def _watched(
     observer: TransferObserver | None, uuid: str, scan: Scan
 ) -> contextlib.AbstractContextManager[Progress | None]:
-    # Sizes are looked at only for somebody who watches.
+    # Sizes are read only if there is an observer.
     return watched(observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0)
 
 
 def add_metadata(
     storage: StorageBackend, uuid: str, metadata: Mapping[str, Any]
 ) -> dict[str, FileDigest]:
-    """Write ``metadata.json``, for checkpoints that have none of the user's own."""
+    """Write ``metadata.json`` for a checkpoint without a file of that name."""
     key = f"{uuid}/{METADATA_FILE}"
     storage.replace(key, _metadata_bytes(metadata))
     return _named(uuid, storage.digest_tree([key]))
@@ -101,7 +101,7 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
     try:
         storage.create(key, encode_manifest(manifest))
     except FileExistsError as error:
-        # Either an earlier try got through and its answer was lost, or there is a second writer.
+        # Either an earlier attempt succeeded and its response was lost, or a second writer exists.
         there = decode_manifest(storage.read(key), manifest.uuid, storage.url)
         if there.files != manifest.files:
             raise CheckpointConflictError(
@@ -124,7 +124,7 @@ def record_committed(
 
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
-    """Compare what the storage lists with what was written, before it counts."""
+    """Compare the storage's listing with the written files before the checkpoint counts."""
     there = stored_sizes(storage, manifest.uuid)
     for name, digest in manifest.files.items():
         if there.get(name) != digest.size:

@@ -1,4 +1,4 @@
-"""Saving and restoring the checkpoints of one trial."""
+"""Save and restore the checkpoints of one trial."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["CheckpointContext", "CheckpointOwner"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOwner:
-    """Whose checkpoints are saved."""
+    """The trial that checkpoints belong to."""
 
     trial_id: int
     experiment_id: int
@@ -40,8 +40,8 @@ class CheckpointOwner:
 class CheckpointContext:
     """Saves and restores checkpoints.
 
-    A checkpoint counts once all of its files are in the storage and its manifest is written; what
-    was being saved when the process died is removed at the next start.
+    A checkpoint counts once all of its files are in the storage and its manifest is written. A save
+    that the death of the process interrupted is removed at the next start.
 
     Attributes:
         versions: Versions to note in the manifests, by distribution; framework plugins add theirs.
@@ -60,17 +60,17 @@ class CheckpointContext:
         behind: Behind | None = None,
         observer: TransferObserver | None = None,
     ) -> None:
-        """Take what a trial's checkpoints need.
+        """Set up saving for a trial.
 
         Args:
-            storage: Where the files go; not closed by this.
-            distributed: This worker's place among the trial's workers.
-            database: Where checkpoints are recorded, or None.
-            owner: Whose they are; needed with a database.
+            storage: Storage of the files; the caller closes it.
+            distributed: This worker's position among the trial's workers.
+            database: Records of checkpoints, or None.
+            owner: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
             on_saved: Called after each commit, on the thread that uses this context.
-            behind: Time and threads of asynchronous saves; default: this machine's.
-            observer: Told of the bytes of transfers that the caller waits for; None: nobody is.
+            behind: Clock and threads of asynchronous saves; default: this machine's.
+            observer: Receives the progress of transfers that the caller waits for, or None.
         """
         behind = behind or Threads()
         self._storage = storage
@@ -98,14 +98,14 @@ class CheckpointContext:
         shard: bool = False,
         selector: Selector | None = None,
     ) -> str:
-        """Save a folder as a checkpoint. The folder itself is not written to.
+        """Save a folder as a checkpoint, without writing to the folder.
 
         Args:
-            ckpt_dir: The folder. With `shard`, None where this worker has nothing to save.
+            ckpt_dir: The folder. With `shard`, None if this worker has nothing to save.
             metadata: JSON values, with at least ``steps_completed``; also saved as
                 ``metadata.json``, unless the folder has a file of that name.
-            shard: Whether every worker saves a part; all of them then call this.
-            selector: Which files to save; called with names below the folder, those of empty
+            shard: Whether every worker saves a part; all of them must then call this.
+            selector: Selects the files to save; called with names below the folder, those of empty
                 folders end in ``/``. Default: all.
 
         Returns:
@@ -141,19 +141,20 @@ class CheckpointContext:
     ) -> None:
         """Copy a checkpoint's files to a folder, each checked against the manifest.
 
-        Into a folder that exists the files are moved once all of them are there: those of the same
-        name are replaced, others stay. Of the workers of a node that name the same folder, one
-        downloads what any of them selects; all workers of the node call this.
+        If the folder exists, the files are moved into it after all of them have arrived: files of
+        the same name are replaced, others stay. Among the workers of a node that name the same
+        folder, one downloads every file that any of them selects; all workers of the node must
+        call this.
 
         Args:
             storage_id: The checkpoint's UUID.
             ckpt_dir: The folder; it may exist.
             download_mode: Which workers download.
-            selector: Which files to take; default: all.
+            selector: Selects the files to take; default: all.
 
         Raises:
-            CheckpointNotFoundError: If there is no such checkpoint.
-            CheckpointCorruptError: If a file is missing or has changed; it is named.
+            CheckpointNotFoundError: If the checkpoint does not exist.
+            CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
         from detcore.checkpoint._shared import download_shared
 
@@ -183,21 +184,21 @@ class CheckpointContext:
         shard: bool = False,
         tensors: Tensors = (),
     ) -> Iterator[tuple[Path, str]]:
-        """Save what the block writes into a folder as a checkpoint.
+        """Save the files that the block writes into a folder as a checkpoint.
 
         ```python
         with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
             (path / "weights.bin").write_bytes(weights)
         ```
 
-        On a storage that is a folder of this machine, the files are written in place. If the
-        block raises, nothing is left.
+        On a storage that is a folder of this machine, the files are written in place. If the block
+        raises, nothing is left behind.
 
         Args:
             metadata: JSON values, with at least ``steps_completed``.
-            shard: Whether every worker saves a part; all of them then enter the block.
-            tensors: What the files hold, for the manifest, or what tells it after the block; not
-                of sharded checkpoints.
+            shard: Whether every worker saves a part; all of them must then enter the block.
+            tensors: Descriptions of the tensors in the files, for the manifest, or a function that
+                returns them after the block; not for sharded checkpoints.
 
         Yields:
             The folder to write to, and the checkpoint's UUID.
@@ -224,42 +225,44 @@ class CheckpointContext:
         *,
         tensors: Tensors = (),
     ) -> str:
-        """Save a checkpoint while training goes on.
+        """Save a checkpoint while training continues.
 
         ```python
         def snapshot(path):
-            weights = model.weights.copy()  # training stands still for this
-            return lambda: np.save(path / "weights.npy", weights)  # and not for this
+            weights = model.weights.copy()  # training waits for this
+            return lambda: np.save(path / "weights.npy", weights)  # but not for this
 
         uuid = context.checkpoint.save_async(snapshot, {"steps_completed": 100})
         ```
 
-        A thread calls what `snapshot` returned, digests or uploads the files, commits the
-        checkpoint and records it. One save is under way at a time: an earlier one is waited for
-        first. What the thread fails with is raised once, by the next call of `poll`, `wait`,
-        `save_async` or another method that changes checkpoints, or when the context is closed.
+        A thread calls the function that `snapshot` returned, digests or uploads the files, commits
+        the checkpoint and records it. Only one save runs at a time; a new one waits for the
+        previous one to finish. An error on the thread is raised once, by the next call of `poll`,
+        `wait`, `save_async` or another method that changes checkpoints, or on closing the context.
 
         Args:
-            snapshot: Called at once with the folder to write to; returns what writes the rest, or
-                None. That function must touch nothing that training changes, and may raise.
+            snapshot: Called at once with the folder to write to; returns a function that writes the
+                rest, or None. That function must not touch anything that training changes, and may
+                raise.
             metadata: JSON values, with at least ``steps_completed``.
-            tensors: What the files hold, for the manifest, or what tells it after `snapshot`.
+            tensors: Descriptions of the tensors in the files, for the manifest, or a function that
+                returns them after `snapshot`.
 
         Returns:
-            The checkpoint's UUID; it counts only once it is committed.
+            The checkpoint's UUID; it counts only after the commit.
 
         Raises:
             InvalidCheckpointError: If the metadata cannot be saved; nothing was begun.
-            StorageError: What the save before failed with.
+            StorageError: If the previous save failed.
         """
         self._check_caller("save_async")
         plain = check_metadata(metadata)
         return self._outstanding.begin(snapshot, plain, self.versions, tensors)
 
     def poll(self) -> None:
-        """Take note of an asynchronous save that is over; costs nothing while there is none.
+        """Complete an asynchronous save that has ended; returns at once if none has.
 
-        Observers are told of it now, on this thread.
+        Observers are notified here, on this thread.
 
         Raises:
             StorageError: If it failed; as `store_path` would have raised.
@@ -270,57 +273,57 @@ class CheckpointContext:
         """Wait until no asynchronous save is under way.
 
         Args:
-            timeout_s: How long, in seconds; None: as long as it takes. A function is asked
-                several times a second how many are left.
+            timeout_s: How long to wait, in seconds; None for no limit. A function is called several
+                times a second and returns the seconds left.
 
         Raises:
-            CheckpointTimeoutError: If it is not over by then. It goes on and can be waited for
-                again.
+            CheckpointTimeoutError: If the save has not ended by then. It continues, and can be
+                waited for again.
             StorageError: If it failed; as `store_path` would have raised.
         """
         self._outstanding.wait(timeout_s)
 
     def progress(self) -> SaveProgress | None:
-        """Return how far the asynchronous save under way is; None where there is none."""
+        """Return the progress of the asynchronous save under way, or None."""
         return self._outstanding.progress()
 
     def give_up(self, timeout_s: float = 2.0) -> None:
-        """Give up the asynchronous save under way, and remove what was written of it.
+        """Cancel the asynchronous save under way, and remove the files that it wrote.
 
-        One that gets its commit through first counts.
+        If its commit completes first, the checkpoint counts.
 
         Args:
-            timeout_s: How long to wait for its end, in seconds. A request to the storage that
-                lasts longer ends by itself, and nothing comes after it.
+            timeout_s: How long to wait for its end, in seconds. A storage request that lasts longer
+                finishes by itself, and no other follows it.
         """
         self._outstanding.give_up(timeout_s)
 
     def abandon(self) -> bool:
-        """Remove the temporary files of saves that were given up and have not ended.
+        """Remove the temporary files of cancelled saves that have not ended.
 
-        Called when the process is about to end.
+        Called when the process is about to exit.
 
         Returns:
-            Whether there are any. Threads of theirs may wait for the storage, and a process that
-            ends as usual waits for them.
+            Whether there were any. Their threads may be waiting for the storage, and a regular exit
+            of the process would wait for them.
         """
         return self._outstanding.abandon()
 
     @property
     def save_times(self) -> list[SaveTimes]:
-        """How long the last saves of this context took, oldest first."""
+        """Durations of this context's recent saves, oldest first."""
         return list(self._saver.seen)
 
     def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
-        """Wait for the asynchronous save under way; one that is not over then is given up.
+        """Wait for the asynchronous save under way, and cancel it after the timeout.
 
         Args:
-            timeout_s: How long, as for `wait`.
-            error: What ends the trial already. What the save fails with is added to it as a note
-                and logged, and not raised.
+            timeout_s: How long to wait, as for `wait`.
+            error: The error that already ends the trial. If the save fails as well, its failure is
+                logged and added to this error as a note, and not raised.
 
         Raises:
-            CheckpointTimeoutError: If it was not over by then.
+            CheckpointTimeoutError: If the save did not end in time.
             StorageError: If it failed.
         """
         self._outstanding.close(timeout_s, error)
@@ -333,24 +336,24 @@ class CheckpointContext:
         *,
         selector: Selector | None = None,
     ) -> Iterator[Path]:
-        """Give the block a folder with a checkpoint's files, each checked against the manifest.
+        """Provide a folder with a checkpoint's files, each checked against the manifest.
 
-        On a storage that is a folder of this machine, and without a selector, it is the checkpoint
-        itself: read it only. Otherwise it is a copy that is removed after the block.
+        On a storage that is a folder of this machine, and without a selector, the folder is the
+        checkpoint itself: only read it. Otherwise it is a copy that is removed after the block.
 
         Args:
             storage_id: The checkpoint's UUID.
-            download_mode: Which workers download, and check. Where they share it, all workers of a
-                node enter the block, and it is left once all of them leave it.
-            selector: Which files to take; default: all. Workers that share a copy get what any of
-                them selects.
+            download_mode: Which workers download and check. If they share the download, all workers
+                of a node must enter the block, and it ends once all of them have left it.
+            selector: Selects the files to take; default: all. Workers that share a copy get every
+                file that any of them selects.
 
         Yields:
             The folder.
 
         Raises:
-            CheckpointNotFoundError: If there is no such checkpoint.
-            CheckpointCorruptError: If a file is missing or has changed; it is named.
+            CheckpointNotFoundError: If the checkpoint does not exist.
+            CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
         from detcore.checkpoint._shared import restored
 
@@ -368,35 +371,35 @@ class CheckpointContext:
         """Return the metadata that a checkpoint was saved with.
 
         Raises:
-            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If its manifest is damaged.
         """
         return dict(self.get_manifest(storage_id).metadata)
 
     def get_manifest(self, storage_id: str) -> Manifest:
-        """Return what a checkpoint consists of.
+        """Return a checkpoint's manifest.
 
         Raises:
-            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If its manifest is damaged.
         """
         self._settle(storage_id)
         return read_manifest(self._storage, storage_id)
 
     def delete(self, storage_id: str, globs: Iterable[str] | None = None) -> dict[str, int]:
-        """Delete a checkpoint, or those of its files that patterns name, and record it.
+        """Delete a checkpoint, or the files in it that match patterns, and record the deletion.
 
-        Deleting one that is deleted already is fine. Where the records are behind a server that is
-        away, it is put off: the files stay until the server is back, and are deleted when the trial
-        starts again or by the next pass of ``detcore checkpoint prune``.
+        Deleting a deleted checkpoint has no effect. If the records are on a server that is
+        unreachable, the deletion is postponed: the files stay until the server is back, and are
+        deleted when the trial starts again or by the next run of ``detcore checkpoint prune``.
 
         Args:
             storage_id: The checkpoint's UUID.
-            globs: Patterns as in `pathlib.Path.glob`; a folder that matches goes with all that is
-                in it. ``["**/*"]`` and None mean everything.
+            globs: Patterns as in `pathlib.Path.glob`; a matching folder is deleted with its
+                contents. ``["**/*"]`` and None mean everything.
 
         Returns:
-            The files that are left and their sizes; those of empty folders end in ``/``.
+            The remaining files and their sizes; those of empty folders end in ``/``.
 
         Raises:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
@@ -416,16 +419,16 @@ class CheckpointContext:
             return self.get_manifest(storage_id).resources()
 
     def describe_saved(self, storage_id: str) -> CheckpointSaved:
-        """Return what observers are told of a checkpoint that this context saved.
+        """Return the description that observers receive of a checkpoint saved by this context.
 
         Raises:
-            CheckpointNotFoundError: If there is no such checkpoint.
+            CheckpointNotFoundError: If the checkpoint does not exist.
         """
         self._settle(storage_id)
         return self._saver.describe(storage_id)
 
     def _settle(self, storage_id: str) -> None:
-        """Wait for a checkpoint that is asked for while it is being saved."""
+        """Wait for a checkpoint that is still being saved."""
         if self._outstanding.uuid == storage_id:
             self._outstanding.wait()
 

@@ -1,4 +1,4 @@
-"""Copies of checkpoints in folders of their own, which can tell whether they are whole."""
+"""Make copies of checkpoints in user folders, with a manifest that proves them complete."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["copy_checkpoint", "is_whole_copy"]
 
 
 def is_whole_copy(folder: Path, uuid: str) -> bool:
-    """Whether a folder holds all files of a checkpoint, by the manifest beside them.
+    """Whether a folder holds all files of a checkpoint, according to the manifest in it.
 
-    Every file is read and compared with its digest, but for ``metadata.json``, which people may
+    Every file is read and compared with its digest, except ``metadata.json``, which users may
     change in a copy.
 
     Raises:
@@ -56,19 +56,19 @@ def is_whole_copy(folder: Path, uuid: str) -> bool:
 def copy_checkpoint(
     storage: StorageBackend, uuid: str, folder: Path, *, observer: TransferObserver | None = None
 ) -> Manifest:
-    """Make a folder a whole copy of a checkpoint; files that are there and right are kept.
+    """Make a folder a complete copy of a checkpoint; correct files in it are kept.
 
-    Files come first and the manifest last, so that a copy which was interrupted is not taken for a
-    whole one. Other files in the folder stay.
+    Files are written first and the manifest last, so an interrupted copy is not mistaken for a
+    complete one. Other files in the folder stay.
 
     Args:
-        storage: Where the checkpoint is.
-        uuid: Which.
-        folder: Where to; parents are made.
-        observer: Told of the bytes.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        folder: The target; missing parents are created.
+        observer: Receives the progress, or None.
 
     Raises:
-        CheckpointNotFoundError: If there is no such checkpoint.
+        CheckpointNotFoundError: If the checkpoint does not exist.
         DetcoreError: As `download_checkpoint`.
     """
     manifest = read_manifest(storage, uuid)
@@ -76,7 +76,7 @@ def copy_checkpoint(
         try:
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
         except OSError as error:
-            # Another process made the folder at the same time: what it put there is replaced.
+            # Another process created the folder at the same time; its files are replaced.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not folder.is_dir():
                 raise
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
@@ -93,7 +93,7 @@ def _refuse_other(data: bytes, uuid: str, folder: Path) -> None:
     try:
         found = parse_object(data).get("uuid")
     except (ValueError, RecursionError):
-        return  # damaged: it is fetched again
+        return  # damaged: it will be downloaded again
     if isinstance(found, str) and found != uuid:
         raise InvalidCheckpointError(
             f"{folder} holds another checkpoint, {found}; {uuid} would be mixed with it.\n"

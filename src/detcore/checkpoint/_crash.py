@@ -1,4 +1,4 @@
-"""A storage and records that a process stops using at a chosen operation, as if it were killed."""
+"""Stop a process's use of storage and records at a chosen operation, as if it were killed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _RECORDED = frozenset(
         "register_version",
     }
 )
-_TORN = ".detcore-tmp-torn"  # what a kill within `create` leaves on a disk, beside the checkpoints
+_TORN = ".detcore-tmp-torn"  # left next to the checkpoints by a kill within `create`
 _BEGUN_S = 0.002
 
 
 class Crashed(BaseException):
-    """The process is gone; whatever it still tries has no effect."""
+    """The process is dead; further operations have no effect."""
 
 
 class Moment(str, enum.Enum):
-    """When a process stops: an operation has not begun, is half done, or its answer is lost."""
+    """When a process stops: before an operation, in the middle of it, or before its response."""
 
     BEFORE = "before"
     WITHIN = "within"
@@ -56,11 +56,11 @@ class Moment(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """Where a process stops.
+    """The point at which a process stops.
 
     Attributes:
-        operation: The number of the operation, from 1.
-        moment: When.
+        operation: Number of the operation, from 1.
+        moment: Before, within or after it.
     """
 
     operation: int
@@ -72,11 +72,11 @@ class CrashPoint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that changes what others see.
+    """An operation with an effect that other processes can see.
 
     Attributes:
-        name: What it is.
-        is_divisible: Whether a process that stops within it leaves something else than before or
+        name: Its name, for reports.
+        is_divisible: Whether a stop within it leaves a state that differs from those before and
             after it.
     """
 
@@ -89,17 +89,17 @@ def _crash() -> NoReturn:
 
 
 class Fuse:
-    """Counts operations, and lets none through from the crash point on.
+    """Counts operations, and refuses all of them from the crash point on.
 
     Args:
-        point: Where to stop; None = nowhere.
-        stop_at: Stops before the first operation whose name it is true of, or None.
-        die: What ends the process; default: `Crashed` is raised.
-        interrupts: Whether every operation may be stopped within: it is begun, and the process
-            ends meanwhile. Only for a `die` that ends the process in fact.
+        point: The crash point, or None.
+        stop_at: Predicate on names; stops before the first operation that matches, or None.
+        die: Ends the process; default: raise `Crashed`.
+        interrupts: Whether to stop within operations by starting one and ending the process while
+            it runs. Only for a `die` that really ends the process.
 
     Attributes:
-        operations: Those that were begun.
+        operations: The operations that were started.
         is_dead: Whether the process has stopped.
     """
 
@@ -115,19 +115,19 @@ class Fuse:
         self._stop_at = stop_at
         self._die = die
         self._interrupts = interrupts
-        self._lock = threading.Lock()  # a save may go on behind
+        self._lock = threading.Lock()  # a save may run in the background
         self.is_dead = False
         self.operations: list[Operation] = []
 
     def run(
         self, name: str, operation: Callable[[], T], half: Callable[[], object] | None = None
     ) -> T:
-        """Do an operation, unless the process is gone by now.
+        """Perform an operation, unless the process is dead.
 
         Args:
-            name: What it is, for reports.
-            operation: Does it.
-            half: Does a part of it, where that can happen: what a kill in the middle leaves.
+            name: Its name, for reports.
+            operation: Performs it.
+            half: Leaves the partial state of a kill in the middle, if there can be one.
         """
         with self._lock:
             if self.is_dead:
@@ -151,13 +151,13 @@ class Fuse:
 
 
 def _begin(operation: Callable[[], object]) -> None:
-    """Begin an operation that the end of the process interrupts."""
+    """Start an operation that the end of the process interrupts."""
     threading.Thread(target=operation, daemon=True).start()
     time.sleep(_BEGUN_S)
 
 
 def tear(data: bytes, target: Path) -> None:
-    """Leave half of a file."""
+    """Write the first half of a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data[: len(data) // 2])
 
@@ -165,7 +165,7 @@ def tear(data: bytes, target: Path) -> None:
 class CrashingStorage:
     """A storage back end whose changes go through a `Fuse`, one file at a time.
 
-    Reading is not counted: a process that stops there changed nothing.
+    Reads are not counted: a stop there changes nothing.
     """
 
     def __init__(self, storage: StorageBackend, fuse: Fuse) -> None:
@@ -174,23 +174,23 @@ class CrashingStorage:
 
     @property
     def url(self) -> str:
-        """The wrapped storage's."""
+        """URL of the wrapped storage."""
         return self._storage.url
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped storage's."""
+        """Capabilities of the wrapped storage."""
         return self._storage.capabilities
 
     def direct_path(self, key: str) -> Path | None:
-        """Return the wrapped storage's path; what is written there is not counted."""
+        """Return the wrapped storage's path; direct writes to it are not counted."""
         return self._storage.direct_path(key)
 
     def put_tree(self, pairs: Sequence[tuple[Path, str]], **options: Any) -> dict[str, FileDigest]:
-        """Copy files, each one an operation of its own; a stop may leave half a file."""
+        """Copy files, each as a separate operation; a stop may leave half a file."""
         digests: dict[str, FileDigest] = {}
         for path, key in pairs:
-            target = self._storage.direct_path(key)  # object stores show nothing half written
+            target = self._storage.direct_path(key)  # object stores never expose partial objects
             digests |= self._fuse.run(
                 f"put {key}",
                 functools.partial(self._storage.put_tree, [(path, key)], **options),
@@ -203,17 +203,17 @@ class CrashingStorage:
         return self._storage.get_tree(pairs, **options)
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
-        """Digest files; bringing them to the disk counts as one operation."""
+        """Digest files; flushing them to the disk counts as one operation."""
         if not options.get("make_durable"):
             return self._storage.digest_tree(keys, **options)
         return self._fuse.run("seal", lambda: self._storage.digest_tree(keys, **options))
 
     def create(self, key: str, data: bytes) -> None:
-        """Create a small file; whole or not at all."""
+        """Create a small file atomically."""
         self._fuse.run(f"create {key}", lambda: self._storage.create(key, data), self._half(data))
 
     def replace(self, key: str, data: bytes) -> None:
-        """Replace a small file; whole or not at all."""
+        """Replace a small file atomically."""
         self._fuse.run(f"replace {key}", lambda: self._storage.replace(key, data), self._half(data))
 
     def read(self, key: str) -> bytes:
@@ -225,12 +225,12 @@ class CrashingStorage:
         return self._storage.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files, each one an operation of its own."""
+        """Delete files, each as a separate operation."""
         for key in keys:
             self._fuse.run(f"delete {key}", functools.partial(self._storage.delete, [key]))
 
     def delete_tree(self, prefix: str) -> None:
-        """Delete a tree, each file an operation of its own."""
+        """Delete a tree, each file as a separate operation."""
         self.delete(entry.key for entry in self._storage.list(prefix))
         self._fuse.run(f"delete {prefix}/", lambda: self._storage.delete_tree(prefix))
 
@@ -239,10 +239,10 @@ class CrashingStorage:
         self._storage.probe()
 
     def close(self) -> None:
-        """Leave the wrapped storage open: it is used again after the crash."""
+        """Leave the wrapped storage open, since it is used again after the crash."""
 
     def _half(self, data: bytes) -> Callable[[], None] | None:
-        """Return what leaves half of a file that was to be renamed; object stores have none."""
+        """Return a function that leaves half of a temporary file; None for object stores."""
         target = self._storage.direct_path(_TORN)
         return None if target is None else functools.partial(tear, data, target)
 

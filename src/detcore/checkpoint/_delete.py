@@ -1,4 +1,4 @@
-"""Deleting checkpoints, or parts of them."""
+"""Delete checkpoints, or files in them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def delete_checkpoint(
     globs: Iterable[str] | None = None,
     force: bool = False,
 ) -> dict[str, int]:
-    """Delete a checkpoint, or those of its files that patterns name.
+    """Delete a checkpoint, or the files in it that match patterns.
 
-    The record goes first, then the manifest, then the files, so that an interruption leaves files
-    that count for nothing, never a checkpoint with files missing; the trial's next start removes
-    them. Deleting what is deleted already is fine.
+    The record goes first, then the manifest, then the files. An interruption therefore leaves
+    files without a manifest, never a checkpoint with files missing; the trial's next start removes
+    them. Deleting a deleted checkpoint has no effect.
 
     Args:
-        storage: Where it is.
-        uuid: Which.
-        database: Where it is recorded, or None.
-        globs: Patterns as in `pathlib.Path.glob`; a folder that matches goes with all that is in
-            it. ``["**/*"]`` and None mean everything.
-        force: Whether one that is in the model registry may go.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        database: Records of the checkpoint, or None.
+        globs: Patterns as in `pathlib.Path.glob`; a matching folder is deleted with its contents.
+            ``["**/*"]`` and None mean everything.
+        force: Whether to delete even a checkpoint in the model registry.
 
     Returns:
-        The files that are left and their sizes; those of empty folders end in ``/``.
+        The remaining files and their sizes; those of empty folders end in ``/``.
 
     Raises:
         CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
@@ -63,7 +63,7 @@ def delete_checkpoint(
             _remove_rest(storage, manifest, left, split.gone_files)
             return left.resources()
     if database is not None:
-        with contextlib.suppress(NotFoundError):  # one of another database, in a shared storage
+        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
             database.checkpoint_deleting(uuid, force=force)
     remove_files(storage, uuid)
     _record(database, uuid, {})
@@ -80,12 +80,12 @@ def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[st
     """Finish a partial deletion that was interrupted.
 
     Args:
-        storage: Where the checkpoint is.
-        manifest: What it says now.
-        kept: What was to stay, as recorded; names of empty folders end in ``/``.
+        storage: Storage of the checkpoint.
+        manifest: Its current manifest.
+        kept: Recorded names to keep; those of empty folders end in ``/``.
 
     Returns:
-        What is left.
+        The manifest of the remaining files.
     """
     left = dataclasses.replace(
         manifest,
@@ -94,7 +94,7 @@ def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[st
     )
     from detcore.storage import is_safe_key
 
-    # Names that nobody may write, such as "../x", are none of ours, and cannot be deleted.
+    # Unsafe names such as "../x" were not written by detcore, and cannot be deleted.
     keys = [entry.key for entry in storage.list(left.uuid) if is_safe_key(entry.key)]
     there = {key.partition("/")[2] for key in keys}
     _remove_rest(storage, manifest, left, there - set(left.files) - {MANIFEST_FILE})
@@ -104,7 +104,7 @@ def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[st
 def _remove_rest(
     storage: StorageBackend, manifest: Manifest, left: Manifest, gone: Collection[str]
 ) -> None:
-    """Remove a part of a checkpoint, from its manifest first."""
+    """Remove some files of a checkpoint, from its manifest first."""
     uuid = left.uuid
     if left != manifest:
         storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
@@ -114,7 +114,7 @@ def _remove_rest(
         return
     for folder in sorted(root.rglob("*/"), reverse=True):
         if folder.relative_to(root).as_posix() not in left.directories:
-            with contextlib.suppress(OSError):  # something is left in it
+            with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
     make_folders(storage, uuid, left.directories)
 
@@ -135,4 +135,4 @@ def _record(
     try:
         database.checkpoint_deleted(uuid, resources=resources, force=force)
     except NotFoundError:
-        return  # a checkpoint of another database, in a storage that both use
+        return  # a checkpoint of another database, in a shared storage

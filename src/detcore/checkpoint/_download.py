@@ -1,4 +1,4 @@
-"""Getting the files of a checkpoint, whole and checked, or not at all."""
+"""Download the files of a checkpoint, complete and verified, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DownloadMode", "download_checkpoint"]
 
 
 class DownloadMode(enum.Enum):
-    """Which workers download. With one worker the two modes are the same."""
+    """Which workers download; with one worker, both modes are the same."""
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
     """One worker of each node downloads for all of them (default)."""
@@ -41,25 +41,25 @@ def download_checkpoint(
 ) -> Manifest:
     """Copy a checkpoint's files to a folder, checking size and digest of each.
 
-    The files are put together beside the folder first, so a failure leaves it as it was. Into a
-    folder that exists they are then moved one by one: files of the same names are replaced,
-    others stay.
+    The files are assembled next to their destination first, so a failure leaves the folder as it
+    was. If the folder exists, they are then moved into it one by one: files of the same names are
+    replaced, others stay.
 
     Args:
-        storage: Where the checkpoint is.
-        uuid: Which.
-        folder: Where to; parents are made.
-        selector: Which files to take; default: all. Called with names below the checkpoint, those
-            of empty folders end in ``/``.
-        observer: Told of the bytes.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        folder: The target; missing parents are created.
+        selector: Selects the files to take; default: all. Called with names below the checkpoint,
+            those of empty folders end in ``/``.
+        observer: Receives the progress, or None.
 
     Raises:
-        CheckpointNotFoundError: If there is no such checkpoint.
-        CheckpointCorruptError: If a file is missing or has changed; it is named.
-        InvalidCheckpointError: If a file of the checkpoint would replace a folder, or the other
-            way round, or go through a link that leads out of the folder.
-        UnsafePathError: If the file system would take two of its names for one.
-        StorageFullError: If there is no room for them.
+        CheckpointNotFoundError: If the checkpoint does not exist.
+        CheckpointCorruptError: If a file is missing or has changed; the message names it.
+        InvalidCheckpointError: If a file of the checkpoint would replace a folder or vice versa,
+            or go through a link that leads out of the folder.
+        UnsafePathError: If the file system does not distinguish two of its names.
+        StorageFullError: If the disk has too little space.
     """
     there = stored_sizes(storage, uuid)
     manifest = read_manifest(storage, uuid, sizes=there)
@@ -72,7 +72,7 @@ def download_checkpoint(
         _check_room(folder, names, empty)
     else:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    # Inside of a folder that exists, which may be a mount point of its own.
+    # Staged inside an existing folder, which may be a separate mount point.
     token = f".tmp-{uuids.uuid4().hex}"
     temporary = folder / token if exists else folder.with_name(folder.name + token)
     try:
@@ -107,7 +107,7 @@ def _fetch(
                 algorithm=manifest.algorithm,
                 progress=progress,
             )
-    except FileNotFoundError as error:  # it went while this was at work
+    except FileNotFoundError as error:  # it was deleted during the download
         there = stored_sizes(storage, manifest.uuid)
         missing = [Fault(name, "is missing") for name in names if name not in there]
         if not missing:
@@ -117,7 +117,7 @@ def _fetch(
 
 
 def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
-    """Refuse what cannot fit before the disk is full of a part of it."""
+    """Refuse a download that does not fit, before it fills the disk."""
     total = sum(manifest.files[name].size for name in names)
     free = shutil.disk_usage(folder).free
     if total > free:
@@ -130,7 +130,7 @@ def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
 
 
 def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
-    """Refuse names that this file system takes for one, folders with nothing in them included."""
+    """Refuse names that this file system does not distinguish, including empty folders."""
     from detcore.storage import check_targets
 
     filled = {parent for name in names for parent in (folder / name).parents}
@@ -139,7 +139,7 @@ def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
 
 
 def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
-    """Refuse, before anything is moved, what could only be done by removing something else."""
+    """Refuse, before moving anything, a download that would have to remove something else."""
     if not folder.is_dir():
         raise InvalidCheckpointError(
             f"the checkpoint cannot be downloaded to {folder}, which is a file.\n"

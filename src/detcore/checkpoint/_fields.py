@@ -1,7 +1,7 @@
-"""The fields of a manifest, each checked: whoever could write it may have meant harm.
+"""Validate each field of a manifest: its author may be malicious.
 
-A manifest's checksum tells that it is what was written. It does not tell by whom, so nothing here
-is believed because the checksum fits.
+A manifest's checksum proves that it is unchanged, not who wrote it. A matching checksum is
+therefore no reason to trust any field.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ALGORITHMS = {"xxh3_128": 32, "sha256": 64}
 MOST_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
 
-_MOST_NUMBER = 2**63 - 1  # what databases and file systems take
+_MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
 _MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
-_MOST_DEPTH = 66  # what metadata may have when it is saved
-_MOST_AXES = 254  # what TensorFlow takes; NumPy takes fewer
+_MOST_DEPTH = 66  # limit for metadata on saving
+_MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
 _MOST_TEXT = 1024
 _HEX = frozenset("0123456789abcdef")
 
@@ -51,12 +51,12 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """Read one JSON object, more strictly than `json` does.
 
     Raises:
-        ValueError: If it is not UTF-8 or not JSON, has a key twice, or a number that is none
-            (``NaN``, ``1e400``) or has thousands of digits.
+        ValueError: If it is not UTF-8 or not JSON, repeats a key, or has a number that is not
+            finite (``NaN``, ``1e400``) or has thousands of digits.
         RecursionError: If it is nested too deeply.
     """
     value = json.loads(
-        data.decode("utf-8"),  # `json` would also take UTF-16 and UTF-32
+        data.decode("utf-8"),  # `json` would also accept UTF-16 and UTF-32
         object_pairs_hook=_object,
         parse_constant=_no_number,
         parse_float=_float,
@@ -68,7 +68,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def get_algorithm(fields: Mapping[str, Any]) -> str:
-    """Return how the files are digested."""
+    """Return the digest algorithm of the files."""
     algorithm = _text(fields, "digest")
     if algorithm not in ALGORITHMS:
         raise ValueError(
@@ -111,10 +111,10 @@ def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Check that files and empty folders can lie side by side, and beside the manifest.
+    """Check that files and empty folders do not collide with each other or with the manifest.
 
     Raises:
-        ValueError: If not.
+        ValueError: If they do.
     """
     taken = {*files, MANIFEST_FILE}
     if MANIFEST_FILE in files:
@@ -138,7 +138,7 @@ def get_steps(fields: Mapping[str, Any]) -> int:
 
 
 def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
-    """Return when it was committed."""
+    """Return the time of the commit."""
     text = _text(fields, "created")
     try:
         created = datetime.datetime.fromisoformat(text)
@@ -150,13 +150,13 @@ def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
 
 
 def get_parent(fields: Mapping[str, Any]) -> str | None:
-    """Return the UUID of the checkpoint before."""
+    """Return the UUID of the previous checkpoint."""
     parent = _field(fields, "parent")
     return None if parent is None else check_id(parent)
 
 
 def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was saved along."""
+    """Return the metadata that was saved with the checkpoint."""
     metadata = _mapping(fields, "metadata")
     level: list[Any] = [metadata]
     for _ in range(_MOST_DEPTH):
@@ -172,7 +172,7 @@ def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_versions(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of what wrote it; they are shown to people."""
+    """Return the versions of the distributions that wrote it; they are shown to users."""
     versions = _mapping(fields, "versions")
     for name, version in versions.items():
         for text in (name, version):
@@ -184,7 +184,7 @@ def get_versions(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def get_tensors(fields: Mapping[str, Any], files: Iterable[str]) -> tuple[TensorInfo, ...]:
-    """Return what the files hold."""
+    """Return the descriptions of the tensors in the files."""
     if "tensors" not in fields:
         return ()
     names = frozenset(files)
@@ -295,6 +295,6 @@ def _kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message can hold it: short, and with no character that does anything."""
+    """Return a value in a form safe for messages: short, without control characters."""
     text = _kind(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

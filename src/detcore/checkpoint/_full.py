@@ -1,4 +1,4 @@
-"""A disk that filled up while a checkpoint was being written in place."""
+"""Explain a disk that filled up while a checkpoint was written in place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["explain_full"]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Less than this left after a failure of any kind: frameworks raise errors of their own that do
-# not say why a write failed.
+# A disk with less space than this is taken for full after any failure: frameworks raise errors
+# that do not say why a write failed.
 _NOTHING_LEFT_BYTES = 64 * 1024
 
 
 def explain_full(
     error: BaseException, storage: StorageBackend, uuid: str, last: Manifest | None
 ) -> StorageFullError | None:
-    """Return an error that tells how much room is missing, if that is what was wrong.
+    """Return an error that says how much space is missing, if a full disk caused the failure.
 
-    Call it before what was written is removed.
+    Call it before the partial checkpoint is removed.
 
     Args:
-        error: What a save ended with.
-        storage: Where it was written in place.
+        error: The exception that ended a save.
+        storage: The storage that was written to in place.
         uuid: The checkpoint.
         last: The trial's previous checkpoint; the next one is about as large.
     """
@@ -51,8 +51,8 @@ def explain_full(
     )
     return StorageFullError(
         f"no room left in {root} for checkpoint {uuid}: {written} bytes were written, {measure}.\n"
-        "What was written of it is removed; earlier checkpoints are untouched.\n"
-        "Make room there (detcore checkpoint delete UUID), then go on from the last one.",
+        "The partial checkpoint is removed; earlier checkpoints are untouched.\n"
+        "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
         missing_bytes=missing,
     )
 

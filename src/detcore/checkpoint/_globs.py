@@ -1,4 +1,4 @@
-"""Which files of a checkpoint glob patterns name."""
+"""Match glob patterns against the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Split", "split_by_globs"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """What patterns take away from a checkpoint, and what they leave.
+    """Names that patterns remove from a checkpoint, and folders that become empty.
 
     Attributes:
-        gone_files: Files that were named, or lie in a folder that was.
-        gone_folders: Folders that were named, or lie in one that was.
-        empty_folders: Folders that are left with nothing in them.
+        gone_files: Files that match, or lie in a folder that matches.
+        gone_folders: Folders that match, or lie in one that matches.
+        empty_folders: Folders that become empty.
     """
 
     gone_files: frozenset[str]
@@ -31,9 +31,9 @@ def split_by_globs(
 ) -> Split:
     """Apply patterns by the rules of `pathlib.Path.glob`, relative to the checkpoint.
 
-    ``**`` as a whole part stands for any folders, ``*`` for anything within one name, hidden
-    names included, and ``**.txt`` is the same as ``*.txt``. A folder that is named goes with all
-    that is in it; ``folder/*`` leaves the folder, empty.
+    ``**`` as a whole part stands for any folders, ``*`` for anything within one name, including
+    hidden names, and ``**.txt`` is the same as ``*.txt``. A folder that matches is removed with its
+    contents; ``folder/*`` leaves the folder, empty.
 
     Args:
         files: Names of the files, as relative POSIX paths.
@@ -70,7 +70,7 @@ def split_by_globs(
 
 
 def _parents(name: str, *, root: bool = False) -> Iterator[str]:
-    """Yield the folders a name lies in, innermost first; the checkpoint's own as ""."""
+    """Yield the folders that contain a name, innermost first; the checkpoint's root as ""."""
     folder = name.rpartition("/")[0]
     while folder:
         yield folder
@@ -86,7 +86,7 @@ def _parts(pattern: str) -> list[str]:
             f"the pattern {pattern!r} is refused: patterns are relative to the checkpoint and "
             "have no '..'.\nEverything is '**/*'."
         )
-    # Several "**" in a row mean what one does, and take time that grows with each.
+    # Several "**" in a row mean the same as one, and each adds to the running time.
     return [
         part
         for part, before in zip(parts, ["", *parts], strict=False)
@@ -95,8 +95,8 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:
-    # All ways to match are followed at once: one after another they would be too many where
-    # several parts are "**".
+    # All ways to match are followed in parallel: tried one after another, several "**" parts would
+    # give too many combinations.
     reached = _with_skips({0}, parts)
     for piece in pieces:
         after = {
@@ -106,12 +106,12 @@ def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:
             and (parts[index] == "**" or fnmatch.fnmatchcase(piece, parts[index]))
         }
         reached = _with_skips(after, parts)
-    # As the last part "**" stands for folders, the checkpoint's own included.
+    # As the last part, "**" matches folders, including the checkpoint's root.
     is_below = is_folder and parts[-1] == "**" and len(parts) - 1 in reached
     return len(parts) in reached or is_below
 
 
 def _with_skips(reached: set[int], parts: list[str]) -> set[int]:
-    """Add what follows each "**", which may stand for no folder at all."""
+    """Add the part after each "**", which may match no folder at all."""
     last = len(parts) - 1
     return reached | {index + 1 for index in reached if index < last and parts[index] == "**"}

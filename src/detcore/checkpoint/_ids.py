@@ -1,4 +1,4 @@
-"""Identifiers of checkpoints."""
+"""Create and check identifiers of checkpoints."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def new_id() -> str:
-    """Return a new identifier; does not touch the state of `random`."""
+    """Return a new identifier, without touching the state of `random`."""
     return str(uuid.uuid4())
 
 
 def check_id(storage_id: str) -> str:
-    """Return an identifier, if it names one folder of the storage.
+    """Return an identifier unchanged, after checking that it names one folder of the storage.
 
     Raises:
         UnsafePathError: If it could name anything else.

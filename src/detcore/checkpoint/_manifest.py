@@ -1,4 +1,4 @@
-"""The manifest: what a committed checkpoint consists of."""
+"""Encode and decode the manifest, the description of a committed checkpoint."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a committed checkpoint consists of.
+    """Description of a committed checkpoint.
 
     Attributes:
         uuid: The checkpoint.
-        steps_completed: Batches completed when it was made.
-        metadata: What was saved with it; JSON values.
-        created: When it was committed, in UTC.
+        steps_completed: Batches completed when it was saved.
+        metadata: Metadata that was saved with it; JSON values.
+        created: Time of the commit, in UTC.
         files: Size and digest of every file by its name below the checkpoint.
-        directories: Folders with nothing in them.
-        parent: UUID of the checkpoint that the trial saved before, or None.
-        versions: Versions of what wrote it, by distribution; ``"detcore"`` is always there.
-        tensors: What its files hold, where the framework tells.
+        directories: Empty folders.
+        parent: UUID of the trial's previous checkpoint, or None.
+        versions: Versions of the distributions that wrote it; ``"detcore"`` is always included.
+        tensors: Tensors in its files, if the framework describes them.
     """
 
     uuid: str
@@ -82,7 +82,7 @@ class Manifest:
 
     @property
     def algorithm(self) -> str:
-        """How its files are digested; all of them alike."""
+        """The digest algorithm, the same for all of its files."""
         algorithms = sorted({digest.algorithm for digest in self.files.values()})
         if len(algorithms) > 1:
             raise ValueError(f"checkpoint {self.uuid} mixes the digests {', '.join(algorithms)}")
@@ -103,11 +103,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of ``manifest.json``.
 
     ``checksum`` is the SHA-256 of the other fields as compact JSON with sorted keys, so that a
-    change of the manifest itself is noticed too. Tensors of files that it has no more are left
+    change of the manifest itself is detected, too. Tensors of files that have been deleted are left
     out.
 
     Raises:
-        InvalidCheckpointError: If it would be too large to be read again.
+        InvalidCheckpointError: If it would be too large to be read back.
     """
     fields: dict[str, Any] = {
         "format": _FORMAT,
@@ -146,8 +146,8 @@ def decode_manifest(data: bytes, uuid: str, url: str) -> Manifest:
 
     Args:
         data: The content.
-        uuid: The checkpoint it was found in.
-        url: Where that is, for messages.
+        uuid: The checkpoint that contains it.
+        url: URL of the storage, for messages.
 
     Raises:
         CheckpointCorruptError: If it is damaged, of another checkpoint, or of a later format.
@@ -180,21 +180,21 @@ def read_manifest(
     """Return the manifest of a committed checkpoint.
 
     Args:
-        storage: Where the checkpoint is.
-        uuid: Which.
-        sizes: Sizes of its stored files by name, where they are known already. The manifest's own
-            is looked at before it is read.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        sizes: Sizes of its stored files by name, if known. The manifest's own size is checked
+            before it is read.
 
     Raises:
-        CheckpointNotFoundError: If there is no committed checkpoint of that name.
-        CheckpointCorruptError: If the manifest is damaged, or no manifest at all.
+        CheckpointNotFoundError: If no such checkpoint is committed.
+        CheckpointCorruptError: If the manifest is damaged, or is not a manifest.
     """
     key = f"{check_id(uuid)}/{MANIFEST_FILE}"
     try:
         size = _stored_size(storage, key) if sizes is None else sizes.get(MANIFEST_FILE)
         if size is None:
             raise CheckpointNotFoundError(_not_found(storage, uuid))
-        if size == 0:  # also what has no size: opening a pipe would wait for ever
+        if size == 0:  # includes special files: opening a pipe would block forever
             raise _corrupt(uuid, storage.url, "it is empty")
         if size > MOST_MANIFEST_BYTES:
             raise _corrupt(
@@ -213,8 +213,8 @@ def read_manifest(
 def has_manifest(storage: StorageBackend, uuid: str) -> bool:
     """Whether a checkpoint is committed.
 
-    An empty manifest does not count: on a file system without hard links, taking its name and
-    filling it are two steps.
+    An empty manifest does not count: on a file system without hard links, the name is created
+    first and filled in a second step.
     """
     return bool(_stored_size(storage, f"{check_id(uuid)}/{MANIFEST_FILE}"))
 
@@ -230,7 +230,7 @@ def list_committed(storage: StorageBackend) -> list[str]:
 
 
 def _stored_size(storage: StorageBackend, key: str) -> int | None:
-    """Return a stored file's size, or None if there is no such file."""
+    """Return a stored file's size, or None if it does not exist."""
     sizes = {entry.key: entry.size for entry in storage.list(key)}
     return sizes.get(key)
 
@@ -275,7 +275,7 @@ def _reason(error: Exception) -> str:
 def _corrupt(uuid: str, url: str, reason: str, advice: str | None = None) -> CheckpointCorruptError:
     return CheckpointCorruptError(
         f"checkpoint {uuid} in {url}: {MANIFEST_FILE} cannot be used: {reason}.\n"
-        "Without its manifest nobody can tell whether the checkpoint is whole.\n"
+        "Without its manifest, it is unknown whether the checkpoint is complete.\n"
         + (advice or "Use another checkpoint: detcore checkpoint list")
     )
 

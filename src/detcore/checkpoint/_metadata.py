@@ -1,4 +1,4 @@
-"""What may be saved along with a checkpoint, checked before anything is written."""
+"""Check the metadata of a checkpoint before anything is written."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_DEPTH = 64
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return metadata as plain JSON values, with `steps_completed` as an int.
 
-    NumPy scalars become numbers, tuples lists.
+    NumPy scalars become numbers, tuples become lists.
 
     Raises:
-        InvalidCheckpointError: If `steps_completed` is missing or no whole number, or something is
+        InvalidCheckpointError: If `steps_completed` is missing or not a whole number, or a value is
             not JSON; the message names the key.
     """
     plain = plain_metadata(metadata)
@@ -36,10 +36,10 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return metadata as plain JSON values; a part of it need not have `steps_completed`.
+    """Return metadata as plain JSON values; a worker's part need not have `steps_completed`.
 
     Raises:
-        InvalidCheckpointError: If something is not JSON; the message names the key.
+        InvalidCheckpointError: If a value is not JSON; the message names the key.
     """
     if metadata is None:
         return {}

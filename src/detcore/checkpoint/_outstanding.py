@@ -1,4 +1,4 @@
-"""The one save that may be under way while training goes on."""
+"""Track the one save that may run while training continues."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ if TYPE_CHECKING:
 __all__ = ["Outstanding", "SaveProgress", "Timeout"]
 
 Timeout: TypeAlias = "float | Callable[[], float] | None"
-"""Seconds to wait; or what tells again and again how many are left; None: as long as it takes."""
+"""Seconds to wait; or a function that returns the seconds left; None for no limit."""
 
-# How long a save that is given up may take to notice; its traces are removed meanwhile.
+# How long a cancelled save may take to stop; its files are removed during that time.
 _NOTICE_S = 2.0
-# How soon it is seen that there is less time than there was.
+# How often the remaining time is read again.
 _LOOK_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:
-    """How far a save is that goes on behind the training.
+    """Progress of a save in the background.
 
     Attributes:
         uuid: The checkpoint.
-        steps_completed: Batches that it holds.
-        age_s: How long ago it was begun, in seconds.
-        upload_s: How long its files have been on their way to the storage; 0 while they are
-            written.
-        fraction: Part of its bytes that arrived, from 0 to 1; None where that is not known.
+        steps_completed: Batches completed when it began.
+        age_s: Seconds since it began.
+        upload_s: Seconds since the transfer to the storage began; 0 while files are written.
+        fraction: Fraction of its bytes that arrived, from 0 to 1; None if unknown.
     """
 
     uuid: str
@@ -45,14 +44,14 @@ class SaveProgress:
 
 
 class Outstanding:
-    """Begins saves one after the other, and answers for each of them once.
+    """Starts saves one at a time, and reports the result of each exactly once.
 
-    Methods are called from the thread that trains; what a save fails with is raised there, by the
-    next of them, and by one only.
+    All methods must be called from the training thread; the error of a failed save is raised by
+    the next call, and only by that one.
 
     Args:
-        saver: Does the work.
-        behind: Time and threads.
+        saver: Performs the saves.
+        behind: Clock and threads.
     """
 
     def __init__(self, saver: Saver, behind: Behind) -> None:
@@ -60,7 +59,7 @@ class Outstanding:
         self._behind = behind
         self._save: AsyncSave | None = None
         self._given_up: list[AsyncSave] = []
-        self._waited_s = 0.0  # since the last save was begun
+        self._waited_s = 0.0  # since the last save began
 
     def begin(
         self,
@@ -69,7 +68,7 @@ class Outstanding:
         versions: Mapping[str, str],
         tensors: Tensors,
     ) -> str:
-        """Wait for the save before, begin one, and return its checkpoint's UUID."""
+        """Wait for the previous save, begin one, and return its checkpoint's UUID."""
         self.wait()
         began = self._behind.now() - self._waited_s
         self._waited_s = 0.0
@@ -78,12 +77,12 @@ class Outstanding:
 
     @property
     def uuid(self) -> str | None:
-        """The checkpoint that is being saved, or whose end was not told of yet."""
+        """The checkpoint that is being saved, or whose result was not reported yet."""
         save = self._mine()
         return save.uuid if save is not None else None
 
     def progress(self) -> SaveProgress | None:
-        """Return how far the save is; None where none is under way."""
+        """Return the progress of the save, or None if none is running."""
         save = self._mine()
         if save is None or save.is_done:
             return None
@@ -101,16 +100,16 @@ class Outstanding:
         )
 
     def poll(self) -> None:
-        """Tell of the save if it is over, or raise what it failed with."""
+        """Report the save if it has ended, or raise its error."""
         save = self._save
         if save is not None and save.is_done:
             self._collect(save)
 
     def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait for the save, then do as `poll`.
+        """Wait for the save, then report it as `poll` does.
 
         Raises:
-            CheckpointTimeoutError: If it is not over by then; it goes on.
+            CheckpointTimeoutError: If it has not ended by then; it continues.
         """
         save = self._mine()
         if save is None:
@@ -132,11 +131,11 @@ class Outstanding:
         return save.is_done
 
     def give_up(self, timeout_s: float) -> None:
-        """Let the save begin nothing more, and remove its traces, unless it is over first.
+        """Stop the save and remove its files, unless it has ended first.
 
         Args:
-            timeout_s: How long to wait until it has ended, in seconds. A request that lasts
-                longer ends by itself; it cannot commit any more, unless the commit is under way.
+            timeout_s: How long to wait for its end, in seconds. A request that lasts longer
+                finishes by itself; the save can no longer commit, unless the commit had started.
         """
         save = self._mine()
         if save is None:
@@ -145,18 +144,18 @@ class Outstanding:
         self._save = None
         self._given_up.append(save)
         if save.wait(timeout_s) and not _is_stop(save.failure):
-            self._saver.collect(save)  # it was over before it noticed
+            self._saver.collect(save)  # it ended before the stop took effect
 
     def close(self, timeout_s: Timeout, error: BaseException | None) -> None:
-        """Wait for the save at the end of everything; what is not over then is given up.
+        """Wait for the save when the context closes, and cancel it after the timeout.
 
         Args:
             timeout_s: How long to wait, in seconds.
-            error: What ends the block already. The save's own failure is then added to it as a
-                note, and logged, so that neither hides the other.
+            error: The error that already ends the block. A failure of the save is then logged and
+                added to it as a note, so that neither hides the other.
 
         Raises:
-            CheckpointTimeoutError: If the save is not over by then.
+            CheckpointTimeoutError: If the save has not ended by then.
         """
         try:
             self._wait_or_give_up(timeout_s)
@@ -165,7 +164,7 @@ class Outstanding:
                 raise
             import logging
 
-            text = f"beside that, a checkpoint could not be saved: {failure}"
+            text = f"in addition, a checkpoint could not be saved: {failure}"
             logging.getLogger("detcore").error(text)
             if hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(text)
@@ -176,10 +175,10 @@ class Outstanding:
                     save.wait(_NOTICE_S if left_s is None else min(left_s, _NOTICE_S))
 
     def abandon(self) -> bool:
-        """Remove the temporary files of saves that were given up and have not ended.
+        """Remove the temporary files of cancelled saves that have not ended.
 
         Returns:
-            Whether there are any.
+            Whether there were any.
         """
         left = [save for save in self._given_up if save.is_ours and not save.is_done]
         for save in left:
@@ -200,12 +199,12 @@ class Outstanding:
 
     def _mine(self) -> AsyncSave | None:
         if self._save is not None and not self._save.is_ours:
-            self._save = None  # a forked child: the parent looks after it
+            self._save = None  # a forked child: the parent is responsible for it
         return self._save
 
 
 def _is_stop(error: BaseException | None) -> bool:
-    """Whether a save ended because it was given up; a storage may have wrapped the reason."""
+    """Whether a save ended because it was cancelled; a storage may have wrapped the exception."""
     seen: list[BaseException] = []  # an exception may be raised from itself
     while error is not None and error not in seen and not isinstance(error, SaveStopped):
         seen.append(error)

@@ -1,4 +1,4 @@
-"""Where a recorded checkpoint is, and opening that storage again."""
+"""Locate a recorded checkpoint, and reopen its storage."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SPEC = "checkpoint_storage"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPlace:
-    """Where a recorded checkpoint is.
+    """Location of a recorded checkpoint.
 
     Attributes:
         checkpoint: Its UUID.
-        spec: What opens its storage, as ``checkpoint_storage`` of an experiment file; it may hold
-            secrets.
+        spec: Specification that opens its storage, as ``checkpoint_storage`` of an experiment file;
+            may contain secrets.
         url: The storage's URL, as recorded with the checkpoint.
-        missing: Names of settings whose secret was in the experiment file and is not known here;
-            the environment's credentials are used instead.
-        secrets: Where such secrets are kept.
+        missing: Names of settings whose secret was in the experiment file and is unknown here; the
+            environment's credentials are used instead.
+        secrets: The file that keeps such secrets.
     """
 
     checkpoint: str
@@ -46,10 +46,10 @@ class RecordedPlace:
 
         Args:
             home: The folder of records.
-            plugins: Where storage types are looked up.
+            plugins: Registry of storage types.
 
         Raises:
-            ConfigError: If the settings cannot be used any more.
+            ConfigError: If the settings are no longer valid.
             StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
         """
         from detcore.storage import open_storage
@@ -60,7 +60,7 @@ class RecordedPlace:
             storage = open_storage(self.spec, home=home, plugins=plugins)
             with contextlib.ExitStack() as stack:
                 stack.callback(storage.close)
-                has_manifest(storage, self.checkpoint)  # the first request tells
+                has_manifest(storage, self.checkpoint)  # the first request shows whether it works
                 stack.pop_all()
         except (ConfigError, OSError) as error:
             raise StorageError(
@@ -81,16 +81,16 @@ def find_place(
     home: Path,
     plugins: PluginManager | None,
 ) -> RecordedPlace:
-    """Find out how the storage of a recorded checkpoint is opened.
+    """Find out how to open the storage of a recorded checkpoint.
 
-    Its URL says where it is, but not by which endpoint and with which credentials; what its
-    experiment was configured with does. Secrets come from the file that `keep_secrets` wrote.
+    Its URL does not include the endpoint and the credentials; the configuration of its experiment
+    does. Secrets come from the file that `keep_secrets` wrote.
 
     Args:
         record: The checkpoint.
         database: The records.
         home: The folder of records.
-        plugins: Where storage types are looked up.
+        plugins: Registry of storage types.
     """
     from detcore.database import restore_secrets
 
@@ -117,7 +117,7 @@ def open_recorded(
     """Open the storage of a recorded checkpoint; the caller closes it. See `find_place`.
 
     Raises:
-        ConfigError: If the settings cannot be used any more.
+        ConfigError: If the settings are no longer valid.
         StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
     """
     place = find_place(record, database=database, home=home, plugins=plugins)
@@ -125,7 +125,7 @@ def open_recorded(
 
 
 def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
-    """Whether a specification is one of the storage with a URL; nothing is connected."""
+    """Whether a specification refers to the storage with a URL; does not connect."""
     from detcore.storage import open_storage
 
     if not isinstance(spec, str | Mapping):
@@ -134,6 +134,6 @@ def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None)
         with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
             return storage.url == url
     except ConfigError:
-        # A folder that is not mounted, a plugin that is gone, or a secret that a type insists on:
-        # what is wrong is said when the storage is opened.
+        # An unmounted folder, a plugin that is gone, or a secret that a type requires: opening the
+        # storage reports the reason.
         return isinstance(spec, Mapping)

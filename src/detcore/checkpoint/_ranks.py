@@ -1,4 +1,4 @@
-"""Workers of one job as threads of one process, one of which may die."""
+"""Run workers of one job as threads of one process, one of which may die."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Job", "Rank"]
 
 
 class Job:
-    """Several workers that hear of each other until one of them is gone.
+    """Several workers that exchange values until one of them is gone.
 
     Args:
-        size: How many there are.
+        size: Number of workers.
     """
 
     def __init__(self, size: int) -> None:
@@ -23,14 +23,14 @@ class Job:
         self._values: list[Any] = [None] * size
 
     def lose(self) -> None:
-        """Let the others know that a worker is gone."""
+        """Notify the other workers that one is gone."""
         self._barrier.abort()
 
     def gather(self, rank: int, value: Any) -> list[Any]:
-        """Return what every worker gave, once all of them have.
+        """Return the values of all workers, once each of them has supplied one.
 
         Raises:
-            PeerLostError: If one is gone.
+            PeerLostError: If a worker is gone.
         """
         self._values[rank] = value
         try:
@@ -43,7 +43,7 @@ class Job:
 
 
 class Rank:
-    """A worker's place in a job: as much of `DistributedContext` as saving needs."""
+    """A worker's position in a job: the part of `DistributedContext` that saving needs."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job = job

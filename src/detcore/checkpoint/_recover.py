@@ -1,4 +1,4 @@
-"""Settling what an interrupted process left half done."""
+"""Settle the checkpoints that an interrupted process left unfinished."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def recover_checkpoints(
 ) -> list[str]:
     """Settle the checkpoints of a trial whose process is gone.
 
-    One that was being written is looked at: with a manifest it is whole and becomes COMPLETED,
-    without one its files are removed. Of one that was being deleted, wholly or in part, the rest
-    of what was to go is removed. One whose manifest cannot be read becomes DAMAGED, and is left.
+    A save that was interrupted becomes COMPLETED if its manifest exists; otherwise its files are
+    removed. Interrupted deletions, full or partial, are finished. A checkpoint whose manifest
+    cannot be read becomes DAMAGED, and its files stay.
 
     Call it only while no process works on the trial, or with `uuids` that were recorded before the
-    process was found gone: those are not of one that has started since. Doing it again is fine.
+    process was found gone, since those cannot belong to a process that started later. Idempotent.
 
     Args:
-        database: Where the checkpoints are recorded.
-        storage: Where the trial keeps them; those recorded elsewhere are left alone.
-        trial_id: Which trial.
-        uuids: Only these checkpoints; None: all of the trial.
+        database: Records of the checkpoints.
+        storage: The trial's storage; checkpoints recorded elsewhere are left alone.
+        trial_id: The trial.
+        uuids: Only these checkpoints; None for all of the trial.
 
     Returns:
-        UUIDs of the checkpoints that turned out to be whole.
+        UUIDs of the checkpoints that turned out to be complete.
 
     Raises:
-        StorageError: If the storage's folder is not there, so that nothing can be told.
+        StorageError: If the storage's folder is missing, so that nothing can be determined.
     """
     unsettled = [
         UnsettledCheckpoint(uuid=record.uuid, state=record.state, resources=record.resources)
@@ -94,7 +94,7 @@ def settle_checkpoints(
         try:
             manifest = read_manifest(storage, found.uuid)
         except CheckpointCorruptError as error:
-            # The trial has others to go on from; and this one may be mended.
+            # The trial can resume from its other checkpoints, and this one may be repaired.
             import logging
 
             logging.getLogger("detcore").warning("%s", error)

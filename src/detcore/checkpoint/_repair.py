@@ -1,4 +1,4 @@
-"""Bringing the records in line with what the storage holds."""
+"""Update the records to match the storage."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Repair", "repair_checkpoint"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repair:
-    """What was found of a checkpoint, and done about it.
+    """Result of checking a checkpoint.
 
     Attributes:
-        state: What it is recorded as now.
-        faults: What is wrong with its files.
-        strays: Files in its folder that are none of it.
-        removed: Those of the strays that were removed. What has a name that no checkpoint's file
-            can have (``../x``, which some object stores take) is left alone.
+        state: Its recorded state now.
+        faults: Faults of its files.
+        strays: Files in its folder that do not belong to it.
+        removed: The strays that were removed. Names that no checkpoint's file can have (``../x``,
+            which some object stores accept) are left alone.
     """
 
     state: str
@@ -46,15 +46,15 @@ def repair_checkpoint(
 ) -> Repair:
     """Read a checkpoint, and record whether it can be used.
 
-    One that is whole becomes COMPLETED, also if it was DAMAGED before (its files are back);
-    one that is not becomes DAMAGED, so that no trial is resumed from it.
+    A complete one becomes COMPLETED, even if it was DAMAGED before and its files are back. An
+    incomplete one becomes DAMAGED, so that no trial resumes from it.
 
     Args:
-        database: Where it is recorded.
-        storage: Where it is.
-        record: Which: COMPLETED, DAMAGED or PARTIALLY_DELETED.
-        remove_strays: Whether to remove files that are none of the checkpoint.
-        observer: Told of the bytes that are read.
+        database: Records of the checkpoint.
+        storage: Storage of the checkpoint.
+        record: Its record: COMPLETED, DAMAGED or PARTIALLY_DELETED.
+        remove_strays: Whether to remove files that do not belong to the checkpoint.
+        observer: Receives the progress of reading, or None.
     """
     found = verify_checkpoint(storage, record.uuid, observer=observer)
     strays = tuple(fault.name for fault in found if fault.is_stray)

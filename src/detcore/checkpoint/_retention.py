@@ -1,4 +1,4 @@
-"""Which checkpoints of an experiment are kept, and deleting the others."""
+"""Choose the checkpoints of an experiment to keep, and delete the others."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = [
     "plan_retention",
 ]
 
-# Where the newest one turns out to be damaged, the one before it is gone on from.
+# If the newest one turns out to be damaged, a trial resumes from the one before it.
 _TO_GO_ON_FROM = 2
 _RULES = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """How many checkpoints are kept; the sets that the rules name are united.
+    """Number of checkpoints to keep; a checkpoint stays if any rule selects it.
 
     Attributes:
-        save_experiment_best: Best ones of the whole experiment; >= 0.
-        save_trial_best: Best ones of each trial; >= 0.
-        save_trial_latest: Those of each trial with the most steps; >= 0.
+        save_experiment_best: Best checkpoints of the whole experiment; >= 0.
+        save_trial_best: Best checkpoints of each trial; >= 0.
+        save_trial_latest: Checkpoints of each trial with the most steps; >= 0.
     """
 
     save_experiment_best: int = 0
@@ -51,7 +51,7 @@ class RetentionPolicy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RetentionPolicy:
-        """Return what an experiment's ``checkpoint_storage`` says, with defaults for the rest."""
+        """Return the policy of an experiment's ``checkpoint_storage``, with defaults."""
         storage = config.get("checkpoint_storage")
         if not isinstance(storage, Mapping):
             return cls()
@@ -60,12 +60,12 @@ class RetentionPolicy:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """A whole checkpoint, as the rules see it.
+    """A complete checkpoint, as the rules see it.
 
     Attributes:
         steps_completed: Batches completed when it was saved.
-        metric: The searcher's metric at that step; None or NaN if there was no validation.
-        saved_at: When it was saved; decides between two of one trial with the same steps.
+        metric: The searcher's metric at that step; None or NaN without a validation.
+        saved_at: Time of the save; breaks ties between checkpoints of one trial with equal steps.
     """
 
     uuid: str
@@ -77,11 +77,11 @@ class SavedCheckpoint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What becomes of the checkpoints.
+    """Decision about the checkpoints of an experiment.
 
     Attributes:
-        kept: Why each one is kept, by UUID.
-        deleted: UUIDs of the others, in the order in which they are deleted.
+        kept: Reasons to keep each one, by UUID.
+        deleted: UUIDs of the others, in the order of deletion.
     """
 
     kept: Mapping[str, tuple[str, ...]]
@@ -98,16 +98,16 @@ def choose_checkpoints(
 ) -> RetentionPlan:
     """Choose which checkpoints of an experiment to keep.
 
-    One without a metric, or with NaN, is never among the best; of equal values the one of the
-    earlier trial, then of fewer steps, comes first. A checkpoint that several rules name counts in
+    A checkpoint without a metric, or with NaN, is never among the best. With equal values, the
+    earlier trial comes first, then fewer steps. A checkpoint that several rules select counts in
     each of them.
 
     Args:
-        saved: All whole checkpoints of the experiment.
-        policy: How many.
+        saved: All complete checkpoints of the experiment.
+        policy: How many to keep.
         smaller_is_better: Whether a smaller metric is better.
-        exempt: Those that are kept whatever the rules say, with the reason.
-        unfinished: Trials that may go on; their two latest checkpoints are always kept.
+        exempt: Checkpoints to keep in any case, with the reason.
+        unfinished: Trials that may continue; their two latest checkpoints are always kept.
     """
     everything = sorted(saved, key=_oldest_first)
     kept: dict[str, list[str]] = defaultdict(list)
@@ -119,7 +119,7 @@ def choose_checkpoints(
     sign = 1.0 if smaller_is_better else -1.0
     ranked = sorted(
         (item for item in everything if item.metric is not None and not math.isnan(item.metric)),
-        key=lambda item: sign * (item.metric or 0.0),  # sorted() keeps the order of equals
+        key=lambda item: sign * (item.metric or 0.0),  # sorted() is stable
     )
     keep(ranked[: policy.save_experiment_best], "best of the experiment")
     for trial_id in dict.fromkeys(item.trial_id for item in everything):
@@ -128,7 +128,7 @@ def choose_checkpoints(
         newest = _newest_first(item for item in everything if item.trial_id == trial_id)
         keep(newest[: policy.save_trial_latest], "latest of its trial")
         if trial_id in unfinished:
-            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may go on from it")
+            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may resume from it")
     for item in everything:
         if exempt and item.uuid in exempt:
             kept[item.uuid].append(exempt[item.uuid])
@@ -143,22 +143,23 @@ def plan_retention(
     policy: RetentionPolicy | None = None,
     storage_url: str | None = None,
 ) -> RetentionPlan:
-    """Find out which checkpoints of an experiment are to be kept; nothing is changed.
+    """Choose which checkpoints of an experiment to keep, without changing anything.
 
-    Only COMPLETED ones count and are deleted: what is being saved, damaged, or was deleted in part
-    by somebody is theirs to look after. Deletions that were interrupted are among those to delete.
+    Only COMPLETED checkpoints count and are deleted: those that are being saved, are damaged, or
+    were partially deleted by a user are left alone. Interrupted deletions are included in the
+    deletions.
 
-    Of a trial that may go on, a checkpoint is kept until a report from behind it is recorded: until
-    then its validation, which decides how good it is, may be on its way.
+    A checkpoint of a trial that may continue is kept until a later report of the trial is recorded:
+    before that, the validation that decides how good it is may still be on its way.
 
     Args:
         database: The records; call `detcore.database.ingest_spools` first.
-        experiment_id: Which experiment.
-        policy: How many; default: what the experiment's configuration says.
-        storage_url: Only those in this storage are deleted; None = wherever they are.
+        experiment_id: The experiment.
+        policy: How many to keep; default: the policy in the experiment's configuration.
+        storage_url: Delete only checkpoints in this storage; None for all storages.
 
     Raises:
-        NotFoundError: If there is no such experiment.
+        NotFoundError: If the experiment does not exist.
     """
     experiment = database.get_experiment(experiment_id)
     searcher = experiment.config.get("searcher") or {}
@@ -189,25 +190,24 @@ def apply_retention(
     policy: RetentionPolicy | None = None,
     on_deleted: Callable[[str], None] | None = None,
 ) -> RetentionPlan:
-    """Delete the checkpoints of an experiment that are not to be kept.
+    """Delete the checkpoints of an experiment that the policy does not keep.
 
     It may be killed at any moment: each deletion is recorded before files are touched, and the
-    next pass goes on. A second pass changes nothing. Checkpoints in other storages stay.
+    next run continues it. A second run changes nothing. Checkpoints in other storages stay.
 
     Args:
         database: The records; call `detcore.database.ingest_spools` first.
-        storage: The experiment's.
-        experiment_id: Which experiment.
-        policy: How many; default: what the experiment's configuration says.
-        on_deleted: Called with each UUID, once it is deleted.
+        storage: The experiment's storage.
+        experiment_id: The experiment.
+        policy: How many to keep; default: the policy in the experiment's configuration.
+        on_deleted: Called with each UUID after its deletion.
 
     Returns:
-        What was kept and deleted.
+        The checkpoints that were kept and deleted.
 
     Raises:
-        NotFoundError: If there is no such experiment.
-        StorageError: If something could not be deleted; what was begun is finished by the next
-            pass.
+        NotFoundError: If the experiment does not exist.
+        StorageError: If something could not be deleted; the next run finishes the deletion.
     """
     plan = plan_retention(database, experiment_id, policy=policy, storage_url=storage.url)
     kept, deleted = dict(plan.kept), []
@@ -228,7 +228,7 @@ def _oldest_first(item: SavedCheckpoint) -> tuple[int, int, float, str]:
 
 
 def _newest_first(items: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort as `Database.latest_checkpoint` does: what a trial goes on from is the first."""
+    """Sort as `Database.latest_checkpoint` does: a trial resumes from the first."""
     return sorted(items, key=lambda item: (-item.steps_completed, -item.saved_at, item.uuid))
 
 
@@ -243,7 +243,7 @@ def _saved(record: CheckpointRecord, metrics: Mapping[str, float]) -> SavedCheck
 
 
 def _exempt(database: Database) -> dict[str, str]:
-    """Return the checkpoints that others rely on, with the reason."""
+    """Return the checkpoints that other objects need, with the reason."""
     exempt = {}
     for experiment in database.list_experiments():
         for uuid in _sources(database, experiment):
@@ -254,7 +254,7 @@ def _exempt(database: Database) -> dict[str, str]:
 
 
 def _sources(database: Database, experiment: ExperimentRecord) -> Sequence[str]:
-    """Return what the trials of an experiment start from; records from long ago name a trial."""
+    """Return the checkpoints that an experiment's trials start from; old records name a trial."""
     searcher = experiment.config.get("searcher") or {}
     uuid, trial_id = searcher.get("source_checkpoint_uuid"), searcher.get("source_trial_id")
     if uuid:
@@ -269,7 +269,7 @@ def _not_judged(
     saved: Iterable[SavedCheckpoint],
     unfinished: Collection[int],
 ) -> dict[str, str]:
-    """Return the checkpoints whose validation may not be recorded yet."""
+    """Return the checkpoints whose validation may not be recorded yet, with the reason."""
     if not unfinished:
         return {}
     summaries = database.summarize_trials(experiment_id, metric=None)
@@ -282,7 +282,7 @@ def _not_judged(
 
 
 def _unfinished(database: Database, experiment: ExperimentRecord) -> set[int]:
-    """Return the trials that may go on: running, interrupted, or failed in an open experiment."""
+    """Return trials that may continue: running, interrupted, or failed in an open experiment."""
     over = {"COMPLETED", "CANCELED"}
     if experiment.state.value in over:
         over.add("ERROR")

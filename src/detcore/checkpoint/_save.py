@@ -1,4 +1,4 @@
-"""Saving: record, write, commit, record; and clean up when that fails."""
+"""Save checkpoints: record, write, commit, record; and clean up after a failure."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ __all__ = ["Description", "SaveTimes", "Saver", "Snapshot", "Tensors"]
 _SAVES_REMEMBERED = 16
 
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
-"""Takes what is to be saved, given the folder to write to; returns what writes the rest."""
+"""Copies the state, given the folder to write to; returns a function that writes the rest."""
 
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
-"""What a checkpoint's files hold, or what tells it once the snapshot is taken."""
+"""Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SaveTimes:
-    """How long a save took.
+    """Duration of a save.
 
     Attributes:
         size_bytes: Sum of the sizes of its files.
-        stalled_s: How long training stood still for it, the wait for the save before included.
-        total_s: From its beginning to its record, after that wait.
+        stalled_s: Seconds for which training waited, including the wait for the previous save.
+        total_s: Seconds from its beginning, after that wait, to its record.
     """
 
     size_bytes: int
@@ -64,7 +64,7 @@ class SaveTimes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What is noted of a checkpoint besides its files."""
+    """Fields of a checkpoint's manifest other than its files."""
 
     metadata: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -72,11 +72,11 @@ class Description:
 
 
 class Saver:
-    """Saves one trial's checkpoints, one after the other.
+    """Saves one trial's checkpoints, one at a time.
 
     Attributes:
-        seen: How long the last saves took, oldest first.
-        observer: Told of the bytes of saves that the caller waits for.
+        seen: Durations of recent saves, oldest first.
+        observer: Receives the progress of saves that the caller waits for, or None.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Saver:
     def saving(
         self, metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors = ()
     ) -> Iterator[tuple[Path, str]]:
-        """Yield a folder to write to and commit what is in it, or leave nothing."""
+        """Yield a folder to write to and commit its contents, or leave nothing behind."""
         with self.begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
             yield folder, uuid
             what = _describe(metadata, versions, tensors)
@@ -133,14 +133,14 @@ class Saver:
         *,
         began: float,
     ) -> AsyncSave:
-        """Begin a save that ends on another thread; hand it to `collect` then.
+        """Begin a save that ends on another thread; pass it to `collect` then.
 
         Args:
-            snapshot: Called here and now; what it raises is raised, and nothing is left.
-            metadata: Checked already.
-            versions: By distribution.
-            tensors: What the files hold; asked for after the snapshot.
-            began: When the caller was asked for it, by this saver's clock.
+            snapshot: Called here; its exceptions are raised, and nothing is left behind.
+            metadata: Metadata, checked already.
+            versions: Versions, by distribution.
+            tensors: Tensors in the files; evaluated after the snapshot.
+            began: When the caller requested it, by this saver's clock.
         """
         with contextlib.ExitStack() as stack:
             uuid = stack.enter_context(self.begun(metadata))
@@ -162,8 +162,8 @@ class Saver:
         is_direct: bool,
         what: Description,
     ) -> Manifest:
-        """Do the rest of a save; on its own thread."""
-        # Taken out, so that the copies of the state are released before the upload.
+        """Do the rest of a save, on its own thread."""
+        # Removed from the list, so that the copies of the state are freed before the upload.
         write = writes.pop()
         if write is not None:
             write()
@@ -178,15 +178,15 @@ class Saver:
         return manifest
 
     def collect(self, save: AsyncSave) -> None:
-        """Tell of a save that is over.
+        """Report a save that has ended.
 
         Raises:
-            BaseException: What it failed with.
+            BaseException: The exception that it failed with.
         """
         if save.failure is not None:
             raise save.failure
         manifest, ended = save.manifest, save.ended
-        assert manifest is not None  # it is over, and did not fail
+        assert manifest is not None  # it ended without a failure
         assert ended is not None
         self._tell(
             manifest,
@@ -206,7 +206,7 @@ class Saver:
         what: Description,
         observer: TransferObserver | None = None,
     ) -> Manifest:
-        """Bring files to the storage, or to the disk where they are in place, and commit them."""
+        """Transfer files to the storage, or flush them if they are in place, and commit them."""
         write = seal_files if is_direct else put_files
         digests = write(storage, uuid, scan, observer=observer)
         return self._commit(storage, uuid, digests, scan.directories, what)
@@ -266,17 +266,17 @@ class Saver:
         try:
             self._abandon(uuid)
         except (DetcoreError, OSError) as error:
-            # Not worth hiding what went wrong first: it stays recorded as ACTIVE, and the next
-            # start of the trial removes it.
+            # Not worth hiding the first error: it stays recorded as ACTIVE, and the trial's next
+            # start removes it.
             import logging
 
             logging.getLogger("detcore").warning(
-                "what was written of checkpoint %s could not be removed yet: %s", uuid, error
+                "files of the failed checkpoint %s could not be removed yet: %s", uuid, error
             )
 
     def _abandon(self, uuid: str) -> None:
-        # What failed may have been the answer to a commit that got through: it counts then, and
-        # the next start of the trial records it.
+        # The failure may have been a lost response to a commit that succeeded: the checkpoint then
+        # counts, and the next start of the trial records it.
         if has_manifest(self._storage, uuid):
             return
         remove_files(self._storage, uuid)
@@ -284,7 +284,7 @@ class Saver:
             self._database.checkpoint_deleted(uuid)
 
     def _folder(self, uuid: str) -> contextlib.AbstractContextManager[tuple[Path, bool]]:
-        """Give a folder to write a checkpoint to, and whether that is its place in the storage."""
+        """Provide a folder to write a checkpoint to, and whether it is its place in the storage."""
         return staging_folder(self._storage, uuid)
 
     def commit(
@@ -295,7 +295,7 @@ class Saver:
         metadata: Mapping[str, Any],
         versions: Mapping[str, str],
     ) -> Manifest:
-        """Make a checkpoint exist whose files are all in the storage."""
+        """Commit a checkpoint whose files are all in the storage."""
         what = Description(metadata=metadata, versions=versions)
         return self._commit(self._storage, uuid, digests, directories, what)
 
@@ -337,7 +337,7 @@ class Saver:
             record_committed(self._database, manifest, self._describe(manifest, times))
 
     def _tell(self, manifest: Manifest, times: SaveTimes) -> None:
-        """Take note of the newest checkpoint and tell observers, which are others' code."""
+        """Remember the newest checkpoint and notify observers, which run foreign code."""
         self._last, self._last_times = manifest, times
         self._parent = manifest.uuid
         self.seen.append(times)

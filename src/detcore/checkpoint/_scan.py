@@ -1,4 +1,4 @@
-"""Finding out what is in a folder that is to become a checkpoint."""
+"""List the contents of a folder that will become a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ Selector: TypeAlias = Callable[[str], bool]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scan:
-    """What a folder holds.
+    """Contents of a folder.
 
     Attributes:
         files: Path of each file by its name below the folder.
-        directories: Names of folders with nothing in them.
+        directories: Names of empty folders.
     """
 
     files: dict[str, Path]
     directories: tuple[str, ...]
 
     def size_bytes(self) -> int:
-        """Return the sum of the files' sizes now; looks at each of them."""
+        """Return the sum of the files' current sizes; reads each file's status."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
 def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
     """List the files below a folder, and refuse what cannot be saved safely.
 
-    Links to files inside of the folder count as files.
+    Links to files inside the folder count as files.
 
     Args:
         folder: The folder; nothing is written to it.
-        selector: Which files and empty folders to take; default: all.
+        selector: Selects the files and empty folders to take; default: all.
 
     Raises:
-        InvalidCheckpointError: If it is no folder, or holds something that is neither file nor
-            folder, or a file that is called like the manifest.
+        InvalidCheckpointError: If it is not a folder, or contains something other than files and
+            folders, or a file with the manifest's name.
         UnsafePathError: If a name is unsafe, or a link leads out of the folder.
     """
     if not folder.is_dir():
@@ -63,8 +63,8 @@ def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
         what = "a file" if MANIFEST_FILE in files else "a folder"
         raise InvalidCheckpointError(
             f"{folder} holds {what} called {MANIFEST_FILE}.\n"
-            "detcore writes its own under that name, and a checkpoint counts by it.\n"
-            "Give yours another name, or put it into a folder of its own."
+            "detcore writes its manifest under that name.\n"
+            "Rename yours, or put it into a subfolder."
         )
     return Scan(files, tuple(directories))
 
@@ -99,7 +99,7 @@ def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
     if os.path.commonpath([root, target]) != root:
         raise UnsafePathError(
             f"{name!r} is a link that leads out of the checkpoint folder, to {target}.\n"
-            "What it points to may change or vanish, and would not be saved.\n"
+            "Its target may change or vanish, and would not be saved.\n"
             "Copy the file into the folder instead."
         )
     if not os.path.isfile(target):
@@ -114,7 +114,7 @@ def _mode(entry: os.DirEntry[str]) -> int:
 
 
 def kind_of(mode: int) -> str:
-    """Return what something that is no regular file is, by its mode."""
+    """Return a description of a special file, by its mode."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a named pipe",

@@ -1,4 +1,4 @@
-"""What processes do whose every operation is stopped at, and what must hold after each stop."""
+"""Define crash-test scenarios: operations to interrupt, and invariants to check afterwards."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _PARTS = (("weights.bin",), ("deep/optimizer.bin", "deep/empty.bin"))  # of two 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Something a process does.
+    """Operations of one process.
 
     Attributes:
-        act: Does it.
-        prepare: Sets the bench up for it.
-        finish: What the next process does, once what is there is settled.
-        check: Says what is wrong in the end, or None.
-        begins_damaged: Whether the bench has a damaged checkpoint to begin with.
+        act: Performs them.
+        prepare: Sets the bench up for them.
+        finish: Continues the work in the next process, after recovery.
+        check: Returns a description of the final fault, or None.
+        begins_damaged: Whether the bench starts with a damaged checkpoint.
     """
 
     act: Callable[[Process], None]
@@ -119,7 +119,7 @@ def _delete_part(process: Process) -> None:
 
 
 def _prepare_retention(bench: Bench) -> None:
-    """Add checkpoints; of six, the best (the old one), a registered and the two latest stay."""
+    """Add checkpoints; of six, the best (the old one), a registered one and the two latest stay."""
     from detcore.database import MetricRecord
 
     process = Process(bench, Fuse())
@@ -195,7 +195,7 @@ def _check_registration(bench: Bench) -> str | None:
 
 
 def _prepare_wrecks(bench: Bench) -> None:
-    """Leave what four killed processes leave."""
+    """Leave the files and records of four killed processes."""
     gone, part = (Process(bench, Fuse()).upload(steps) for steps in (4, 5))
     wrecks: dict[str, tuple[Callable[[Process], object], str]] = {
         "half written": (lambda process: process.upload(2), "create "),
@@ -232,7 +232,7 @@ def _check_recovery(bench: Bench) -> str | None:
 
 
 def _prepare_damage(bench: Bench) -> None:
-    """Leave a damaged checkpoint, one that is taken for damaged, and a file that is none of it."""
+    """Leave a damaged checkpoint, one falsely recorded as damaged, and a stray file."""
     process = Process(bench, Fuse())
     for steps, name in ((2, "damaged"), (3, "mended")):
         bench.prepared[name] = process.upload(steps)
@@ -286,10 +286,10 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def find_fault(bench: Bench, scenario: Scenario) -> str | None:
-    """Look at what a stopped process left, settle it as the next start does, and look again.
+    """Check the state that a stopped process left, recover as the next start does, and check again.
 
     Returns:
-        What is wrong, or None.
+        Description of a fault, or None.
     """
     try:
         fault = None if scenario.begins_damaged else _find_damage(bench)
@@ -305,7 +305,7 @@ def find_fault(bench: Bench, scenario: Scenario) -> str | None:
 
 
 def _find_damage(bench: Bench) -> str | None:
-    """Look for what claims to be whole, and is not."""
+    """Look for checkpoints that count as complete, but are damaged."""
     recorded = {uuid for uuid, state in bench.states().items() if state == "COMPLETED"}
     for uuid in {*recorded, *list_committed(bench.storage)}:
         for fault in verify_checkpoint(bench.storage, uuid):
@@ -315,7 +315,7 @@ def _find_damage(bench: Bench) -> str | None:
 
 
 def _find_loss(bench: Bench) -> str | None:
-    """Compare what is there once all is settled with what must be."""
+    """Compare the state after recovery with the required state."""
     storage, database = bench.storage, bench.database
     latest = database.latest_checkpoint(bench.trial_id)
     if latest is None:

@@ -1,4 +1,4 @@
-"""Saving a checkpoint that every worker has a part of."""
+"""Save a checkpoint in parts, one from each worker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOTHING = Scan({}, ())
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Told:
-    """What a worker tells the others before anything is written."""
+    """Values that a worker sends to the others before anything is written."""
 
     part: Part
     has_folder: bool
@@ -46,7 +46,7 @@ class ShardedSaver:
 
     Args:
         saver: Records and commits, on the chief.
-        storage: Where the files go; every worker writes its own there.
+        storage: Storage of the files; every worker writes its part.
         distributed: The workers.
     """
 
@@ -87,7 +87,7 @@ class ShardedSaver:
     def saving(
         self, metadata: Mapping[str, Any] | None, versions: Mapping[str, str]
     ) -> Iterator[tuple[Path, str]]:
-        """Yield each worker a folder of its own to write to; then save them as one checkpoint."""
+        """Yield each worker a separate folder to write to; then save them as one checkpoint."""
         before = self._together(lambda: _tell(_NOTHING, None, metadata, versions))
         merged = _merged(before)
         with self._begun(merged) as uuid, self._staging(uuid) as (folder, is_in_place):
@@ -95,7 +95,7 @@ class ShardedSaver:
             scan = _NOTHING
             try:
                 yield folder, uuid
-            except Exception as error:  # noqa: BLE001  (raised again, once the others know)
+            except Exception as error:  # noqa: BLE001  (raised again after notifying the others)
                 failure = error
 
             def look() -> _Told:
@@ -116,7 +116,7 @@ class ShardedSaver:
         return together(self._distributed.allgather, action)
 
     def _agree(self, told: list[_Told], scan: Scan) -> tuple[Shares, dict[str, Any]]:
-        """Return who saves what, and the merged metadata; conflicts raise on all workers."""
+        """Return the share of each worker, and merged metadata; conflicts raise on all workers."""
         if not any(each.has_folder for each in told):
             raise InvalidCheckpointError(
                 "upload() was called with ckpt_dir=None on all workers.\n"
@@ -148,7 +148,7 @@ class ShardedSaver:
     def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
         """Yield a folder to write to, and whether it is on the storage's own file system.
 
-        There it lies within the checkpoint, which has no manifest yet, and goes with it on failure.
+        If so, it lies within the checkpoint, which has no manifest yet, and is removed on failure.
         """
         with contextlib.ExitStack() as stack:
             made: list[tuple[Path, bool]] = []
@@ -162,10 +162,10 @@ class ShardedSaver:
 
     def _move_in(self, uuid: str, mine: Scan, staging: Path) -> None:
         """Move this worker's files from its own folder to their places."""
-        # Links first: what they point to is a file of the same folder, which then moves away.
+        # Links first: their targets are files of the same folder, which are moved afterwards.
         for name, path in sorted(mine.files.items(), key=lambda item: not item[1].is_symlink()):
             target = self._storage.direct_path(f"{uuid}/{name}")
-            assert target is not None  # as was the folder
+            assert target is not None  # like the folder
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink():
                 shutil.copyfile(path, target)
@@ -183,7 +183,7 @@ class ShardedSaver:
         *,
         is_in_place: bool,
     ) -> None:
-        """Write this worker's files; once all have written theirs, the chief commits."""
+        """Write this worker's files; after all have written theirs, the chief commits."""
         write = seal_files if is_in_place else put_files
         observer = self._saver.observer
         written = self._together(lambda: write(self._storage, uuid, mine, observer=observer))

@@ -1,4 +1,4 @@
-"""Who saves what of a checkpoint that every worker has a part of. No I/O, no exchange."""
+"""Divide the files of a sharded checkpoint among the workers, without I/O or communication."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Part", "Shares", "merge_metadata", "resolve", "share_out"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one worker has.
+    """Files of one worker.
 
     Attributes:
-        files: Size of each file by name; empty where the worker has no folder.
-        directories: Folders with nothing in them.
-        folder: What tells its folder from all others (machine, device and inode), or None where it
-            is not the same as another worker's even then: with a selector, or without a folder.
+        files: Size of each file by name; empty if the worker has no folder.
+        directories: Empty folders.
+        folder: Identity of its folder (machine, device and inode). None if it must not be
+            identified with another worker's folder: with a selector, or without a folder.
     """
 
     files: Mapping[str, int]
@@ -29,12 +29,12 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """Who saves what.
+    """Division of the files.
 
     Attributes:
-        owners: The ranks that have a file of each name, lowest first; the first one saves it.
-        directories: All folders with nothing in them.
-        contested: Names of which several workers have a file.
+        owners: Ranks that have a file of each name, lowest first; the first one saves it.
+        directories: All empty folders.
+        contested: Names of files that several workers have.
     """
 
     owners: Mapping[str, tuple[int, ...]]
@@ -52,7 +52,7 @@ def share_out(parts: Sequence[Part]) -> Shares:
     Workers that have the same folder, and no selectors, count as one: the lowest of them saves it.
 
     Args:
-        parts: What each rank has.
+        parts: The files of each rank.
 
     Raises:
         CheckpointConflictError: If one worker has a file where another has a folder.
@@ -82,11 +82,11 @@ def share_out(parts: Sequence[Part]) -> Shares:
 
 
 def resolve(shares: Shares, digests: Sequence[Mapping[str, Any]]) -> None:
-    """Let pass the files that several workers have, if they are the same on all of them.
+    """Check that files of the same name on several workers have the same content.
 
     Args:
-        shares: Who has what.
-        digests: Of each rank, what its contested files hold, by name.
+        shares: The division of the files.
+        digests: For each rank, the digests of its contested files, by name.
 
     Raises:
         CheckpointConflictError: If two workers have different files of one name.
@@ -107,10 +107,10 @@ def merge_metadata(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the metadata of all workers; dictionaries are merged key by key.
 
     Args:
-        parts: Of each rank, as plain JSON values.
+        parts: Metadata of each rank, as plain JSON values.
 
     Raises:
-        CheckpointConflictError: If two workers have different values of one key; the message names
+        CheckpointConflictError: If two workers have different values for one key; the message names
             it as a path with slashes.
     """
     merged: dict[str, Any] = {}
@@ -155,5 +155,5 @@ def _conflict(what: str) -> CheckpointConflictError:
     return CheckpointConflictError(
         f"refusing to save a sharded checkpoint with conflicts: {what}.\n"
         "One of them would be lost. Nothing was written.\n"
-        "Give each worker's files names of their own, or save what is the same on one worker only."
+        "Use different file names on each worker, or save common files on one worker only."
     )

@@ -1,4 +1,4 @@
-"""One download for all workers of a node."""
+"""Download a checkpoint once for all workers of a node."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def download_shared(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> None:
-    """Download a checkpoint; of the workers of a node that name one folder, the first does it.
+    """Download a checkpoint; among workers of a node that name one folder, the first does it.
 
     Args:
-        storage: Where the checkpoint is.
-        uuid: Which.
-        folder: Where to.
-        distributed: The workers; all of this node call this.
-        selector: What this worker wants. The folder gets what any of those that share it wants.
-        observer: Told of the bytes.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        folder: The target.
+        distributed: The workers; all workers of this node must call this.
+        selector: Selects this worker's files. The folder gets the files of all workers that share
+            it.
+        observer: Receives the progress, or None.
 
     Raises:
         CheckpointError: If it fails, on all workers of the node.
@@ -75,18 +76,18 @@ def restored(
     """Yield a folder with a checkpoint's files: the checkpoint itself, or a copy of it.
 
     Args:
-        storage: Where the checkpoint is.
-        uuid: Which.
-        distributed: The workers that share it, each node for itself; None: this one alone.
-        selector: Which files are wanted; default: all.
-        observer: Told of the bytes.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        distributed: The workers that share it, on each node separately; None: only this one.
+        selector: Selects the files; default: all.
+        observer: Receives the progress, or None.
 
     Raises:
         CheckpointError: If it fails, on all workers that share it.
     """
     is_first = distributed is None or distributed.local_rank == 0
     exchange: Exchange = _alone if distributed is None else distributed.allgather_local
-    # Read once, and by each for itself: a failure is then one of all.
+    # Every worker reads it here, so that a failure reaches all of them.
     manifest: Manifest | None = None
 
     def look() -> tuple[bool, frozenset[str]]:
@@ -112,7 +113,7 @@ def restored(
 
         def fetch() -> Path:
             if not is_first:
-                return Path()  # the first one's counts
+                return Path()  # the first worker's folder is used
             folder = stack.enter_context(scratch_folder()) / uuid
             download_checkpoint(
                 storage, uuid, folder, selector=wanted.__contains__, observer=observer
@@ -120,7 +121,7 @@ def restored(
             return folder
 
         yield together(exchange, fetch)[0]
-        exchange(None)  # nobody reads any more
+        exchange(None)  # all workers have finished reading
 
 
 def _alone(stuff: Any) -> list[Any]:
@@ -128,6 +129,6 @@ def _alone(stuff: Any) -> list[Any]:
 
 
 def _wanted(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
-    """Return the names that are wanted; those of empty folders end in ``/``."""
+    """Return the selected names; those of empty folders end in ``/``."""
     names = (*manifest.files, *(f"{name}/" for name in manifest.directories))
     return frozenset(name for name in names if selector is None or selector(name))

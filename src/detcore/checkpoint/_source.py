@@ -1,4 +1,4 @@
-"""Finding the checkpoint that the trials of an experiment start from."""
+"""Find the checkpoint that the trials of an experiment start from."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class CheckpointSource:
 
     Attributes:
         checkpoint: Its UUID, or the absolute path of a folder.
-        storage: What opens the storage it is in, which may hold secrets; None for the experiment's
-            own, and for a folder.
+        storage: Specification of its storage, which may contain secrets; None for the experiment's
+            own storage, and for a folder.
     """
 
     checkpoint: str
@@ -47,20 +47,20 @@ def find_source(
 ) -> CheckpointSource | None:
     """Find the checkpoint that ``searcher`` names.
 
-    A checkpoint is looked for in the experiment's storage, then where the records say it is.
+    It is looked up in the experiment's storage first, then at its recorded location.
 
     Args:
         searcher: The section of the experiment file.
         database: The records.
         storage: The experiment's storage.
-        environment: Where default checkpoints live.
-        plugins: What opens another storage.
+        environment: Location of default checkpoints.
+        plugins: Registry of storage types.
 
     Returns:
-        None where the trials start with nothing.
+        The checkpoint, or None if the trials start without one.
 
     Raises:
-        RunError: If there is no such trial, checkpoint or folder.
+        RunError: If the trial, checkpoint or folder does not exist.
     """
     if searcher.get(_TRIAL) is not None:
         name = f"searcher.{_TRIAL}: {searcher[_TRIAL]}"
@@ -96,13 +96,13 @@ def find_source(
 
 
 def pin_source(plain: dict[str, Any], source: CheckpointSource | None) -> None:
-    """Write down which checkpoint was found, so that every start takes the same one.
+    """Record the checkpoint that was found, so that every start uses the same one.
 
-    The latest checkpoint of a trial may be another one tomorrow.
+    A trial's latest checkpoint may be a different one later.
 
     Args:
-        plain: The configuration as it will be recorded; changed.
-        source: What `find_source` found.
+        plain: The configuration to record; modified.
+        source: The result of `find_source`.
     """
     if source is not None:
         plain["searcher"].update({_TRIAL: None, _UUID: source.checkpoint})

@@ -1,4 +1,4 @@
-"""Folders for files on their way into a checkpoint, or out of one."""
+"""Create folders for files on their way into or out of a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_LOCKED_YET = "detcore-unlocked-"
 def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
     """Yield a new folder, and whether it is on the storage's own file system.
 
-    There it is what the key names, and is left; elsewhere it is removed after the block.
+    If so, it is the path of the key, and stays; otherwise it is removed after the block.
     """
     direct = storage.direct_path(key)
     if direct is not None:
@@ -38,8 +38,8 @@ def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bo
 def scratch_folder() -> Iterator[Path]:
     """Yield a new temporary folder, which is removed after the block.
 
-    If the process is killed meanwhile, the next one that asks for a folder removes it: a trial
-    that is preempted in each save does not fill the disk.
+    If the process is killed before that, the next process that creates such a folder removes it,
+    so a trial that is preempted during each save does not fill the disk.
     """
     import tempfile
 
@@ -49,7 +49,7 @@ def scratch_folder() -> Iterator[Path]:
     descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
     folder = unlocked
     try:
-        # Without a lock (on some network file systems) it keeps the name that nobody removes.
+        # Without a lock (on some network file systems) it keeps a name that is never cleaned up.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
@@ -64,7 +64,7 @@ def _remove_those_of_the_dead(parent: Path) -> None:
     with os.scandir(parent) as entries:
         found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
     for path in found:
-        with contextlib.suppress(OSError):  # it is in use, or another removes it just now
+        with contextlib.suppress(OSError):  # in use, or being removed by another process
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(descriptor).st_uid == os.geteuid():

@@ -1,4 +1,4 @@
-"""Doing something on every worker, with one outcome for all of them."""
+"""Run an action on every worker, with one outcome for all of them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ class Exchange(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Failed:
-    """What went wrong on a worker."""
+    """Failure of a worker."""
 
     kind: type[CheckpointError]
     text: str
 
 
 def together(exchange: Exchange, action: Callable[[], T]) -> list[T]:
-    """Run something on every worker; return what each one's action returned.
+    """Run an action on every worker; return the results of all of them.
 
-    If it fails on one, it fails on all: there with its own exception, elsewhere with one that tells
-    of it. It is also a barrier.
+    If it fails on one worker, it fails on all: there with the original exception, elsewhere with
+    one that describes it. It is also a barrier.
 
     Args:
-        exchange: How the workers hear of each other, such as ``distributed.allgather``.
-        action: What this worker does.
+        exchange: Allgather among the workers, such as ``distributed.allgather``.
+        action: This worker's action.
 
     Raises:
         CheckpointError: If it failed on another worker.
-        Exception: Whatever this worker's action raised.
+        Exception: The exception of this worker's own action.
     """
     failure: Exception | None = None
     mine: Any = None
     try:
         mine = action()
-    except Exception as error:  # noqa: BLE001  (raised below, once the others know)
+    except Exception as error:  # noqa: BLE001  (raised below, after notifying the others)
         failure = error
         kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
         mine = _Failed(kind, str(error) or repr(error))

@@ -1,4 +1,4 @@
-"""Finding out whether a checkpoint is what its manifest says."""
+"""Verify that a checkpoint matches its manifest."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """A file that is not what the manifest says.
+    """A file that differs from the manifest.
 
     Attributes:
         name: The file, below the checkpoint.
-        reason: What is wrong with it.
-        is_stray: Whether it is a file that does not belong to the checkpoint, which harms nothing.
+        reason: The difference.
+        is_stray: Whether the file does not belong to the checkpoint, which is harmless.
     """
 
     name: str
@@ -54,23 +54,23 @@ class Fault:
 
     @property
     def shown_name(self) -> str:
-        """The name as it can be printed: a storage may hold names that terminals obey."""
+        """The name in printable form: stored names may contain terminal control sequences."""
         return self.name if self.name.isprintable() else shown(self.name)
 
 
 def verify_checkpoint(
     storage: StorageBackend, uuid: str, *, observer: TransferObserver | None = None
 ) -> list[Fault]:
-    """Read a whole checkpoint where it is and compare it with its manifest.
+    """Read a whole checkpoint in place and compare it with its manifest.
 
     Args:
-        storage: Where it is.
-        uuid: Which.
-        observer: Told of the bytes that are read.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        observer: Receives the progress of reading, or None.
 
     Returns:
-        What is wrong, by file; nothing if all is well. Files that the manifest does not name
-        count as faults, too.
+        The faults, by file; empty if the checkpoint is intact. Files that the manifest does not
+        list count as faults, too.
     """
     try:
         there = stored_sizes(storage, uuid)
@@ -91,10 +91,10 @@ def check_in_place(
     *,
     observer: TransferObserver | None = None,
 ) -> None:
-    """Check files of a checkpoint where they are.
+    """Check files of a checkpoint in place.
 
     Raises:
-        CheckpointCorruptError: If one is missing or has changed; it is named.
+        CheckpointCorruptError: If one is missing or has changed; the message names it.
     """
     there = stored_sizes(storage, manifest.uuid)
     faults = _compare(storage, manifest, there, names, observer)
@@ -105,18 +105,19 @@ def check_in_place(
 def check_stored(
     storage: StorageBackend, manifest: Manifest, names: Collection[str], there: Mapping[str, int]
 ) -> None:
-    """Check what can be told of files without reading one: that they are there, with their sizes.
+    """Check, without reading any file, that files exist with the right sizes.
 
-    So nothing is read that is larger, or is to be larger, than the other side says.
+    A file is therefore never read if its size differs from the expected one.
 
     Args:
-        storage: Where the checkpoint is.
-        manifest: What it should be.
-        names: Which of its files.
+        storage: Storage of the checkpoint.
+        manifest: Its manifest.
+        names: The files to check.
         there: Sizes of the stored files by name.
 
     Raises:
-        CheckpointCorruptError: If one is missing, is no file, or has another size; it is named.
+        CheckpointCorruptError: If one is missing, is not a file, or has another size; the message
+            names it.
     """
     faults = _look(storage, manifest, there, names)
     if faults:
@@ -126,15 +127,15 @@ def check_stored(
 def check_copies(
     storage: StorageBackend, manifest: Manifest, digests: Mapping[str, FileDigest]
 ) -> None:
-    """Check what was read of a checkpoint.
+    """Check the digests of files that were read from a checkpoint.
 
     Args:
-        storage: Where it was read from.
-        manifest: What it should be.
-        digests: What was read, by name.
+        storage: Storage of the checkpoint.
+        manifest: Its manifest.
+        digests: Digests of the files that were read, by name.
 
     Raises:
-        CheckpointCorruptError: If a file has changed; it is named.
+        CheckpointCorruptError: If a file has changed; the message names it.
     """
     faults = [
         Fault(name, reason)
@@ -146,7 +147,7 @@ def check_copies(
 
 
 def corrupt(storage: StorageBackend, uuid: str, faults: Sequence[Fault]) -> CheckpointCorruptError:
-    """Return the error that tells of faults."""
+    """Return the error that describes faults."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return CheckpointCorruptError(
         f"checkpoint {uuid} in {storage.url} is damaged: {faults[0]}{more}.\n"
@@ -157,10 +158,10 @@ def corrupt(storage: StorageBackend, uuid: str, faults: Sequence[Fault]) -> Chec
 
 
 def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
-    """Return the sizes of what a storage holds of a checkpoint, by name.
+    """Return the sizes of a checkpoint's stored files, by name.
 
     Raises:
-        UnsafePathError: If that is no UUID.
+        UnsafePathError: If the UUID is not one.
         CheckpointCorruptError: If the checkpoint's folder is a link that leads out of the storage.
     """
     start = len(check_id(uuid)) + 1
@@ -179,7 +180,7 @@ def _compare(
     names: Collection[str],
     observer: TransferObserver | None,
 ) -> list[Fault]:
-    """Compare names and sizes, which costs nothing, then the content of what is left."""
+    """Compare names and sizes, which is cheap, then the content of the remaining files."""
     faults = _look(storage, manifest, there, names)
     faulty = {fault.name for fault in faults}
     whole = [name for name in names if name not in faulty]
@@ -217,7 +218,7 @@ def _look(
 
 
 def _no_file(root: Path, name: str) -> str | None:
-    """Say why what is at a place is no file of the checkpoint; opening it might wait for ever."""
+    """Return why a path is not a file of the checkpoint, or None; opening it might block."""
     path = root / name
     mode = os.lstat(path).st_mode
     if stat.S_ISREG(mode):
@@ -239,7 +240,7 @@ def _difference(found: FileDigest, expected: FileDigest) -> str | None:
 
 
 def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
-    """Return empty folders that are gone; only a file system has any to lose."""
+    """Return missing empty folders; only file systems store them."""
     root = storage.direct_path(manifest.uuid)
     if root is None:
         return []

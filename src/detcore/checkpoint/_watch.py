@@ -1,4 +1,4 @@
-"""Telling somebody how far a transfer has come."""
+"""Report the progress of transfers to an observer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["TransferObserver", "watched"]
 
 
 class TransferObserver(Protocol):
-    """Is told of transfers; most of them are short."""
+    """Receives the progress of transfers; most of them are short."""
 
     def transfer(self, name: str, size_bytes: int) -> AbstractContextManager[Progress]:
         """Begin to watch a transfer, which lasts as long as the block.
 
         Args:
-            name: What is done, and with which checkpoint, such as ``"saving 6d1c0a3b"``.
-            size_bytes: How much is to be moved, or read.
+            name: Operation and checkpoint, such as ``"saving 6d1c0a3b"``.
+            size_bytes: Number of bytes to move or read.
 
         Returns:
-            Gives the block what is called with the bytes moved since the last call, from any
-            thread. Their sum may pass `size_bytes`, where something had to be sent twice.
+            A context manager that provides a function to call, from any thread, with the bytes
+            moved since the last call. Their sum may exceed `size_bytes` after retries.
         """
 
 
@@ -33,7 +33,7 @@ class TransferObserver(Protocol):
 def watched(
     observer: TransferObserver | None, name: str, size_bytes: int
 ) -> Iterator[Progress | None]:
-    """Give the block what tells an observer of bytes, or None if there is no observer."""
+    """Provide a function that reports bytes to the observer, or None without an observer."""
     if observer is None or not size_bytes:
         yield None
         return

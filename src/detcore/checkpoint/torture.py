@@ -1,4 +1,4 @@
-"""Stopping a process at every operation of what it does to checkpoints, and restoring each time."""
+"""Stop a process at each of its checkpoint operations, and restore after each stop."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 SCENARIO_NAMES = tuple(SCENARIOS)
-"""What processes are stopped in."""
+"""Names of the scenarios in which processes are stopped."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """A crash after which something was not as it should be."""
+    """A crash with a wrong outcome."""
 
     scenario: str
     point: str
@@ -46,12 +46,12 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TortureReport:
-    """What came out.
+    """Result of `torture_storage`.
 
     Attributes:
         points: Crash points tried, by scenario.
-        totals: Crash points that there are, by scenario.
-        losses: What was lost or left; empty if all is well.
+        totals: All crash points, by scenario.
+        losses: Losses and leftovers; empty if there are no faults.
     """
 
     points: dict[str, int]
@@ -69,21 +69,21 @@ def torture_storage(
 ) -> TortureReport:
     """Stop processes at each of their operations, one by one: before, within and after it.
 
-    They save (in every way), delete, delete a part, make a retention pass, register a model's
-    version, settle what others left, and repair. At once, whatever counts as a checkpoint must be
-    whole. Then a new process settles what is there, as the next start of a trial does: the newest
-    checkpoint must be the old or the new one, what was acknowledged must be there, nothing else
-    may be left, and settling once more must change nothing.
+    The processes save (in every way), delete, delete a part, apply retention, register a model's
+    version, recover the work of others, and repair. Immediately after a stop, every checkpoint that
+    counts must be complete. Then a new process recovers, as the next start of a trial does: the
+    newest checkpoint must be the old or the new one, acknowledged checkpoints must exist, nothing
+    else may be left, and a second recovery must change nothing.
 
     Args:
-        storage: Where; its root must be for this test alone.
-        points: How many crash points to try, spread evenly over all; default: all of them.
-        scenarios: Which of `SCENARIO_NAMES`.
-        most_losses: Ends early once so many are found; default: never.
+        storage: The storage; its root must be used by this test only.
+        points: Number of crash points to try, spread evenly over all; default: all of them.
+        scenarios: A selection of `SCENARIO_NAMES`.
+        most_losses: Stop early after this many losses; default: never.
         on_point: Called with the scenario before each crash.
 
     Returns:
-        How many points were tried, of how many, and what was lost.
+        The number of points that were tried, their total, and the losses.
     """
     with _records() as (database, folder):
         explorer = _Explorer(storage, database, folder)
@@ -103,7 +103,7 @@ def torture_storage(
 def spread(
     there: Sequence[tuple[str, CrashPoint]], points: int | None
 ) -> Sequence[tuple[str, CrashPoint]]:
-    """Choose some points, evenly, the first and the last one included."""
+    """Choose some points, evenly, including the first and the last one."""
     if points is None or points >= len(there):
         return there
     if points < 2:
@@ -116,7 +116,7 @@ class _Explorer:
     """Crashes processes, one at a time.
 
     Attributes:
-        losses: What was lost so far.
+        losses: Losses so far.
     """
 
     def __init__(self, storage: StorageBackend, database: Database, folder: Path) -> None:
@@ -126,7 +126,7 @@ class _Explorer:
         self.losses: list[Loss] = []
 
     def points(self, name: str) -> list[CrashPoint]:
-        """Let a process end undisturbed, and return where it could have been stopped."""
+        """Let a process run to its end, and return the points where it could have been stopped."""
         fuse = Fuse()
         scenario = SCENARIOS[name]
         with self._bench(scenario) as bench:
@@ -135,7 +135,7 @@ class _Explorer:
         return list(_points(fuse.operations))
 
     def crash(self, name: str, point: CrashPoint) -> None:
-        """Stop a process at a point, and look at what is left."""
+        """Stop a process at a point, and check the resulting state."""
         fuse = Fuse(point)
         scenario = SCENARIOS[name]
         with self._bench(scenario) as bench:

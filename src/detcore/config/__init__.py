@@ -1,4 +1,4 @@
-"""The experiment file: typed, validated, every mistake reported at its place."""
+"""Read and validate the experiment file, and report every mistake at its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find every mistake in a configuration, going on past each as if it had been mended."""
+"""Find every mistake in a configuration, continuing past each as if it had been corrected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detcore.config._tree import Node, find, plain, rename, replace
 
 __all__ = ["MOST_MISTAKES", "check", "more_mistakes"]
 
-# So many are explained: looking for what was meant takes long, and nobody reads more at once.
+# Upper bound on explained mistakes: fuzzy matching is slow, and longer reports go unread.
 MOST_MISTAKES = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
@@ -37,10 +37,10 @@ def check(
     code_dir: Path | None = None,
     sized_trials: Collection[str] = (),
 ) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
-    """Return the configuration, or None, and what is wrong.
+    """Return the configuration, or None, and its mistakes.
 
-    A misspelt name whose meaning is clear is reported and then taken as meant, so that one
-    mistake neither hides others nor brings further reports. Of very many, the first are told.
+    A misspelt name with a clear meaning is reported and then corrected, so that one mistake
+    neither hides others nor causes further reports. Of very many, only the first are explained.
 
     Args:
         root: The configuration as written.
@@ -86,7 +86,7 @@ def check(
 
 
 def more_mistakes(first: Span, number: int) -> Diagnostic:
-    """Return what stands for mistakes that are not shown, the first of which is at `first`."""
+    """Return a diagnostic for all mistakes that are not shown, the first of them at `first`."""
     return Diagnostic(
         message=f"{number} more mistake{'s' if number != 1 else ''}, such as here",
         primary=Label(first),
@@ -143,7 +143,7 @@ def _mend(
     explainer: Explainer,
     models: Models,
 ) -> tuple[Node, list[Diagnostic]]:
-    """Return `root` with its clear misspellings mended, and their reports."""
+    """Return `root` with its clear misspellings corrected, and their reports."""
     reports: list[Diagnostic] = []
     mended = root
     for place, error in errors:

@@ -1,4 +1,4 @@
-"""What a configuration becomes when it is run: the seed of its trial, and smoke runs."""
+"""Derive values from a configuration to run it: the seed of its trial, and smoke runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the code that an entrypoint names is there; read as text, and not run."""
+"""Check that the code of an entrypoint exists, by reading it without running it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["entrypoint_mistakes", "script_of"]
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
-# What makes a shell do more than start one program.
+# Characters with which a shell does more than start one program.
 _SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
 _BATCH_SIZE = "global_batch_size"
 
@@ -30,12 +30,12 @@ def entrypoint_mistakes(
     hyperparameters: Collection[str],
     sized_trials: Collection[str],
 ) -> Iterator[Violation]:
-    """Yield what a worker would find missing: a module, a class, a script, a batch size.
+    """Yield the parts that a worker would miss: a module, a class, a script, a batch size.
 
     Args:
         entrypoint: As in the experiment file.
-        folder: Where the code is.
-        hyperparameters: Their names.
+        folder: Folder of the code.
+        hyperparameters: Names of the hyperparameters.
         sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     if isinstance(entrypoint, str) and (found := _TRIAL_CLASS.fullmatch(entrypoint.strip())):
@@ -71,7 +71,7 @@ def _here(meant: str | None = None) -> Mention:
 
 
 def _words(entrypoint: object) -> Sequence[str]:
-    """Return a command's words; none where a shell makes something else of them."""
+    """Return a command's words; empty if a shell would interpret them."""
     if isinstance(entrypoint, list):
         return [word for word in entrypoint if isinstance(word, str)]
     if not isinstance(entrypoint, str) or _SHELL & set(entrypoint):
@@ -102,7 +102,7 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]
             )
             return
     elif "/" not in program and not program.endswith((".py", ".sh")):
-        return  # perhaps a word of the shell
+        return  # may be a word of the shell
     names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
     near = nearest(program, names)
     yield Violation(
@@ -178,7 +178,7 @@ def _size_mistakes(
 
 
 def _definitions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that a module defines, also below ``if``, ``try`` and ``with``."""
+    """Yield the names that a module defines, including those below ``if``, ``try`` and ``with``."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node

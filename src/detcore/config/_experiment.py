@@ -1,4 +1,4 @@
-"""The experiment file as a whole."""
+"""Define the experiment file as a whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 
 
 def _draw_name() -> str:
-    chosen = random.SystemRandom()  # leaves the generator of user code alone
+    chosen = random.SystemRandom()  # does not touch the generator of user code
     return f"{chosen.choice(_ADJECTIVES)}-{chosen.choice(_NOUNS)}-{chosen.randrange(1000):03d}"
 
 
@@ -44,27 +44,27 @@ _NOUNS = ("birch", "brook", "crane", "dune", "falcon", "glade", "heron", "linden
 
 
 class ExperimentConfig(Section):
-    """Everything an experiment file may say.
+    """Model of an experiment file.
 
     Unknown names, wrong types and broken rules between fields raise `pydantic.ValidationError`;
-    `load_config` reports the same with places and suggestions. ``model_dump(mode="json")`` gives
-    plain JSON values from which ``model_validate`` makes an equal configuration.
+    `load_config` reports the same with positions and suggestions. ``model_dump(mode="json")``
+    returns plain JSON values from which ``model_validate`` makes an equal configuration.
     """
 
     name: Name = Field(
         default_factory=_draw_name,
         description="Name of the experiment; default: words drawn at random.",
     )
-    description: str | None = Field(default=None, description="What the experiment is for.")
+    description: str | None = Field(default=None, description="Purpose of the experiment.")
     labels: list[str] = Field(default=[], description="Words to find the experiment by.")
     project: str | None = Field(default=None, description="Project; goes with 'workspace'.")
     workspace: str | None = Field(default=None, description="Workspace; goes with 'project'.")
     entrypoint: Command | None = Field(
         default=None,
-        description="What runs: 'module:TrialClass', a shell command, or a list of arguments.",
+        description="Code to run: 'module:TrialClass', a shell command, or a list of arguments.",
     )
     data: dict[str, Any] = Field(
-        default={}, description="Anything your code wants to know about its data."
+        default={}, description="Free-form settings of your code, usually about its data."
     )
     data_ledger: bool = Field(
         default=False, description="Log which records each batch used, for 'detcore data verify'."
@@ -74,10 +74,10 @@ class ExperimentConfig(Section):
         default={}, description="Constants, groups of them, and ranges to search."
     )
     searcher: SearcherField = Field(
-        description="Which hyperparameters to try, how long, and what decides."
+        description="Search method: its hyperparameters, length and metric."
     )
     records_per_epoch: int = Field(
-        default=0, ge=0, description="Records in one epoch; 0 = as the data tells."
+        default=0, ge=0, description="Records in one epoch; 0 to take it from the data."
     )
     scheduling_unit: int = Field(
         default=100, ge=1, description="Batches between two reports of training metrics."
@@ -130,17 +130,17 @@ class ExperimentConfig(Section):
         description="End a trial with an error at the first metric that is NaN, before it saves.",
     )
     reproducibility: Reproducibility = Field(
-        default_factory=lambda: Reproducibility(), description="What makes a run repeatable."
+        default_factory=lambda: Reproducibility(), description="Settings for repeatable runs."
     )
     optimizations: Optimizations = Field(
         default=Optimizations(), description="How gradients and metrics travel between workers."
     )
     profiling: Profiling = Field(default=Profiling(), description="Which batches to profile.")
-    resources: Resources = Field(default=Resources(), description="What a trial runs on.")
+    resources: Resources = Field(default=Resources(), description="Resources of a trial.")
     launcher: Annotated[
         LauncherField,
         Field(
-            description="What starts the workers of a trial: its name, or a mapping with 'name' "
+            description="Launcher of a trial's workers: its name, or a mapping with 'name' "
             "and its settings."
         ),
     ] = "local"

@@ -1,4 +1,4 @@
-"""What pydantic and the rules found, said in the words of the experiment file."""
+"""Translate errors of pydantic and of the rules into the terms of the experiment file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEGACY = {
 
 
 def dotted(place: Place) -> str:
-    """Return a place as messages and flags write it."""
+    """Return a place in the notation of messages and flags."""
     return ".".join(str(element) for element in place)
 
 
@@ -33,7 +33,7 @@ class Explainer:
 
     Args:
         root: The configuration as written.
-        plugins: Models of what plugins provide.
+        plugins: Models of settings that plugins provide.
     """
 
     def __init__(self, root: Node, plugins: Models) -> None:
@@ -44,11 +44,11 @@ class Explainer:
     # -- places ---------------------------------------------------------------------------------
 
     def key(self, place: Place) -> Span:
-        """Return where the key is, or the nearest above it, or the top of the file."""
+        """Return the position of a key, of the nearest one above it, or of the top of the file."""
         return key_span(self._root, place) or self._top()
 
     def value(self, place: Place) -> Span:
-        """Return where the value is; of a value that is empty or missing, its key."""
+        """Return the position of a value; if it is empty or missing, of its key."""
         node = find(self._root, place)
         if node is None or _is_empty(node):
             return self.key(place)
@@ -186,7 +186,7 @@ class Explainer:
         )
 
     def _section(self, place: Place) -> str:
-        """Name a section, with its kind where that decides which keys are valid."""
+        """Name a section, with its kind if that decides which keys are valid."""
         if not place:
             return ""
         value = find(self._root, place)
@@ -205,7 +205,7 @@ class Explainer:
 
 
 def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
-    """Return where a key belongs that is valid, but not here, and how to say it."""
+    """Return the place where a key that is invalid here belongs, and a phrase for it."""
     found = homes(name)
     if (*parent, name) in found:
         models = SEARCHERS if parent == ("searcher",) else STORAGE_TYPES
@@ -254,7 +254,7 @@ _BOUNDS = {
 def _wrong_value(
     kind: str, context: Mapping[str, Any], value: Any, fallback: str
 ) -> tuple[str, str, str | None]:
-    """Return the message, what to say under the place, and what was meant."""
+    """Return the message, the text under the place, and the probable intention."""
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         bound = context[name]

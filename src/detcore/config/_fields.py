@@ -1,4 +1,4 @@
-"""Kinds of fields that several sections share."""
+"""Define kinds of fields that several sections share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
     "tagged",
 ]
 
-KIND_MARK = "\0"  # begins the parts of pydantic's places that are kinds, not keys of the file
+KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
 
 
 class Section(BaseModel):
@@ -59,7 +59,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_default(cls, value: object) -> object:
-        """Take ``name: null``, or a name with nothing after it, as not given."""
+        """Treat ``name: null``, or a name without a value, as not given."""
         if not isinstance(value, Mapping):
             return value
         optional = {name for name, info in cls.model_fields.items() if not info.is_required()}
@@ -67,7 +67,7 @@ class Section(BaseModel):
 
 
 class Lenient(Section):
-    """Base of parts that others define: further names are kept as they are."""
+    """Base of sections that others define: unknown names are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -90,7 +90,7 @@ _WORDS = {TEXT: "a string", LIST: "a list", INTEGER: "an integer", MAPPING: "a m
 
 
 def only(*kinds: str) -> BeforeValidator:
-    """Return a check that a value is of one of some kinds; goes with `BY_KIND`."""
+    """Return a check that a value is of one of some kinds; used with `BY_KIND`."""
 
     def check(value: object) -> object:
         if _kind(value) not in kinds:
@@ -111,7 +111,7 @@ def _kind(value: object) -> str | None:
     return MAPPING if isinstance(value, (Mapping, BaseModel)) else None
 
 
-# Chooses among members of a union; without it one wrong value is reported once per member.
+# Selects a member of a union; without it, one wrong value is reported once per member.
 BY_KIND = Discriminator(_kind)
 
 Command = Annotated[
@@ -151,20 +151,20 @@ def tagged(
     also: Collection[str] = (),
     retired: Mapping[str, str],
 ) -> WrapValidator:
-    """Return the validator of a section whose field `tag` says which fields it has.
+    """Return the validator of a section whose field `tag` selects its other fields.
 
-    What plugins provide comes in the validation context, under `what`: names with models of
-    their settings, or None where a plugin has no model. A plugin's model goes before ours.
-    Without a context, names and fields that we do not know are let through, so that a loaded
-    configuration can be read again where the plugin is not asked.
+    The validation context contains, under `what`, the names that plugins provide, with models of
+    their settings, or None if a plugin has no model. A plugin's model takes precedence over ours.
+    Without a context, unknown names and fields pass, so that a recorded configuration can be read
+    again without the plugin.
 
     Args:
         tag: Name of that field.
-        what: How messages call the section.
+        what: Name of the section in messages.
         known: Models by tag.
-        other: Model for what a plugin provides; keeps further fields as they are.
-        also: Fields that are valid beside those of a plugin's model.
-        retired: Tags that once were valid, and what to use.
+        other: Model for sections of plugins; keeps unknown fields.
+        also: Fields that are valid in addition to those of a plugin's model.
+        retired: Tags that were valid once, and their replacements.
     """
 
     def choose(value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Section:
@@ -277,5 +277,5 @@ def _dump(value: object, handler: SerializerFunctionWrapHandler) -> object:
     return {tag: dumped[tag] for tag in first} | dumped
 
 
-# Plugins bring models that the annotation does not name.
+# Plugins provide models that the annotation does not name.
 DUMP_ANY: WrapSerializer = WrapSerializer(_dump)

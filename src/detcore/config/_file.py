@@ -1,4 +1,4 @@
-"""Read the text of an experiment file, and say why where it cannot be read."""
+"""Read the text of an experiment file, or explain why it cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["read_file"]
 
 
 def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
-    """Return the file as a source, its text with plain line ends, and what keeps it from use."""
+    """Return the file as a source, its text with plain line ends, and mistakes that rule it out."""
     name = str(path)
     if path.suffix == ".py":
         source = Source(name=name, kind="file", lines=())

@@ -1,4 +1,4 @@
-"""Hyperparameters: constants, groups, and ranges to draw from."""
+"""Define hyperparameters: constants, groups, and ranges to draw from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["HYPERPARAMETER_TYPES", "Hyperparameters", "ranges", "resolve_constan
 
 
 class ConstHyperparameter(Section):
-    """One value."""
+    """A constant."""
 
     type: Literal["const"] = Field(description="One value.")
     val: Any = Field(description="The value: anything.")
@@ -54,11 +54,11 @@ class LogHyperparameter(_Range):
     type: Literal["log"] = Field(description="A power, its exponent uniformly.")
     minval: float = Field(description="Smallest exponent.")
     maxval: float = Field(description="Largest exponent.")
-    base: float = Field(default=10, gt=0, description="What is raised to the exponent.")
+    base: float = Field(default=10, gt=0, description="Base of the power.")
 
 
 class LoguniformHyperparameter(_Range):
-    """A number from minval to maxval, its logarithm uniformly; kept as `LogHyperparameter`."""
+    """A number from minval to maxval, log-uniformly; stored as a `LogHyperparameter`."""
 
     type: Literal["loguniform"] = Field(description="A number, its logarithm uniformly.")
     minval: float = Field(gt=0, description="Smallest value.")
@@ -163,7 +163,7 @@ def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
 
 
 def _misspelt_type(value: Mapping[str, Any]) -> str | None:
-    """Return the key that was meant to be 'type', if the rest looks like a range."""
+    """Return the key that is a misspelt 'type', if the other keys look like a range."""
     for key in value:
         rest = set(value) - {key}
         if rest and rest <= _FIELDS and nearest(str(key), ["type"]):
@@ -206,17 +206,17 @@ def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place,
 def resolve_constants(
     hyperparameters: Mapping[str, Any], *, seed: int | None = None
 ) -> dict[str, Any]:
-    """Return plain values: constants as they are, ranges drawn once.
+    """Return plain values: constants unchanged, ranges drawn once.
 
-    Names are taken in sorted order, those of a group at the group's place, so that a seed always
-    gives the same values.
+    Names are processed in sorted order, those of a group at the group's position, so that a seed
+    always gives the same values.
 
     Args:
         hyperparameters: As in `ExperimentConfig.hyperparameters`.
-        seed: ``reproducibility.experiment_seed``; only needed where there is something to draw.
+        seed: ``reproducibility.experiment_seed``; required only if there are ranges.
 
     Raises:
-        ConfigError: If there is something to draw and no seed.
+        ConfigError: If there are ranges and no seed.
     """
     hyperparameters = _normal(hyperparameters)
     drawn = [place for place, value in ranges(hyperparameters) if value["type"] != "const"]

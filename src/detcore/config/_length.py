@@ -1,4 +1,4 @@
-"""Amounts of training as the experiment file writes them."""
+"""Parse amounts of training in the notation of the experiment file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = tuple(unit.value for unit in Unit)
 
 
 class _LengthRule:
-    """Validates a length, and tells editors the ways to write it."""
+    """Validates a length, and describes its notations to editors."""
 
     def __init__(self, minimum: int, *, unitless: bool = False) -> None:
         self.minimum = minimum

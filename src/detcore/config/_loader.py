@@ -1,4 +1,4 @@
-"""Read an experiment file: all mistakes at once, and where every value came from."""
+"""Load an experiment file: report all mistakes at once, and record the origin of each value."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
     "refusal",
 ]
 
-# So much is checked in a second or two; PyYAML takes minutes for ten times as much.
+# Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000
 
 
 class ExperimentFileError(ConfigError):
-    """An experiment file with mistakes; its text is the whole report.
+    """An experiment file with mistakes; its text is the full report.
 
     Attributes:
         diagnostics: The mistakes, in the order of the report.
@@ -57,7 +57,7 @@ class ExperimentFileError(ConfigError):
         """Return the report, coloured by `style`; see `detcore.config.render`."""
         body = render(self.diagnostics, secrets=self._secrets, style=style)
         if not any(found.primary.span.source.lines for found in self.diagnostics):
-            return body  # no mistakes are counted in a file that cannot be read
+            return body  # in a file that cannot be read, mistakes are not counted
         return f"{body}\n\n{style(self.summary, 'message')}"
 
     @property
@@ -69,11 +69,11 @@ class ExperimentFileError(ConfigError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a value came from.
+    """Origin of a value.
 
     Attributes:
-        source: Which of the four.
-        line: Line of the file, number of the flag or of the variable, from 1; None for defaults.
+        source: Which of the four sources.
+        line: Line of the file, or number of the flag or variable, from 1; None for defaults.
         column: Column of the value there, from 1; None for defaults.
     """
 
@@ -84,11 +84,11 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """An experiment file that was read and found right.
+    """A valid experiment file.
 
     Attributes:
-        config: The configuration, defaults applied.
-        text: The file as it is.
+        config: The configuration, with defaults.
+        text: The text of the file.
         path: The file.
         origins: For every leaf of ``config.model_dump(mode="json")``, by dotted name, where its
             value came from.
@@ -121,14 +121,15 @@ def load_config(
     """Read an experiment file.
 
     A setting is taken from `overrides`, else from `environment`, else from the file, else it has
-    its default. A setting replaces what it names; a unit of a length replaces the other unit.
+    its default. A setting replaces the value of the same name; a length replaces one in another
+    unit.
 
     Args:
         path: The file, YAML in UTF-8.
-        overrides: Settings by dotted name, from flags. A value that is a string is read as YAML,
-            as ``--set`` gives it; any other is taken as it is.
+        overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
+            ``--set``; other values are used unchanged.
         environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
-            are settings, their values YAML (see `detcore.environment`).
+            are settings, with YAML values (see `detcore.environment`).
         required: Dotted names that must be given although they have defaults, such as
             ``"entrypoint"``.
         searchers: Search methods that plugins provide, and the models of their settings: a
@@ -166,11 +167,11 @@ def load_text(
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
     launchers: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
-    """Read an experiment file that is somewhere else.
+    """Read the text of an experiment file that is not on this machine.
 
     Args:
-        text: What the file says.
-        name: What mistakes say of where they are; `LoadedConfig.path`.
+        text: The text of the file.
+        name: Name of the file in messages, and `LoadedConfig.path`.
         overrides: As for `load_config`.
         environment: As for `load_config`.
         required: As for `load_config`.
@@ -201,10 +202,10 @@ def load_mapping(
     storage_types: Mapping[str, type[BaseModel] | str | None] = {},
     launchers: Mapping[str, type[BaseModel] | str | None] = {},
 ) -> LoadedConfig:
-    """Check a configuration given as a dictionary; mistakes are shown in it written as YAML.
+    """Check a configuration given as a dictionary; reports show it as YAML.
 
     Args:
-        config: What the file would say.
+        config: Content of an experiment file.
         overrides: As for `load_config`.
         environment: As for `load_config`.
         required: As for `load_config`.
@@ -272,7 +273,7 @@ def _too_long(text: str, source: Source) -> Diagnostic:
     return Diagnostic(
         message=f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
         primary=Label(Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0)),
-        help=("an experiment file holds settings; keep data in files of its own",),
+        help=("an experiment file holds settings; keep data in separate files",),
     )
 
 
@@ -310,7 +311,7 @@ def _load(
     )
     if is_readable:
         found += mistakes
-    else:  # what flags and variables say can still be judged, but not what they lack
+    else:  # settings of flags and variables can still be checked, except for missing keys
         found += [item for item in mistakes if item.primary.span.source is not source]
     if found or config is None:
         raise ExperimentFileError(_ordered(found, source), name=source.name, secrets=_secrets(root))
@@ -333,9 +334,9 @@ def _secrets(root: Node) -> list[Span]:
 
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
-    """Return the mistakes of the file first, each source's in the order of its text.
+    """Return the mistakes of the file first, those of each source in the order of its text.
 
-    One stands for all that are too many to be shown.
+    The diagnostic for all mistakes that are not shown comes last.
     """
     ordered = sorted(
         dict.fromkeys(found),

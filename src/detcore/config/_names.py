@@ -1,4 +1,4 @@
-"""Which names are valid where."""
+"""Look up which names are valid at a place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TAGGED: Mapping[str, tuple[str, Mapping[str, type[BaseModel]], type[BaseModel] 
 
 
 def valid_names(place: Place, data: Any, plugins: Models) -> list[str]:
-    """Return the names that a mapping at `place` may have; empty if any."""
+    """Return the names that a mapping at `place` may have; empty if any name is valid."""
     model = model_at(place, data, plugins)
     if model is not None:
         common = () if model in SEARCHERS.values() else _COMMON.get(place, ())
@@ -45,7 +45,7 @@ def valid_names(place: Place, data: Any, plugins: Models) -> list[str]:
 
 
 def field_at(place: Place, data: Any, plugins: Models) -> FieldInfo | None:
-    """Return the field at `place`, or None if models do not name it."""
+    """Return the field at `place`, or None if the models have none."""
     model = model_at(place[:-1], data, plugins) if place else None
     return None if model is None else model.model_fields.get(str(place[-1]))
 
@@ -54,16 +54,16 @@ def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None
     """Return the model of the section at `place`.
 
     Args:
-        place: Where, from the top of the file.
-        data: The configuration as written; tells which of several models is meant.
-        plugins: Models of what plugins provide.
+        place: Path from the top of the file.
+        data: The configuration as written, which selects among alternative models.
+        plugins: Models of settings that plugins provide.
     """
     model: type[BaseModel] | None = ExperimentConfig
     value: Any = data
     for depth, element in enumerate(place):
         value = _child(value, element)
         if isinstance(element, int):
-            continue  # an item has the model of its list
+            continue  # an item has the same model as its list
         if place[0] == "hyperparameters" and depth > 0:
             kind = value.get("type") if isinstance(value, Mapping) else None
             model = HYPERPARAMETER_TYPES.get(kind) if isinstance(kind, str) else None
@@ -79,7 +79,7 @@ def model_at(place: Place, data: Any, plugins: Models) -> type[BaseModel] | None
 
 
 def homes(name: str) -> list[Place]:
-    """Return every place where a field of this name is valid, those of one section once."""
+    """Return every place where a field of this name is valid, once per section."""
     found: dict[Place, None] = {}
     for place, model in _sections():
         if name in model.model_fields:

@@ -1,4 +1,4 @@
-"""What is accepted and has no effect here, one line for each."""
+"""Report settings that are accepted but have no effect, one line for each."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
 
 
 def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
-    """Yield ranges whose exponents look like the values that were meant."""
+    """Yield ranges whose exponents look like values."""
     section = find(root, ("hyperparameters",))
     values = plain(section) if section is not None else None
     for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):

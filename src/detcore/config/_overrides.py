@@ -1,4 +1,4 @@
-"""Settings from flags and environment variables, laid over those of the file."""
+"""Apply settings from flags and environment variables on top of the file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _LENGTHS = {
     ("searcher", "length_per_round"),
 }
 
-Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their places, and the value
+Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their positions, and the value
 
 
 def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
-    """Turn the texts of ``--set`` flags into the `overrides` of `load_config`.
+    """Parse the texts of ``--set`` flags into the `overrides` of `load_config`.
 
     Args:
-        flags: Texts such as ``"searcher.max_length.batches=10"``. Of two with one name, the
-            last holds.
+        flags: Texts such as ``"searcher.max_length.batches=10"``. The last one of a name is used.
 
     Raises:
         ConfigError: If a text has no ``=``.
@@ -51,11 +50,11 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
 def read_overrides(
     overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[list[Override], list[Diagnostic]]:
-    """Read both kinds, the weaker first.
+    """Read both kinds of settings, those with lower precedence first.
 
     Args:
-        overrides: Dotted names and values, from flags. A value that is a string is YAML.
-        environment: Names beginning with `VARIABLE_PREFIX` and values, which are YAML.
+        overrides: Dotted names and values, from flags. A string value is YAML.
+        environment: Names beginning with `VARIABLE_PREFIX`, and their YAML values.
     """
     variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
     ordered = sorted(variables.items())
@@ -105,7 +104,7 @@ def _text(value: object) -> str:
     """Return a value as YAML.
 
     Raises:
-        ConfigError: If it is no plain value.
+        ConfigError: If it is not a plain value.
     """
     if isinstance(value, str):
         return value
@@ -130,7 +129,7 @@ def _names(
 
 
 def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
-    """Return `root` with one setting laid over it, or what is wrong with the setting."""
+    """Return `root` with one setting applied, or a diagnostic if the setting is wrong."""
     names, node = override
     ignore_case = node.span.source.kind == "environment"
     place: Place = ()
@@ -144,14 +143,14 @@ def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
             place = (*place, _spelling(name, current) if ignore_case else name)
     keys = [span for _, span in names]
     if place[:-1] in _LENGTHS and place[-1] in _UNITS:
-        # A length has one unit: the new one takes the place of that in the file.
+        # A length has one unit: the new one replaces the unit in the file.
         alone = Node({str(place[-1]): Entry(keys[-1], node)}, keys[-1])
         return put(root, place[:-1], alone, keys), None
     return put(root, place, node, keys), None
 
 
 def _spelling(name: str, current: Node | None) -> str:
-    """Return how the file spells a name of a variable, which is usually in capitals."""
+    """Return the spelling in the file of a variable's name, which is usually in capitals."""
     known = current.value if current is not None and isinstance(current.value, dict) else {}
     if name in known:
         return name

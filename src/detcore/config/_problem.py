@@ -1,4 +1,4 @@
-"""How the models say what is wrong, so that the report can show it in place."""
+"""Create errors that models raise with the details that a report shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detcore._secrets import mask_text
 
 __all__ = ["Problem", "again", "describe_value", "problem", "raise_problems"]
 
-# A place and an error; the error a name that pydantic knows with what belongs to it, or our own.
+# A location and an error: our own, or the name of one that pydantic knows with its details.
 Problem = tuple["tuple[str | int, ...]", "PydanticCustomError | PydanticKnownError | str"]
 
 
@@ -30,15 +30,15 @@ def problem(
     also: Sequence[tuple[str, str]] = (),
     help: Iterable[str] = (),
 ) -> PydanticCustomError:
-    """Return an error that carries what a report shows.
+    """Return an error that carries the details for a report.
 
     Args:
-        text: What is wrong.
-        label: What to say under the place.
-        suggestion: What most likely was meant.
-        choices: All that would be valid.
-        at: Whether the key or the value is the place.
-        also: Keys beside this one that have a part in it, and what to say under them.
+        text: The mistake.
+        label: Text under the position.
+        suggestion: The most likely correction.
+        choices: All valid values.
+        at: Whether the key or the value is the position.
+        also: Related keys of the same mapping, and texts under them.
         help: Further lines.
     """
     context: dict[str, Any] = {
@@ -54,7 +54,7 @@ def problem(
 
 
 def raise_problems(title: str, problems: Sequence[Problem]) -> None:
-    """Raise one pydantic error for all of `problems`; do nothing if there are none."""
+    """Raise one pydantic error for all of `problems`, if there are any."""
     if problems:
         details = [_details(loc, error) for loc, error in problems]
         raise ValidationError.from_exception_data(title, details, hide_input=True)
@@ -69,7 +69,7 @@ def _details(
 
 
 def again(error: Mapping[str, Any], place: tuple[str | int, ...] = ()) -> Problem:
-    """Return an error that pydantic reported, to be raised again with `place` before its place."""
+    """Return an error that pydantic reported, to be raised again with `place` as a prefix."""
     context = error.get("ctx") or {}
     loc = (*place, *error["loc"])
     kind = error["type"]
@@ -77,12 +77,12 @@ def again(error: Mapping[str, Any], place: tuple[str | int, ...] = ()) -> Proble
         return loc, PydanticCustomError("detcore", "{text}", context)
     try:
         return loc, PydanticKnownError(kind, context or None)
-    except (KeyError, TypeError):  # an error of a plugin's own making
+    except (KeyError, TypeError):  # an error that a plugin defined
         return loc, problem(str(error["msg"]))
 
 
 def describe_value(value: object) -> str:
-    """Name a value the way the file's author knows it."""
+    """Name a value in the terms of the file's author."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Print diagnostics the way a compiler does."""
+"""Print diagnostics in the style of a compiler."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Role = Literal["place", "error", "message", "gutter", "primary", "secondary", "h
 Style = Callable[[str, Role], str]
 
 _WIDTH = 100
-_LONG = 160  # longer lines are cut to the part around the places in them
+_LONG = 160  # longer lines are cut to the part around the marked positions
 _TAB = 4
 
 
 def no_style(text: str, role: Role) -> str:
-    """Leave a piece of text as it is."""
+    """Return a piece of text without colours."""
     return text
 
 
 def render(
     diagnostics: Iterable[Diagnostic], *, secrets: Iterable[Span] = (), style: Style = no_style
 ) -> str:
-    """Return a report: every mistake with its line, the exact place, and what was meant.
+    """Return a report: every mistake with its line, exact position, and suggestion.
 
     Args:
-        diagnostics: What is wrong, in the order to print.
-        secrets: Places that are shown as stars, besides those that look secret by their name.
+        diagnostics: The mistakes, in the order to print.
+        secrets: Spans to mask, in addition to values whose names look secret.
         style: Colours a piece of text; called with the piece and its role.
     """
     printer = _Printer(style, list(secrets))
@@ -48,7 +48,7 @@ class _Printer:
 
     def block(self, found: Diagnostic) -> str:
         place = f"{found.source_name}:"
-        if found.primary.span.source.lines:  # a file that cannot be read has no lines
+        if found.primary.span.source.lines:  # empty for a file that cannot be read
             place += f"{found.line}:{found.column}:"
         head = [
             f"{self._style(place, 'place')} {self._style('error:', 'error')} "
@@ -107,7 +107,7 @@ class _Printer:
         return hidden[number] if number < len(hidden) else ""
 
     def _start(self, source: Source, number: int, labels: list[tuple[Label, bool]]) -> int:
-        """Return the first character shown of a line; not 0 if the line is very long."""
+        """Return the index of the first visible character of a line; not 0 if it is very long."""
         first = min(label.span.column for label, _ in labels)
         return max(0, first - 40) if len(self._text(source, number)) > _LONG else 0
 
@@ -158,7 +158,7 @@ class _Printer:
 
 
 class _Row:
-    """A line put together from pieces at columns."""
+    """A line assembled from pieces at columns."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int, str, Role]] = []
@@ -173,7 +173,7 @@ class _Row:
     def print(self, style: Style) -> str:
         printed, position = "", 0
         for column, text, role in sorted(self._pieces, key=lambda piece: piece[0]):
-            if column < position:  # one place inside another
+            if column < position:  # overlaps the previous piece
                 text = text[position - column :]
                 column = position
             printed += " " * (column - position) + (style(text, role) if text.strip() else text)
@@ -188,7 +188,7 @@ def _shown(char: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return how many columns a terminal gives a text."""
+    """Return the number of terminal columns of a text."""
     total = 0
     for char in text:
         if char == "\t":

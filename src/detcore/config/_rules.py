@@ -1,4 +1,4 @@
-"""Rules between fields; each sees only what is right by itself, so none repeats a mistake."""
+"""Check rules between fields; invalid fields are hidden from them, so no mistake repeats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mention:
-    """A place that has a part in a broken rule."""
+    """A place that is involved in a broken rule."""
 
     place: Place
     text: str = ""
@@ -40,11 +40,11 @@ class Violation:
     """A broken rule.
 
     Attributes:
-        message: Which, with the values.
-        primary: Where to mend it most likely.
+        message: The rule, with the values.
+        primary: The place that most likely needs a correction.
         others: The other places.
-        help: What to do.
-        suggestion: What to write, if there is one answer.
+        help: How to correct it.
+        suggestion: The correct text, if there is only one.
     """
 
     message: str
@@ -55,14 +55,14 @@ class Violation:
 
 
 class Facts:
-    """The configuration as written, without what is wrong by itself."""
+    """The configuration as written, without fields that are invalid by themselves."""
 
     def __init__(self, data: Mapping[str, Any], bad: Iterable[Place] = ()) -> None:
         self._data = data
         self._bad = set(bad)
 
     def get(self, *place: str | int, default: Any = None) -> Any:
-        """Return the value at `place`, or `default` if it is missing or wrong."""
+        """Return the value at `place`, or `default` if it is missing or invalid."""
         value: Any = self._data
         for depth, element in enumerate(place, 1):
             if place[:depth] in self._bad:
@@ -76,7 +76,7 @@ class Facts:
         return default if value is None else value
 
     def is_bad(self, place: Place) -> bool:
-        """Tell whether something at `place` or above it is wrong."""
+        """Return whether anything at `place` or above it is invalid."""
         return any(place[:depth] in self._bad for depth in range(len(place) + 1))
 
     def number(self, *place: str | int) -> Any:
@@ -143,7 +143,7 @@ def _ranges_can_be_drawn(facts: Facts) -> Iterator[Violation]:
 
 def _is_finite_power(base: Any, low: float, high: float) -> bool:
     if base is None or base <= 0:
-        return True  # wrong by itself
+        return True  # reported elsewhere
     try:
         return all(math.isfinite(float(base) ** float(exponent)) for exponent in (low, high))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The JSON Schema of the experiment file, for editors."""
+"""Generate the JSON Schema of the experiment file, for editors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the experiment file.
 
-    Editors complete and check the file with it: every field has a description, closed sets are
-    enums, unknown names are refused. Rules between fields are not part of it.
+    Editors use it to complete and check the file: every field has a description, closed sets are
+    enums, unknown names are rejected. Rules between fields are not included.
     """
     schema = ExperimentConfig.model_json_schema()
     _tidy(schema)
@@ -28,7 +28,7 @@ _ABOUT = (
 
 
 def _tidy(schema: Any) -> None:
-    """Drop the titles that pydantic makes from field names, and what only OpenAPI knows."""
+    """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
     if isinstance(schema, list):
         for item in schema:
             _tidy(item)

@@ -1,4 +1,4 @@
-"""The searcher section: which hyperparameters to try, how long, and what decides."""
+"""Define the searcher section: the search method, its length and its metric."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _StopOnce = Annotated[
 
 
 class _Common(Section):
-    metric: Name = Field(description="The validation metric that tells how good a trial is.")
+    metric: Name = Field(description="The validation metric that ranks trials.")
     smaller_is_better: bool = Field(
         default=True, description="Whether lower values of it are better."
     )
@@ -146,7 +146,7 @@ class PbtExploreFunction(Section):
     """How a copied trial's hyperparameters change."""
 
     resample_probability: float = Field(
-        ge=0, le=1, description="Chance that a hyperparameter is drawn anew."
+        ge=0, le=1, description="Probability of drawing a hyperparameter again."
     )
     perturb_factor: float = Field(
         ge=0, le=1, description="Otherwise it is multiplied by 1 plus or minus this."
@@ -167,16 +167,16 @@ class PbtSearcher(_Common):
 
 
 class PluginSearcher(Lenient):
-    """A searcher that a plugin provides; its settings are passed on as they are."""
+    """A searcher that a plugin provides; its settings are passed on unchanged."""
 
     name: Name = Field(description="Name under which the plugin registers the searcher.")
-    metric: Name = Field(description="The validation metric that tells how good a trial is.")
+    metric: Name = Field(description="The validation metric that ranks trials.")
     smaller_is_better: bool = Field(
         default=True, description="Whether lower values of it are better."
     )
 
 
-# Settings that are the core's, also where a plugin's model says which ones its method has.
+# Settings that the core handles, even if a plugin's model lists the settings of its method.
 OF_ALL_SEARCHERS = ("max_length", "source_trial_id", "source_checkpoint_uuid")
 SEARCHERS: dict[str, type[Section]] = {
     "single": SingleSearcher,

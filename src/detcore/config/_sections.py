@@ -1,4 +1,4 @@
-"""The smaller sections of the experiment file."""
+"""Define the smaller sections of the experiment file."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ __all__ = [
 
 
 class Reproducibility(Section):
-    """What makes a run repeatable."""
+    """Settings for repeatable runs."""
 
     experiment_seed: int = Field(
         default_factory=lambda: _draw_seed(),
         ge=0,
         le=2**31 - 1,
-        description="Seed of everything random; default: drawn anew for each experiment.",
+        description="Seed of everything random; default: drawn for each experiment.",
     )
     deterministic_ops: bool | None = Field(
         default=None,
@@ -61,10 +61,10 @@ def _draw_seed() -> int:
 
 
 class Optimizations(Section):
-    """How gradients and metrics travel between the workers of a trial."""
+    """Exchange of gradients and metrics between the workers of a trial."""
 
     aggregation_frequency: int = Field(
-        default=1, ge=1, description="Batches whose gradients are added up before each update."
+        default=1, ge=1, description="Batches whose gradients are summed before each update."
     )
     average_aggregated_gradients: bool = Field(
         default=True, description="Divide the added gradients by aggregation_frequency."
@@ -97,7 +97,7 @@ class Optimizations(Section):
 
 
 class Profiling(Section):
-    """Which batches to profile."""
+    """Selection of batches to profile."""
 
     enabled: bool = Field(default=False, description="Whether to profile.")
     begin_on_batch: int = Field(default=0, ge=0, description="First batch to profile.")
@@ -129,7 +129,7 @@ class Device(Section):
 
     host_path: AbsolutePath = Field(description="Device on the host; absolute.")
     container_path: Name = Field(description="Where it appears in the container.")
-    mode: str = Field(default="mrw", description="What the container may do with it.")
+    mode: str = Field(default="mrw", description="Permissions of the container on it.")
 
 
 class PluginLauncher(Lenient):
@@ -158,7 +158,7 @@ LauncherField = Annotated[
 
 
 class Resources(Section):
-    """What a trial runs on."""
+    """Resources of a trial."""
 
     slots_per_trial: int = Field(
         default=1,
@@ -195,7 +195,7 @@ class _VariablesPerDevice(Section):
 
 
 class ProxyPort(Section):
-    """A port that the cluster's proxy passes on."""
+    """A port that the cluster's proxy forwards."""
 
     proxy_port: int = Field(ge=1, le=65535, description="The port.")
     proxy_tcp: bool = Field(default=False, description="Pass on raw TCP instead of HTTP.")

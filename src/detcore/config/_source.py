@@ -1,4 +1,4 @@
-"""Where a piece of configuration stands, and what is wrong with it. Pure values."""
+"""Represent positions in configuration text, and mistakes at them, as pure values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Source:
     """Text that a user wrote: a file, or the flags or variables of one command.
 
     Attributes:
-        name: How messages call it, such as ``"const.yaml"`` or ``"--set"``.
-        kind: What it is.
-        lines: Its lines without line ends. Of flags and variables, each is one line.
+        name: Its name in messages, such as ``"const.yaml"`` or ``"--set"``.
+        kind: The kind of source.
+        lines: Its lines without line ends; each flag or variable is one line.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a source. Lines and columns count from 0; the end is exclusive."""
+    """A range of a source. Lines and columns count from 0; the end is exclusive."""
 
     source: Source
     line: int
@@ -38,7 +38,7 @@ class Span:
 
     @property
     def width(self) -> int:
-        """Characters on the first line, at least 1."""
+        """Number of characters on the first line, at least 1."""
         if self.end_line == self.line:
             return max(1, self.end_column - self.column)
         text = self.source.lines[self.line] if self.line < len(self.source.lines) else ""
@@ -47,7 +47,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Label:
-    """A place in a source and what to say under it."""
+    """A position in a source and the text under it."""
 
     span: Span
     text: str = ""
@@ -58,12 +58,12 @@ class Diagnostic:
     """One mistake.
 
     Attributes:
-        message: What is wrong, with the values.
-        primary: The exact place.
-        secondary: Other places that have a part in it.
-        help: Further lines: what was expected, what to do.
-        suggestion: What most likely was meant, or None.
-        count: How many mistakes it stands for.
+        message: The mistake, with the values.
+        primary: The exact position.
+        secondary: Other positions that are involved.
+        help: Further lines: expected values, and how to correct it.
+        suggestion: The most likely correction, or None.
+        count: Number of mistakes that it represents.
     """
 
     message: str
@@ -80,10 +80,10 @@ class Diagnostic:
 
     @property
     def line(self) -> int:
-        """Line of the exact place, from 1."""
+        """Line of the exact position, from 1."""
         return self.primary.span.line + 1
 
     @property
     def column(self) -> int:
-        """Column of the exact place in characters, from 1."""
+        """Column of the exact position in characters, from 1."""
         return self.primary.span.column + 1

@@ -1,4 +1,4 @@
-"""The checkpoint_storage section: where checkpoints go and which are kept."""
+"""Define the checkpoint_storage section: location and retention of checkpoints."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class AzureStorage(_Retention):
 
 
 class PluginStorage(_Retention, Lenient):
-    """A storage type that a plugin provides; its settings are passed on as they are."""
+    """A storage type that a plugin provides; its settings are passed on unchanged."""
 
     type: Name = Field(description="Name under which the plugin registers the type.")
 

@@ -1,4 +1,4 @@
-"""The nearest valid name to one that is not."""
+"""Find the valid name that is nearest to an invalid one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detcore._secrets import distance
 
 __all__ = ["nearest"]
 
-# What people write who know another tool, and what the earlier system called things.
+# Names in other tools, and in the earlier system.
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
     "asha": ("adaptive_asha",),
     "hyperband": ("adaptive_asha",),
@@ -64,7 +64,7 @@ _MOST_TOLERANCE = 3
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that was most likely meant, or None if none is near.
+    """Return the most likely choice, or None if none is near.
 
     >>> nearest("schedulin_unit", ["scheduling_unit", "searcher"])
     'scheduling_unit'
@@ -74,7 +74,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     True
     """
     if len(name) > _LONGEST:
-        return None  # comparing takes as long as the name is, and no name that is valid is near
+        return None  # comparing takes time proportional to the length, and no valid name is near
     valid = list(dict.fromkeys(choices))
     plain = _plain(name)
     for choice in valid:
@@ -86,7 +86,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     ranked = sorted(
         (distance(plain, other), choice)
         for choice in valid
-        # Others are further away than is ever near, and comparing takes long.
+        # Names of other lengths are never near enough, and comparing is slow.
         if abs(len(other := _plain(choice)) - len(plain)) <= _MOST_TOLERANCE
     )
     if ranked and ranked[0][0] <= _tolerance(plain, ranked[0][1]):

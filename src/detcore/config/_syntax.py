@@ -1,4 +1,4 @@
-"""What YAML's parser found, said in the words of somebody who writes YAML."""
+"""Explain errors of the YAML parser in the terms of YAML's users."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class SyntaxProblem:
     """A mistake in the YAML itself.
 
     Attributes:
-        message: What is wrong.
-        label: What to say under the place.
-        help: What to do.
-        at_context: Whether the place is where the construct begins, not where the parser gave up.
+        message: The mistake.
+        label: Text under the position.
+        help: How to correct it.
+        at_context: Whether the position is the start of the construct, not where the parser failed.
     """
 
     message: str
@@ -79,11 +79,11 @@ _KNOWN = (
 
 
 def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
-    """Say what is wrong.
+    """Return an explanation of a parser error.
 
     Args:
         exc: The parser's error.
-        line: The line at which the parser gave up.
+        line: The line at which the parser failed.
     """
     problem = str(exc.problem or exc.context or "unreadable")
     mark = exc.problem_mark
@@ -116,7 +116,7 @@ def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
                 "this bracket is never closed", f"no '{close}' to it", at_context=True
             )
         return SyntaxProblem(
-            f"expected ',' or '{close}' here, to go on with the {what} or to end it",
+            f"expected ',' or '{close}' here, to continue or end the {what}",
             "unexpected",
         )
     return SyntaxProblem(f"not YAML: {problem}")

@@ -1,4 +1,4 @@
-"""A configuration as values that know where they were written."""
+"""Represent a configuration as values with their positions in the text."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Node:
     """One value: a scalar, a list, or a mapping.
 
     Attributes:
-        value: What it is.
-        span: Where it stands. Of a list or mapping, from its first to its last character.
+        value: The scalar, or the items or entries.
+        span: Its position; of a list or mapping, from its first to its last character.
     """
 
     value: Scalar | tuple[Node, ...] | dict[str, Entry]
@@ -40,14 +40,14 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """A key of a mapping and what it stands for."""
+    """The position of a mapping's key, and its value."""
 
     key_span: Span
     node: Node
 
 
 def plain(node: Node) -> JSONValue:
-    """Return the value without places."""
+    """Return the value without positions."""
     if isinstance(node.value, dict):
         return {key: plain(entry.node) for key, entry in node.value.items()}
     if isinstance(node.value, tuple):
@@ -56,7 +56,7 @@ def plain(node: Node) -> JSONValue:
 
 
 def find(root: Node, place: Place) -> Node | None:
-    """Return the value at `place`, or None if nothing was written there."""
+    """Return the value at `place`, or None if it is not in the text."""
     node = root
     for element in place:
         child = _child(node, element)
@@ -67,10 +67,10 @@ def find(root: Node, place: Place) -> Node | None:
 
 
 def key_span(root: Node, place: Place) -> Span | None:
-    """Return where the key at the end of `place` was written.
+    """Return the position of the key at the end of `place`.
 
-    Of a list item it is the item; of a place that nobody wrote, the innermost key above it; None
-    if there is no key above.
+    For a list item it is the item; for a place that is not in the text, the innermost key above it;
+    None if there is no key above.
     """
     found: Span | None = None
     node = root
@@ -85,13 +85,13 @@ def key_span(root: Node, place: Place) -> Span | None:
 
 
 def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> Node:
-    """Return a copy of `root` with `node` at `place`; mappings on the way are made as needed.
+    """Return a copy of `root` with `node` at `place`; missing mappings on the way are created.
 
     Args:
-        root: Where to put it.
-        place: Where in it; not empty. List items on the way must exist.
-        node: What to put.
-        keys: Where each name of `place` was written, for the keys that are new.
+        root: The configuration.
+        place: The path; not empty. List items on the way must exist.
+        node: The new value.
+        keys: Position of each name of `place`, for new keys.
     """
     head, rest = place[0], place[1:]
     if isinstance(root.value, tuple) and isinstance(head, int):
@@ -111,7 +111,7 @@ def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> Node:
 
 
 def rename(root: Node, place: Place, new_name: str) -> Node:
-    """Return a copy of `root` where the key at the end of `place` is called `new_name`."""
+    """Return a copy of `root` in which the key at the end of `place` is named `new_name`."""
     parent = find(root, place[:-1])
     if parent is None or not isinstance(parent.value, dict):
         return root

@@ -1,4 +1,4 @@
-"""Read YAML into values that know where they were written, and say exactly what is wrong with it.
+"""Read YAML into values with their positions, and report mistakes exactly.
 
 Scalars follow YAML 1.2: ``1e-3`` is a number, ``yes`` and ``1:30`` are strings.
 """
@@ -18,7 +18,7 @@ from detcore.config._tree import Entry, Node, Scalar
 
 __all__ = ["MAX_DEPTH", "empty_node", "half_a_character", "read_yaml"]
 
-_MAX_VALUES = 50_000  # stops aliases of aliases of aliases from filling the memory
+_MAX_VALUES = 50_000  # stops nested aliases from filling the memory
 MAX_DEPTH = 100
 _MAX_DIGITS = 400  # Python refuses to print integers of more than 4300
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
@@ -31,7 +31,7 @@ _PLAIN = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's parser without its YAML 1.1 guesses at what a scalar is."""
+    """PyYAML's parser without YAML 1.1's rules for scalars."""
 
     yaml_implicit_resolvers = {
         "<": [(_PLAIN + "merge", re.compile("<<"))],
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         self._num_values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node, unless there are too many: all of a megabyte takes half a minute."""
+        """Compose a node, unless there are too many: a full megabyte takes half a minute."""
         is_key = isinstance(parent, yaml.MappingNode) and index is None
         self._num_values += not is_key
         if self._num_values > _MAX_VALUES:
@@ -52,16 +52,16 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TooLargeError(Exception):
-    """There are more values than any configuration has."""
+    """The document has more values than any configuration."""
 
 
 def empty_node(source: Source) -> Node:
-    """Return a mapping without entries that stands at the start of `source`."""
+    """Return a mapping without entries at the start of `source`."""
     return Node({}, Span(source, 0, 0, 0, 0))
 
 
 def half_a_character(text: str, span: Span) -> Diagnostic | None:
-    """Return the mistake of a text that is not Unicode, or None."""
+    """Return a diagnostic for a text that is not valid Unicode, or None."""
     if not _SURROGATE.search(text):
         return None
     return Diagnostic(
@@ -78,12 +78,12 @@ def read_yaml(
 
     Args:
         text: The document.
-        source: Where it stands.
+        source: The source that contains it.
         line: Line of `source` on which `text` begins, from 0.
         column: Column of that line at which `text` begins, from 0.
 
     Returns:
-        The value (None where there is none, or none that can be read) and what is wrong with it.
+        The value (None if there is no value, or it cannot be read) and the mistakes.
     """
     reader = _Reader(source, line, column)
     root: yaml.Node | None = None
@@ -95,7 +95,7 @@ def read_yaml(
         reader.found.append(reader.bad_syntax(text, exc))
     except (RecursionError, _TooLargeError):
         reader.found.append(reader.too_deep())
-    except (ValueError, OverflowError) as exc:  # of an escape such as "\\U00110000"
+    except (ValueError, OverflowError) as exc:  # for an escape such as "\\U00110000"
         reader.found.append(reader.bad_escape(text, exc))
     if root is None:
         return None, reader.found
@@ -104,7 +104,7 @@ def read_yaml(
 
 
 class _Reader:
-    """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
+    """Converts PyYAML's nodes to ours and collects the mistakes."""
 
     def __init__(self, source: Source, line: int, column: int) -> None:
         self.source = source

@@ -1,6 +1,6 @@
-"""The resumable order of data, data positions, the ledger, and the cache of datasets.
+"""Provide a resumable order of data, data positions, the ledger, and a cache of datasets.
 
-Pure; needs only NumPy.
+Pure; requires only NumPy.
 """
 
 from detcore.data._dataset_cache import CachedRecords, CacheKey, DatasetCache

@@ -1,4 +1,4 @@
-"""A folder of datasets that are written once and read by every later trial."""
+"""Cache datasets in a folder, written once and read by every later trial."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What names a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
+    """Name of a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
 
     dataset_id: str
     dataset_version: str
@@ -36,7 +36,7 @@ class CacheKey:
 
     @classmethod
     def checked(cls, dataset_id: str, dataset_version: str, *, part: str) -> CacheKey:
-        """Make a key, or refuse names that do not belong in a file name.
+        """Make a key, or refuse names that are not valid file names.
 
         Raises:
             UnsafePathError: If a name is empty, or has other characters than letters, digits,
@@ -58,12 +58,12 @@ class CacheKey:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CachedRecords:
-    """A dataset that is in the cache, whole.
+    """A complete dataset in the cache.
 
     Attributes:
-        folder: Where its files are.
-        num_records: How many records it has; >= 1.
-        keys: The order of the keys of a record, for `with_key_order`; None if it is not known.
+        folder: Folder of its files.
+        num_records: Number of its records; >= 1.
+        keys: The order of the keys of a record, for `with_key_order`; None if unknown.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ class CachedRecords:
 
 
 class DatasetCache:
-    """The cache folder. It knows nothing of how a framework writes a dataset.
+    """The cache folder, independent of the format in which a framework writes a dataset.
 
     Args:
         root: Folder below which the datasets are; it need not exist.
@@ -82,10 +82,10 @@ class DatasetCache:
         self._root = root
 
     def find(self, key: CacheKey) -> CachedRecords | None:
-        """Return what is cached under `key`, or None.
+        """Return the dataset cached under `key`, or None.
 
         Raises:
-            DataError: If there is something that this version cannot read.
+            DataError: If it exists but this version cannot read it.
         """
         folder = key.folder(self._root)
         path = folder / _RECORD_FILE
@@ -106,10 +106,10 @@ class DatasetCache:
             ) from error
 
     def open(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
-        """Return what is cached under `key`; write it before, if it is not there.
+        """Return the dataset cached under `key`, writing it first if it does not exist.
 
-        It is written beside its folder, then renamed, so a dataset that is there is whole. Where
-        several processes write the same one, the first stays, and all of them read it.
+        It is written next to its folder, then renamed, so an existing dataset is complete. If
+        several processes write the same one, the first is kept, and all of them read it.
 
         Args:
             key: Names the dataset.
@@ -117,7 +117,7 @@ class DatasetCache:
                 of records, and the structure of one (dicts, tuples and lists of anything).
 
         Raises:
-            DataError: If it has no records, or what is there cannot be read.
+            DataError: If it has no records, or an existing one cannot be read.
         """
         return self.find(key) or self._written(key, write)
 
@@ -139,7 +139,7 @@ class DatasetCache:
             try:
                 scratch.rename(folder)
             except OSError:
-                # Another process was first: what it wrote under this name and version is as good.
+                # Another process was first: its dataset of the same name and version is as good.
                 if not (folder / _RECORD_FILE).exists():
                     raise
         finally:
@@ -156,7 +156,7 @@ def _scratch(folder: Path, pid: int) -> Path:
 
 
 def _remove_left_overs(folder: Path) -> None:
-    """Remove what processes of this machine left when they were killed while writing."""
+    """Remove leftovers of processes of this machine that were killed while writing."""
     start, end = _scratch(folder, 0).name.split(".0.tmp")[0] + ".", ".tmp"
     for path in folder.parent.iterdir():
         pid = path.name[len(start) : -len(end)]
@@ -167,11 +167,11 @@ def _remove_left_overs(folder: Path) -> None:
 
 def _is_alive(pid: int) -> bool:
     if pid == os.getpid():
-        return False  # an earlier process with our number
+        return False  # an earlier process with the same id
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # it belongs to another user
     return True

@@ -1,4 +1,4 @@
-"""The order of the keys in nested structures, kept where a file format loses it."""
+"""Preserve the order of keys in nested structures if a file format loses it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def key_order(structure: Any) -> JSONValue:
 
 
 def with_key_order(structure: Any, order: Any) -> Any:
-    """Return a structure with the keys of its dicts in the order that `key_order` noted.
+    """Return a structure with the keys of its dicts in an order from `key_order`.
 
-    Keys that `order` does not know come last, sorted; without an order, all keys are sorted.
+    Keys that are not in `order` come last, sorted; without an order, all keys are sorted.
     """
     if isinstance(structure, Mapping):
         noted = dict(order or ())

@@ -1,4 +1,4 @@
-"""The ledger: which records each batch of a trial used."""
+"""Write the ledger of the records that each batch of a trial used."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _FLUSH_AT_BYTES = 1 << 20
 
 
 class LedgerWriter:
-    """Logs the ids of the records that each step used, for `verify_ledger` to prove from.
+    """Logs the ids of the records that each step used, as input for `verify_ledger`.
 
-    What `flush` returned from survives ``kill -9`` of the process (it is in the kernel's hands;
-    a power cut may take it). The file is made by the first flush. Calls come from one thread.
+    Data survives ``kill -9`` of the process once `flush` has returned (the kernel has it; a power
+    cut may lose it). The first flush creates the file. Calls must come from one thread.
 
     Args:
         path: File to write, ``ledger-<run_id>.bin`` in the trial's folder; must not exist.
         run_id: Counts the starts of the trial, from 1.
         start_step: Steps completed when the run started: those of the checkpoint it restored.
         rank: Index of this worker.
-        world_size: Number of workers; each writes a file of its own.
+        world_size: Number of workers; each writes a separate file.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class LedgerWriter:
         self._last_step = start_step
 
     def describe(self, ids: IdKind, *, num_records: int | None = None, left_over: int = 0) -> None:
-        """Say what an id is, before the first `log` or `census`.
+        """Define the ids, before the first `log` or `census`.
 
         Args:
-            ids: What the ids are.
-            num_records: How many ids an epoch has in all, where they are ``0 .. num_records-1``.
+            ids: The kind of the ids.
+            num_records: Number of ids in an epoch, if they are ``0 .. num_records-1``.
             left_over: Ids that each epoch leaves out on purpose, as with ``drop_last``.
 
         Raises:
@@ -75,7 +75,7 @@ class LedgerWriter:
         )
 
     def log(self, step: int, epoch: int, record_ids: npt.ArrayLike) -> None:
-        """Note which records a step used. Buffered: see `flush`.
+        """Log the records that a step used, into a buffer; see `flush`.
 
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
@@ -84,7 +84,7 @@ class LedgerWriter:
             record_ids: Ids, ``(n,)``, integers of at most 64 bits.
 
         Raises:
-            DataError: If the step is not after those before, or the ids are no integers.
+            DataError: If the step is lower than the last one, or the ids are not integers.
         """
         if step < max(self._last_step, self._header.start_step + 1):
             raise DataError(
@@ -96,19 +96,19 @@ class LedgerWriter:
         self._append(pack_ids(FrameKind.BATCH, step, epoch, _as_ids(record_ids)))
 
     def census(self, ids: npt.ArrayLike) -> None:
-        """Note the ids of the whole data set, each as often as the data set holds it.
+        """Log the ids of the whole data set, each as often as the data set contains it.
 
-        For ids that are no indices; call it any number of times before the first `log`, with a
+        For ids that are not indices; call it any number of times before the first `log`, with a
         part of the ids each time.
         """
         self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
 
     def flush(self) -> None:
-        """Hand everything logged to the kernel.
+        """Pass all logged data to the kernel.
 
         Raises:
-            StorageFullError: If there is no room. The file then ends before what did not fit, and
-                what did not fit is kept for the next flush.
+            StorageFullError: If the disk is full. The file then ends with the last complete frame,
+                and the next flush tries the rest again.
             LedgerError: If the file exists already.
         """
         if self._descriptor is None:
@@ -121,7 +121,7 @@ class LedgerWriter:
         self._buffered_bytes = 0
 
     def close(self) -> None:
-        """Flush and close. A second call does nothing."""
+        """Flush and close; idempotent."""
         if self._descriptor is None and not self._frames:
             return
         try:
@@ -145,7 +145,7 @@ class LedgerWriter:
         except FileExistsError as error:
             raise LedgerError(
                 f"the ledger {self._path} exists already.\n"
-                "Each run of a trial writes one of its own; a second writer would mix two runs.\n"
+                "Each run of a trial writes its ledger; a second writer would mix two runs.\n"
                 "Start the run under a new run id."
             ) from error
 
@@ -156,14 +156,14 @@ class LedgerWriter:
             while view:
                 view = view[os.write(descriptor, view) :]
         except OSError as error:
-            # Without this the next flush would write behind a torn frame.
+            # Otherwise the next flush would write after a torn frame.
             os.ftruncate(descriptor, start)
             os.lseek(descriptor, start, os.SEEK_SET)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StorageFullError(
                 f"no room for {len(content)} more bytes of the data ledger {self._path}.\n"
-                "Training stops, because what it does from here on could not be proved.\n"
+                "Training stops, because its further steps could not be proved.\n"
                 "Free some space and resume, or turn data_ledger off.",
                 missing_bytes=len(view),
             ) from error

@@ -1,8 +1,8 @@
-"""How a ledger file is laid out: frames, each with a checksum.
+"""Define the layout of a ledger file: frames, each with a checksum.
 
-A file is a row of frames. A frame is a head of 40 bytes and a body; both have a CRC-32. The first
-frame is the header, a JSON object; the others hold record ids as little-endian int64. Files are
-only ever appended to, and only whole frames are handed to the kernel, so a process that is killed
+A file is a sequence of frames. A frame is a head of 40 bytes and a body; both have a CRC-32. The
+first frame is the header, a JSON object; the others contain record ids as little-endian int64.
+Files only ever grow, and only whole frames are passed to the kernel, so a process that is killed
 leaves at most one torn frame, at the end.
 """
 
@@ -40,7 +40,7 @@ _FORMAT_VERSION = 1
 
 
 class FrameKind(enum.IntEnum):
-    """What the body of a frame is."""
+    """The content of a frame's body."""
 
     HEADER = 0
     BATCH = 1
@@ -48,7 +48,7 @@ class FrameKind(enum.IntEnum):
 
 
 class IdKind(str, enum.Enum):
-    """What the ids of a ledger are."""
+    """The kind of the ids in a ledger."""
 
     RECORD_INDEX = "record index"
     SEQUENCE_ITEM = "item index of a Sequence"
@@ -61,9 +61,9 @@ class LedgerHeader:
 
     Attributes:
         run_id: Counts the starts of the trial, from 1.
-        start_step: Steps of the checkpoint that the run started from; 0 = from the beginning.
-        ids: What an id is.
-        num_records: Ids are 0 to ``num_records - 1``; None = unknown, or not indices.
+        start_step: Steps of the checkpoint that the run started from; 0 without a checkpoint.
+        ids: The kind of the ids.
+        num_records: Ids are 0 to ``num_records - 1``; None if unknown, or not indices.
         left_over: Ids that each epoch leaves out on purpose (a dropped last batch).
         rank: Index of the worker that wrote the file.
         world_size: Number of workers that each wrote one.
@@ -80,7 +80,7 @@ class LedgerHeader:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame as found in a file: where its body is, and what its head says."""
+    """A frame in a file: the position of its body, and the fields of its head."""
 
     kind: FrameKind
     step: int
@@ -101,7 +101,7 @@ def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
 
 
 def ids_of(content: memoryview, frame: Frame) -> Indices:
-    """Return the ids in the body of a frame; a view where the machine is little-endian."""
+    """Return the ids in the body of a frame, without copying on little-endian machines."""
     body = content[frame.offset : frame.offset + frame.size_bytes]
     return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
 
@@ -109,7 +109,7 @@ def ids_of(content: memoryview, frame: Frame) -> Indices:
 def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
     """Check a file's content and return its header and the frames after it.
 
-    A torn last frame is left out. A file whose header is torn has no header and no frames: its
+    A torn last frame is left out. A file with a torn header has neither header nor frames: its
     process was killed before it had logged anything.
 
     Raises:
@@ -141,7 +141,7 @@ def _scan(path: Path, content: memoryview) -> Iterator[Frame]:
             raise _damaged(path, offset, "the head of a frame does not match its checksum")
         body = content[offset + _HEAD.size : offset + _HEAD.size + size]
         if len(body) < size:
-            return  # torn: its process was killed while the kernel took the frame
+            return  # torn: the process was killed while the frame was written
         if kind not in iter(FrameKind):
             raise _damaged(path, offset, f"there is no frame of kind {kind}")
         if zlib.crc32(body) != body_crc:
@@ -152,7 +152,7 @@ def _scan(path: Path, content: memoryview) -> Iterator[Frame]:
 
 def _check_torn_head(path: Path, offset: int, head: memoryview) -> None:
     if bytes(head[: len(_MAGIC)]) != _MAGIC[: len(head)]:
-        raise _damaged(path, offset, "what stands there is not the beginning of a frame")
+        raise _damaged(path, offset, "the bytes there are not the beginning of a frame")
 
 
 def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:

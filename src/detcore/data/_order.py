@@ -1,4 +1,4 @@
-"""A shuffled order that is computed, not stored."""
+"""Compute a shuffled order instead of storing it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 8
-# Below this a Feistel network has halves of a few bits and mixes visibly badly, while sorting
-# hashes gives any permutation with the same probability and takes a tenth of a millisecond.
+# For fewer records, a Feistel network has halves of a few bits and mixes visibly badly. Sorting
+# hashes gives any permutation with the same probability, in a tenth of a millisecond.
 _SMALL = 4096
 
 
 class ShuffledOrder:
-    """The order in which the records of one epoch come: a permutation of ``range(num_records)``.
+    """The order of the records in one epoch: a permutation of ``range(num_records)``.
 
-    Any part of it is computed on its own, so starting in the middle of an epoch costs what
-    starting at its beginning costs, and nothing has to be kept for a resume but the three
-    arguments. It draws from no random generator, and is the same on every platform and with
-    every version of NumPy. Instances do not change and may be shared between threads.
+    Any part of it can be computed separately, so starting in the middle of an epoch costs the same
+    as starting at its beginning, and a resume needs only the three arguments. It uses no random
+    generator, and is the same on every platform and with every version of NumPy. Instances are
+    immutable and may be shared between threads.
 
     Large orders are a keyed Feistel network with cycle walking: the network permutes the next
     power of two, and numbers that leave the range are permuted again until they are inside.
 
     Args:
-        num_records: How many records; >= 1.
+        num_records: Number of records; >= 1.
         seed: Seed of the whole training; any integer.
-        epoch: Which pass over the data, from 0. Each has an order of its own.
+        epoch: Pass over the data, from 0. Each has a different order.
 
     Raises:
         DataError: If an argument is out of its range.
@@ -75,7 +75,7 @@ class ShuffledOrder:
         return int(self.take(np.array([position]))[0])
 
     def take(self, positions: npt.ArrayLike) -> Indices:
-        """Return the records at some positions, in time that depends only on how many there are.
+        """Return the records at some positions, in time proportional to their number.
 
         Args:
             positions: Positions within the epoch, ``(n,)``, integers from 0 to
@@ -85,7 +85,7 @@ class ShuffledOrder:
             Record indices, ``(n,), int64``.
 
         Raises:
-            DataError: If a position is outside of the epoch.
+            DataError: If a position is outside the epoch.
         """
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= self.num_records):
@@ -97,8 +97,8 @@ class ShuffledOrder:
             return self._table[wanted]
         records = self._permute(wanted.astype(np.uint64))
         outside = np.flatnonzero(records >= self.num_records)
-        # The network is a bijection, so following it from inside leads back inside; the next
-        # power of two is less than twice the range, so half of what is outside returns each time.
+        # The network is a bijection, so iterating it from inside leads back inside. The next power
+        # of two is less than twice the range, so half of the outside values return each time.
         while outside.size:
             walked = self._permute(records[outside])
             records[outside] = walked
@@ -106,7 +106,7 @@ class ShuffledOrder:
         return records.astype(np.int64)
 
     def _permute(self, words: _Words) -> _Words:
-        """Permute ``range(2**bits)``; the two halves differ by a bit where bits is odd."""
+        """Permute ``range(2**bits)``; the two halves differ by a bit if bits is odd."""
         low_bits = self._bits // 2
         high_bits = self._bits - low_bits
         right_shift = np.uint64(low_bits)

@@ -1,4 +1,4 @@
-"""Which records each batch holds, for any batch, from any rank."""
+"""Compute the records of any batch, for any rank."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def shard_range(num_records: int, *, rank: int, world_size: int) -> range:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DataPosition:
-    """Where one worker stands in the stream of batches; saved with every checkpoint.
+    """Position of one worker in the stream of batches; saved with every checkpoint.
 
-    The batches of all epochs, one after the other, are one stream. Worker `shard_rank` of
-    `shard_count` takes every `shard_count`-th of them, and goes on so across epochs.
+    The batches of all epochs, one after the other, form one stream. Worker `shard_rank` of
+    `shard_count` takes every `shard_count`-th of them, continuing across epochs.
 
     Attributes:
         epoch: Pass over the data of the worker's next batch, from 0.
@@ -88,7 +88,7 @@ class DataPosition:
 
     @classmethod
     def from_json(cls, value: Mapping[str, int]) -> DataPosition:
-        """Make a position from what `to_json` returned.
+        """Make a position from a result of `to_json`.
 
         Raises:
             DataError: If it is not one, or was written by a newer version.
@@ -105,22 +105,22 @@ class DataPosition:
 
 
 class IndexSampler:
-    """Says which records each batch of one worker holds, for any batch at once.
+    """Computes the records of each batch of one worker, for any batch directly.
 
     Each epoch is cut into batches of `batch_size` records, the last one smaller unless
-    `drop_last`. The batches of all epochs are one stream, of which a rank takes every
-    `world_size`-th: rank r takes stream positions r, r + world_size, ... on and on across
-    epochs. Nothing is replayed to get to a batch. Instances do not change what they answer and
-    may be shared between threads.
+    `drop_last`. The batches of all epochs form one stream, of which a rank takes every
+    `world_size`-th: rank r takes stream positions r, r + world_size, ... across all epochs.
+    Nothing is replayed to reach a batch. Results never change, and instances may be shared between
+    threads.
 
     Args:
         num_records: Records in the data set; >= 1.
         batch_size: Records in a batch of one worker; >= 1.
-        shuffle: Whether each epoch comes in an order of its own; else it is 0, 1, 2, ...
+        shuffle: Whether each epoch has a different order; otherwise it is 0, 1, 2, ...
         seed: Seed of the order; the same on every rank.
         rank: Index of this worker, ``0 <= rank < world_size``.
         world_size: Number of workers.
-        drop_last: Leave out the last batch of an epoch where it is smaller.
+        drop_last: Whether to leave out the last batch of an epoch if it is smaller.
 
     Attributes:
         num_records: Records in the data set.
@@ -162,11 +162,11 @@ class IndexSampler:
 
     @property
     def left_over(self) -> int:
-        """Records that each epoch leaves out because of `drop_last`."""
+        """Number of records that each epoch leaves out because of `drop_last`."""
         return self.num_records % self.batch_size if self.drop_last else 0
 
     def position(self, batch_index: int) -> DataPosition:
-        """Return where a batch of this worker is.
+        """Return the position of a batch of this worker.
 
         Args:
             batch_index: Counts the batches of this worker from the start of training; >= 0.
@@ -184,10 +184,10 @@ class IndexSampler:
         return dataclasses.replace(start, epoch=epoch, cursor=cursor)
 
     def batch_index(self, position: DataPosition) -> int:
-        """Return which batch of this worker is at a position: the reverse of `position`.
+        """Return the index of this worker's batch at a position: the inverse of `position`.
 
         Raises:
-            DataError: If the position belongs to another seed, or is none of this worker's.
+            DataError: If the position belongs to another seed, or to another worker.
         """
         stream = position.epoch * self.batches_per_epoch + position.cursor
         index, rest = divmod(stream - self.rank, self.world_size)
@@ -212,7 +212,7 @@ class IndexSampler:
     def batches(self, start: int, stop: int) -> list[Indices]:
         """Return the record indices of some consecutive batches of this worker.
 
-        Asking for many at a time costs far less than asking one by one.
+        Requesting many at a time costs far less than requesting them one by one.
 
         Args:
             start: First batch, counted from the start of training; >= 0.

@@ -1,4 +1,4 @@
-"""Proof from the ledgers of a trial that each record was used once in each epoch."""
+"""Prove from the ledgers of a trial that each record was used once in each epoch."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _EXAMPLES = 5
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReport:
-    """What one pass over the data used.
+    """Records used by one pass over the data.
 
     Attributes:
-        epoch: Which pass, from 0.
+        epoch: The pass, from 0.
         num_records: Ids used, repetitions included.
-        is_complete: Whether training went on to the next epoch, or used every id.
-        num_twice: Ids used more often than the data set holds them.
-        num_never: Ids that were left out; None where that cannot be told: the epoch is not
-            complete, or the ledger does not say what the data set holds.
+        is_complete: Whether training reached the next epoch, or used every id.
+        num_twice: Ids used more often than the data set contains them.
+        num_never: Ids that were left out; None if unknown: the epoch is not complete, or the
+            ledger does not list the data set.
         examples: Some of the ids of `num_twice` and `num_never`.
     """
 
@@ -50,17 +50,16 @@ class EpochReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReport:
-    """What the ledgers of a trial prove.
+    """Result of verifying the ledgers of a trial.
 
     Attributes:
-        ids: What an id is.
-        num_records: Ids of the whole data set; None = the ledger does not say.
+        ids: The kind of the ids.
+        num_records: Ids of the whole data set; None if the ledger does not contain it.
         left_over: Ids that each epoch leaves out on purpose.
         runs: Run ids that left a ledger.
         first_step: First step that counts.
         last_step: Last step that counts.
-        missing_steps: Steps in between, or up to where the trial is known to have come, that no
-            ledger tells of.
+        missing_steps: Steps in between, or up to the last one known, that no ledger contains.
         superseded_steps: Steps that were trained and then lost with the process that trained
             them: a later run started before them.
         epochs: One report for each epoch.
@@ -139,16 +138,17 @@ def verify_ledger(
 ) -> LedgerReport:
     """Check that every record of each epoch was used once: none twice, none never.
 
-    What a run trained after the step from which a later run started was lost with its process, so
-    it does not count. The last epoch may be in the middle: then none twice is what is checked.
+    Steps that a run trained after the step from which a later run started were lost with its
+    process, so they do not count. If the last epoch is incomplete, it is checked for repetitions
+    only.
 
     Args:
         trial_dir: Folder of the trial, with its ``ledger-*.bin`` files.
-        reported_steps: How far each run is known to have come, by run id. The ledgers must reach
-            what their newest run, and any run after it, reported.
+        reported_steps: Steps that each run is known to have completed, by run id. The ledgers must
+            reach the steps that their newest run, and any run after it, reported.
 
     Returns:
-        What was found; ``report.is_proved`` is the answer.
+        The report; ``report.is_proved`` is the answer.
 
     Raises:
         LedgerError: If there is no ledger, one is damaged, or they do not belong together.
@@ -159,11 +159,11 @@ def verify_ledger(
 
 
 def _open(path: Path) -> _File | None:
-    """Map a ledger; None where its process was killed before it had logged anything."""
+    """Map a ledger; None if its process was killed before it had logged anything."""
     if not path.stat().st_size:
         return None
     with path.open("rb") as file:
-        # Unmapped with its last user: closing it here would fail while an array looks into it.
+        # Unmapped with its last user: closing it here would fail while an array refers to it.
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     header, frames = read_frames(path, content)
     return None if header is None else _File(path, header, frames, content)
@@ -174,7 +174,7 @@ def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, in
         raise LedgerError(
             f"there is no data ledger in {trial_dir}.\n"
             "Records are logged only where the experiment file says data_ledger: true.\n"
-            "Add it and train again; nothing can be told afterwards."
+            "Add it and train again; past runs cannot be verified."
         )
     _check_same_data(files)
     header = files[0].header
@@ -233,7 +233,7 @@ def _check_same_data(files: list[_File]) -> None:
 def _counted_frames(
     files: list[_File],
 ) -> tuple[list[tuple[_File, Frame]], list[tuple[_File, Frame]]]:
-    """Return the batches that count, and those that a later run did anew."""
+    """Return the batches that count, and those that a later run repeated."""
     counted: list[tuple[_File, Frame]] = []
     superseded: list[tuple[_File, Frame]] = []
     for file in files:
@@ -249,7 +249,7 @@ def _counted_frames(
 
 
 def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
-    """Return the ids of the data set and how often it holds each, as counted by each run."""
+    """Return the ids of the data set and how often it contains each, as counted by each run."""
     found: tuple[Indices, Indices] | None = None
     for run_id in sorted({file.header.run_id for file in files}):
         parts = [
@@ -294,7 +294,7 @@ def _report_epoch(
     total = _total(header, census)
     extra = ids[times > held]
     spent = int(np.minimum(times, held).sum())
-    # A duplicate stands in nobody's place: only distinct uses count towards a whole epoch.
+    # A duplicate takes the place of no other id: only distinct uses make an epoch complete.
     is_complete = went_on or (total is not None and spent >= total)
     num_never = None if total is None or not is_complete else max(0, total - spent)
     examples = [*extra[:_EXAMPLES].tolist()]

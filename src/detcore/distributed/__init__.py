@@ -1,4 +1,4 @@
-"""Who a worker is among the workers of its trial, and how they exchange small values."""
+"""Determine a worker's ranks within its trial, and exchange small values between the workers."""
 
 from detcore.distributed._context import DistributedContext
 from detcore.distributed._launchers import launcher_variables

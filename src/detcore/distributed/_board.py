@@ -1,12 +1,12 @@
-"""Memory that the ranks of one machine share, where they leave small values for each other.
+"""Share memory between the ranks of one machine, to exchange small values.
 
-A rank leaves its call in its slot and rings; the first rank, when all have, releases them with one
-signal, and each reads the others' slots. The signals are eventfds: the kernel orders what is
-written before one and what is read after it.
+A rank writes its call to its slot and signals; once all have, the first rank releases them with
+one signal, and each reads the others' slots. The signals are eventfds: the kernel orders writes
+before a signal and reads after it.
 
 Layout: the number of the newest released collective, the table of leases (see `_segments`), and
-two slots for each rank, used in turn. A rank writes a slot for the second time only after a
-collective that all ranks came to, when nobody reads its first content any more.
+two slots for each rank, used in turn. A rank reuses a slot only after the next collective, which
+all ranks reached, so that no rank still reads its previous content.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from detcore.distributed._values import LARGE, Inline, Packed, load
 
 __all__ = ["SEGMENTS", "Board"]
 
-MAX_RANKS = 64  # a bit of the ring for each rank but the first
-SEGMENTS = 4  # what a rank has in shared memory and lends to the others at a time
+MAX_RANKS = 64  # one bit of the signal for each rank but the first
+SEGMENTS = 4  # segments of shared memory that a rank can lend to the others at a time
 _HEAD = struct.Struct("<QIIII")  # number, bytes of name, site, value; whether there is a value
 _KNOWN = 256
 _WORD = 8
@@ -39,7 +39,7 @@ class Board:
 
     Args:
         size: Number of ranks in the group.
-        descriptors: The memory, the ring and two releases; this object owns them from here on.
+        descriptors: The memory, the signal and two releases; owned by this object from here on.
     """
 
     def __init__(self, size: int, descriptors: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class Board:
 
     @classmethod
     def create(cls, size: int) -> Board | None:
-        """Make the board of a new group; None where the system cannot, or for too many ranks."""
+        """Make the board of a new group; None if unsupported, or for too many ranks."""
         if sys.platform != "linux" or not hasattr(os, "eventfd") or size > MAX_RANKS:
             return None
         import fcntl
@@ -83,11 +83,11 @@ class Board:
         return cls(size, descriptors)
 
     def descriptors(self) -> list[int]:
-        """Return what another rank needs to open the board."""
+        """Return the descriptors with which another rank opens the board."""
         return list(self._descriptors)
 
     def write(self, index: int, position: Position, packed: Packed | None) -> bool:
-        """Leave a rank's call in its slot; False if it does not fit, or the board is closed."""
+        """Write a rank's call to its slot; False if it does not fit, or the board is closed."""
         if not self._descriptors:
             return False
         key = position.name, position.site
@@ -109,10 +109,10 @@ class Board:
         return True
 
     def read(self, index: int, number: int) -> tuple[Position, Inline | None]:
-        """Return the call that a rank left in its slot, as long as the slot holds it.
+        """Return the call in a rank's slot, while the slot holds it.
 
         Raises:
-            ValueError: If the slot holds what no rank writes.
+            ValueError: If the slot's content is invalid.
         """
         begin = self._begin(index, number)
         slots = self._slots
@@ -131,10 +131,10 @@ class Board:
         return Position(found, name, site), value
 
     def values(self, indices: Iterable[int], number: int) -> list[Any]:
-        """Load the values that ranks left in their slots for a collective that was released.
+        """Load the values in the slots of ranks for a collective that was released.
 
         Raises:
-            ValueError: If a slot holds what no rank writes.
+            ValueError: If a slot's content is invalid.
         """
         slots = self._slots
         values = []
@@ -149,13 +149,13 @@ class Board:
         return values
 
     def ring(self, index: int) -> None:
-        """Tell the first rank that this rank's slot holds a new call."""
+        """Signal the first rank that this rank's slot holds a new call."""
         os.eventfd_write(self.ring_descriptor, 1 << index - 1)
 
     def rung(self) -> list[int]:
-        """Return which ranks have rung since this was last asked; none if the board is closed.
+        """Return the ranks that signalled since the last call; empty if the board is closed.
 
-        A rank rings once for each collective, so that no bit carries into the next one.
+        A rank signals once for each collective, so no bit carries into the next one.
         """
         if not self._descriptors:
             return []
@@ -166,20 +166,20 @@ class Board:
         return [index for index in range(1, self.size) if bits >> index - 1 & 1]
 
     def release_descriptor(self, number: int) -> int:
-        """Return what is readable once the collective of this number is released.
+        """Return the descriptor that is readable once the collective of this number is released.
 
-        There are two, used in turn: the one of a collective stays readable until all ranks have
-        come to the next.
+        There are two, used in turn: the descriptor of a collective stays readable until all ranks
+        have reached the next one.
         """
         return self._releases[number & 1]
 
     def end(self, number: int) -> None:
-        """Take back the release of the collective before this one, which all ranks have left."""
+        """Reset the release of the previous collective, which all ranks have left."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.release_descriptor(number - 1))
 
     def release(self, number: int) -> None:
-        """Let all other ranks go on, who wait in the collective of this number."""
+        """Release all other ranks, which are waiting in the collective of this number."""
         self._released[0] = number
         os.eventfd_write(self.release_descriptor(number), 1)
 
@@ -187,8 +187,8 @@ class Board:
         """Return whether ranks may leave a collective.
 
         Args:
-            number: Of the collective.
-            ready: What ``poll`` returned, to which the release descriptor was given first.
+            number: The number of the collective.
+            ready: Result of ``poll``, in which the release descriptor was registered first.
         """
         if not ready or ready[0][0] != self._releases[number & 1]:
             return False
@@ -211,7 +211,7 @@ class Board:
 
 
 def _close_in_child(reference: weakref.ref[Board]) -> None:
-    """Keep a forked child from taking part in its parent's name."""
+    """Prevent a forked child from acting in its parent's name."""
     board = reference()
     if board is not None:
         board.close()

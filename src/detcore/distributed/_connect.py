@@ -1,4 +1,4 @@
-"""Connections between the first rank of a group, which listens, and the others, which call."""
+"""Connect the ranks of a group to its first rank, which listens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Address", "accept_group", "call", "is_unix", "listen"]
 
 logger = logging.getLogger(__name__)
 
-_PROOF_TIME_S = 10.0  # for a stranger to stay silent
+_PROOF_TIME_S = 10.0  # handshake timeout
 _MAX_STRANGERS = 256
-_REFUSALS_S = 5.0  # how long to call again after failed proofs: the port may change hands
+_REFUSALS_S = 5.0  # how long to retry after failed proofs: the port may change hands
 
 
 class Address(NamedTuple):
-    """Where a group's first rank listens: the path of a Unix socket, or a host and a port."""
+    """Address of a group's first rank: the path of a Unix socket, or a host and a port."""
 
     path: str = ""
     host: str = ""
@@ -84,15 +84,15 @@ class _Caller(NamedTuple):
 def accept_group(
     listener: socket.socket, *, key: bytes, size: int, deadline: float
 ) -> tuple[dict[int, Channel], dict[int, Channel]]:
-    """Wait until every other rank of the group has called and proven that it knows the key.
+    """Wait until every other rank of the group has connected and proven that it knows the key.
 
-    Who does not prove it is dropped with a line in the log, and nothing else happens.
+    Peers that fail authentication are disconnected and logged.
 
     Returns:
         Index in the group -> connection; and, over TCP, index -> connection for questions.
 
     Raises:
-        DistributedError: If a rank has not called when the deadline passes.
+        DistributedError: If a rank has not connected by the deadline.
     """
     listener.setblocking(False)
     poller = select.poll()
@@ -125,7 +125,7 @@ def accept_group(
 
 
 def is_unix(connection: socket.socket) -> bool:
-    """Return whether a socket cannot leave this machine."""
+    """Return whether a socket is confined to this machine."""
     return connection.family == getattr(socket, "AF_UNIX", None)
 
 
@@ -150,7 +150,7 @@ def _greet(listener: socket.socket, poller: select.poll, callers: dict[int, _Cal
     if len(callers) >= _MAX_STRANGERS:
         connection.close()
         return
-    with contextlib.suppress(OSError):  # what it says, or does not, settles the rest
+    with contextlib.suppress(OSError):  # a failure shows when its answer is due
         connection.send(challenge)
     until = time.monotonic() + _PROOF_TIME_S
     callers[connection.fileno()] = _Caller(connection, challenge, bytearray(), until)
@@ -224,19 +224,19 @@ def call(
     deadline: float,
     purpose: int = handshake.CALLS,
 ) -> Channel:
-    """Connect to the rank that listens, as often as it takes until it does.
+    """Connect to the rank that listens, with retries until it does.
 
     Args:
-        find: Returns the address and the key, or None while they are not known.
+        find: Returns the address and the key, or None while they are unknown.
         rank: Index in the group.
         size: Number of ranks in the group.
-        deadline: When to give up, on the clock of ``time.monotonic``.
-        purpose: What the connection is for.
+        deadline: Time to give up, on the clock of ``time.monotonic``.
+        purpose: Purpose of the connection.
 
     Raises:
-        DistributedError: If it is not there in time, or does not accept this rank.
+        DistributedError: If the other rank is not there in time, or does not accept this rank.
     """
-    reason: object = "nobody is there yet"
+    reason: object = "no rank is listening yet"
     refused_since = None
     pause = 0.002
     while time.monotonic() < deadline:

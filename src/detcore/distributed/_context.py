@@ -1,4 +1,4 @@
-"""Ranks, and collectives between them."""
+"""Define ranks, and collectives between them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", 
 
 
 class DistributedContext:
-    """A worker's place among the workers of its trial, and small exchanges between them.
+    """A worker's ranks within its trial, and small exchanges between the workers.
 
-    The six numbers are given all or none; none means one worker. The collectives are for
-    coordination, beside those of a training framework. All ranks call the same ones in the same
-    order, one thread at a time. A rank gets its own value back as the very object that it gave,
-    and those of others as copies that belong to it alone.
+    Give all six numbers or none; none means one worker. The collectives are for coordination, in
+    addition to those of a training framework. All ranks must call the same ones in the same order,
+    from one thread at a time. A rank gets its own value back as the same object, and those of
+    other ranks as private copies.
 
     Workers of one machine meet in a folder of their user and open no network port. Across
     machines, all connect to one port of rank 0 and prove that they know the job's key.
@@ -66,7 +66,7 @@ class DistributedContext:
         timeout_s: float = TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """Connect to the other workers; returns when all are there.
+        """Connect to the other workers; return when all of them have joined.
 
         Args:
             rank: Index of this worker over all nodes, ``0 <= rank < size``.
@@ -75,22 +75,22 @@ class DistributedContext:
             local_size: Number of workers on this node; nodes may differ.
             cross_rank: Index of this node.
             cross_size: Number of nodes.
-            chief_ip: Address of rank 0; needed when there is more than one node.
-            pub_port: Port on which rank 0 listens where TCP is used. Default: the system chooses
+            chief_ip: Address of rank 0; required for more than one node.
+            pub_port: Port on which rank 0 listens if TCP is used. Default: the system chooses
                 on one node and with Horovod, else 12360.
             pull_port: Accepted for compatibility; one port is enough.
-            port_offset: Added to the port, to keep jobs apart.
-            force_tcp: Use TCP on the loopback address between workers of one node too.
+            port_offset: Added to the port, to separate jobs.
+            force_tcp: Whether to use TCP on the loopback address even on a single node.
             key: The job's secret, the same on all its workers; default: the variable
-                ``DETCORE_JOB_KEY``. Needed across nodes; on one it tells jobs apart, as else
-                the launcher's variables or the parent process do.
-            timeout_s: How long a collective waits for a worker that lives, in seconds.
+                ``DETCORE_JOB_KEY``. Required across nodes. On one node it separates jobs; without
+                it, the launcher's variables or the parent process do.
+            timeout_s: How long a collective waits for a worker that is alive, in seconds.
             connect_timeout_s: How long to wait for all workers to join, in seconds.
 
         Raises:
             DistributedError: If the numbers are incomplete or contradict each other, if a port
                 is in use, or if not all workers join in time.
-            PeerLostError: If a worker dies while all join.
+            PeerLostError: If a worker dies while the workers join.
         """
         given = (rank, size, local_rank, local_size, cross_rank, cross_size)
         self._open(
@@ -141,7 +141,7 @@ class DistributedContext:
         Args:
             hvd: The module, after ``hvd.init()``.
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that lives, in seconds.
+            timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
         numbers = [int(getattr(hvd, name)()) for name in NAMES]
         options = options_of(timeout_s=timeout_s)
@@ -159,14 +159,14 @@ class DistributedContext:
     def from_env(
         cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> DistributedContext:
-        """Take the numbers from whatever launcher started this process; one worker if none did.
+        """Take the numbers from the launcher that started this process; one worker without one.
 
         Recognises `detcore launch` and `run`, torchrun, DeepSpeed, Horovod, ``TF_CONFIG``, JAX,
         Open MPI and Slurm.
 
         Args:
-            chief_ip: Address of rank 0; default: ``DET_CHIEF_IP``, or what the launcher says.
-            timeout_s: How long a collective waits for a worker that lives, in seconds.
+            chief_ip: Address of rank 0; default: ``DET_CHIEF_IP``, or the launcher's value.
+            timeout_s: How long a collective waits for a worker that is alive, in seconds.
 
         Raises:
             DistributedError: If launchers disagree.
@@ -187,7 +187,7 @@ class DistributedContext:
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that lives, in seconds.
+            timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
         numbers = read_numbers("DeepSpeed", _DEEPSPEED)
         return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
@@ -200,7 +200,7 @@ class DistributedContext:
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that lives, in seconds.
+            timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
         numbers = read_numbers("torchrun", _TORCH)
         return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
@@ -238,7 +238,7 @@ class DistributedContext:
 
         Raises:
             PeerLostError: If a worker is gone. All collectives below raise the same errors.
-            CollectiveTimeoutError: If a worker that lives does not come in time.
+            CollectiveTimeoutError: If a worker that is alive does not call it in time.
             CollectiveMismatchError: If workers called different collectives.
         """
         return self._exchange(self._everybody, "gather", "gather", stuff)
@@ -268,7 +268,7 @@ class DistributedContext:
         self._exchange(self._everybody, "barrier", "barrier", None)
 
     def close(self) -> None:
-        """End the exchanges, also for the other workers. Closing twice is fine."""
+        """End the exchanges, also for the other workers; idempotent."""
         self._close("closed its context")
 
     def __enter__(self) -> DistributedContext:

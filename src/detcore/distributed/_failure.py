@@ -1,4 +1,4 @@
-"""What went wrong between ranks, in words that are the same on all of them."""
+"""Describe failures between ranks, with the same text on all of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _KNOWN = 256
 _OURS = str(Path(__file__).parents[1])
 
 
-@dataclasses.dataclass(slots=True)  # not frozen: one is made for each call, and that takes longer
+@dataclasses.dataclass(slots=True)  # not frozen: one is made for each call, and that is slower
 class Position:
-    """The collective in which a rank is, or was last, and the line that called it."""
+    """A rank's current or last collective, and the line that called it."""
 
     number: int = 0
     name: str = ""
@@ -36,24 +36,24 @@ class Position:
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> Position:
-        """Read what a rank sent."""
+        """Read a position that a rank sent."""
         return cls(int(meta["number"]), str(meta["name"]), str(meta["site"]))
 
     def kind(self) -> tuple[int, str]:
-        """Return what is equal for two ranks in the same collective."""
+        """Return a key that is equal for two ranks in the same collective."""
         return self.number, self.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Why no collective of a group can succeed any more."""
+    """The reason why no collective of a group can succeed any more."""
 
     kind: str
     ranks: tuple[int, ...]
     text: str
 
     def error(self) -> DistributedError:
-        """Return the exception that says so."""
+        """Return the exception for it."""
         if self.kind == "lost":
             return PeerLostError(self.text, rank=self.ranks[0])
         if self.kind == "timeout":
@@ -64,19 +64,19 @@ class Failure:
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> Failure:
-        """Read what a rank sent."""
+        """Read a failure that a rank sent."""
         return cls(str(meta["kind"]), tuple(int(rank) for rank in meta["ranks"]), str(meta["text"]))
 
 
 class CallSites:
-    """Says which line called; remembers how lines are written, since most calls come from a few."""
+    """Finds the calling line; caches the text of lines, since most calls come from a few."""
 
     def __init__(self) -> None:
-        # A code object takes long to hash. Kept in the value, its identity is not used again.
+        # Hashing a code object is slow. Keeping it in the value prevents reuse of its id.
         self._texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
     def caller(self) -> str:
-        """Return file, line and function of the innermost caller outside of detcore."""
+        """Return file, line and function of the innermost caller outside detcore."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
@@ -92,7 +92,7 @@ class CallSites:
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Return file, line and function of the innermost frame outside of detcore."""
+    """Return file, line and function of the innermost frame outside detcore."""
     inner = frame
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -103,12 +103,12 @@ def place_of(frame: FrameType | None) -> str:
 
 
 def lost(rank: int, how: str, positions: Mapping[int, Position]) -> Failure:
-    """Say that a rank is gone.
+    """Return the failure of a rank that is gone.
 
     Args:
         rank: The rank, over all nodes.
-        how: What it did, such as ``"closed its context"``.
-        positions: Where every rank is.
+        how: How it went, such as ``"closed its context"``.
+        positions: Position of every rank.
     """
     return Failure(
         "lost",
@@ -124,13 +124,13 @@ def missing(
     positions: Mapping[int, Position],
     now: Mapping[int, str],
 ) -> Failure:
-    """Say that ranks did not come to a collective in time.
+    """Return the failure of ranks that did not reach a collective in time.
 
     Args:
         ranks: The missing ranks, over all nodes.
         timeout_s: The deadline that has passed.
-        positions: Where every rank is, or was last.
-        now: What is known about the present of some ranks.
+        positions: Current or last position of every rank.
+        now: Current code location of some ranks.
     """
     newest = max(positions.values(), key=lambda position: position.number)
     return Failure(
@@ -143,9 +143,9 @@ def missing(
 
 
 def mismatch(positions: Mapping[int, Position]) -> Failure:
-    """Say that ranks are in different collectives."""
+    """Return the failure of ranks that are in different collectives."""
     counts = Counter(position.kind() for position in positions.values())
-    # Of two equal groups that of the lowest rank is taken to be right.
+    # Of two groups of equal size, the one with the lowest rank is assumed to be right.
     usual = max(counts, key=lambda key: counts[key])
     diverging = [r for r, p in positions.items() if p.kind() != usual]
     calls = ", ".join(f"rank {r} {positions[r].name}() #{positions[r].number}" for r in diverging)

@@ -1,4 +1,4 @@
-"""Both ends prove that they know the job's key, before anything of the other is decoded.
+"""Prove on both ends the knowledge of the job's key, before decoding data from the other end.
 
 Every message has a fixed length, and is compared, never parsed, until the proof holds:
 
@@ -6,9 +6,8 @@ Every message has a fixed length, and is compared, never parsed, until the proof
 2. caller -> listener: rank, size, purpose, 32 random bytes, HMAC of all this under the key
 3. listener -> caller: a verdict, HMAC of all this under the key
 
-Both nonces are new for each connection, so that a recorded proof is worth nothing, and rank and
-purpose are part of what is proven. Keys for the checksums of the connection follow from the same
-values.
+Both nonces are new for each connection, so that a recorded proof is worthless, and the proof
+covers rank and purpose. Keys for the checksums of the connection are derived from the same values.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _CLAIM = struct.Struct("!III32s")
 _PROOF_SIZE = 32
 CALLER_SIZE = _CLAIM.size + _PROOF_SIZE
 LISTENER_SIZE = 1 + _PROOF_SIZE
-CALLS, QUESTIONS = 0, 1  # what a connection is for: collectives, or "which line are you at?"
+CALLS, QUESTIONS = 0, 1  # purpose of a connection: collectives, or questions for the current line
 ACCEPTED, TAKEN, OTHER_SIZE, OUTSIDE = 0, 1, 2, 3
 VERDICTS = {
     TAKEN: "another process has joined with the same rank",
@@ -55,7 +54,7 @@ def new_nonce() -> bytes:
 
 
 class Claim(NamedTuple):
-    """What a caller says about itself."""
+    """A caller's statement about itself."""
 
     rank: int
     size: int
@@ -73,12 +72,12 @@ class Claim(NamedTuple):
         return bytes([verdict]) + self._proof(key, b"listener", bytes([verdict]))
 
     def read_verdict(self, key: bytes, message: bytes) -> int | None:
-        """Return the verdict of step 3, or None if it is not proven."""
+        """Return the verdict of step 3, or None if its proof is invalid."""
         expected = self.verdict(key, message[0])
         return message[0] if hmac.compare_digest(expected, message) else None
 
     def session_keys(self, key: bytes) -> tuple[bytes, bytes]:
-        """Return the keys for what the caller sends, and for what the listener sends."""
+        """Return the keys for data from the caller, and for data from the listener."""
         return self._proof(key, b"from caller"), self._proof(key, b"from listener")
 
     def _proof(self, key: bytes, purpose: bytes, more: bytes = b"") -> bytes:
@@ -88,7 +87,7 @@ class Claim(NamedTuple):
 
 
 def read_claim(key: bytes, challenge: bytes, message: bytes) -> Claim | None:
-    """Return who a caller is, or None if it does not prove that it knows the key."""
+    """Return the caller's claim, or None if its proof is invalid."""
     rank, size, purpose, nonce = _CLAIM.unpack(message[: _CLAIM.size])
     claim = Claim(rank, size, challenge, nonce, purpose)
     return claim if hmac.compare_digest(claim.message(key), message) else None

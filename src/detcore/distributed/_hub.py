@@ -1,4 +1,4 @@
-"""The first rank's side of a group: it collects the calls of all others and answers them."""
+"""Collect and answer the calls of all other ranks, on the first rank of a group."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from detcore.errors import DistributedError
 __all__ = ["Hub"]
 
 _TICK_S = 0.25
-_SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to see which one diverges
+_SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to find the one that diverges
 
 
 class Hub:
     """One group of ranks, on its first rank.
 
-    A thread looks at the connections four times a second while no collective runs here, so that
-    ranks that wait learn of a dead one even when this rank is busy elsewhere.
+    A thread checks the connections four times a second while no collective runs here, so that
+    waiting ranks learn of a dead one even if this rank is busy elsewhere.
 
     Args:
         channels: Index in the group -> connection, for all other ranks.
         members: Ranks over all nodes, by index in the group.
-        timeout_s: How long a collective waits for a rank that lives.
-        probes: Index in the group -> connection on which that rank says which line it is at.
+        timeout_s: How long a collective waits for a rank that is alive.
+        probes: Index in the group -> connection on which to ask that rank for its current line.
         board: Memory that the ranks share, on one machine.
-        segments: For large values, on one machine.
+        segments: Shared memory for large values, on one machine.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Hub:
         self._positions = dict.fromkeys(range(len(members)), Position())
         self._board = board
         self._segments = segments
-        # Calls that have arrived: index in the group -> value, if the call brings one.
+        # Calls that have arrived: index in the group -> value, if the call carries one.
         self._calls: dict[int, Inline | Shared | None] = {}
-        self._kinds: set[tuple[int, str]] = set()  # which collectives they call
+        self._kinds: set[tuple[int, str]] = set()  # the collectives of these calls
         self._first_arrival = 0.0
         self._left: dict[int, str] = {}
         self._failure: Failure | None = None
@@ -95,7 +95,7 @@ class Hub:
         """Take part in a collective.
 
         Args:
-            name: What the user called.
+            name: Name of the method that the user called.
             mode: ``"gather"``, ``"allgather"``, ``"broadcast"`` or ``"barrier"``.
             value: This rank's value.
 
@@ -103,7 +103,7 @@ class Hub:
             The values in the order of the group; for a broadcast one value, for a barrier None.
 
         Raises:
-            DistributedError: If the ranks do not all come to this collective.
+            DistributedError: If not all ranks reach this collective.
         """
         mine = self._prepare(value) if mode in ("allgather", "broadcast") else None
         site = self._sites.caller()
@@ -159,7 +159,7 @@ class Hub:
             self._pump(min(remaining, _TICK_S))
 
     def _pump(self, timeout_s: float) -> None:
-        """Read what has arrived."""
+        """Read the frames that have arrived."""
         for descriptor, _ in self._poller.poll(timeout_s * 1000):
             if descriptor == self._ring:
                 self._read_board()
@@ -193,7 +193,7 @@ class Hub:
 
     def _hear(self, index: int, frame: Frame) -> None:
         if frame.kind == CALL:
-            # A caller's value is its own, under whatever index it wrote it.
+            # A caller can only supply its own value, whatever index it wrote.
             values = list(read_parts(frame, self._segments).values())
             position = Position.from_meta(frame.meta)
             self._arrived(index, position, values[0] if values else None)
@@ -210,7 +210,7 @@ class Hub:
         self._positions[index] = position
 
     def _check(self) -> None:
-        """Raise if a collective is waited for that cannot complete."""
+        """Raise if the current collective cannot complete."""
         if self._failure is None and self._left and (self._is_active or self._calls):
             self._note(self._lost(min(self._left)))
         if self._failure is not None and self._is_active:
@@ -256,10 +256,10 @@ class Hub:
         mine: Packed | Shared | None,
         parts: Mapping[int, Inline | Shared | None],
     ) -> bool:
-        """Let the others go on if all they need is on the board; return whether it is."""
+        """Release the others if the board holds all they need; return whether it does."""
         if self._board is None or isinstance(mine, Shared):
             return False
-        # What is not private has stayed on the board.
+        # Values that are not private have stayed on the board.
         if mode == "allgather":
             for part in parts.values():
                 if not isinstance(part, Inline) or part.is_private:
@@ -294,7 +294,7 @@ class Hub:
         raise failure.error()
 
     def _note(self, failure: Failure) -> None:
-        """Remember a failure and tell everybody who still listens."""
+        """Remember a failure and send it to all ranks that still listen."""
         self._failure = failure
         meta = {"kind": failure.kind, "ranks": failure.ranks, "text": failure.text}
         for channel in self._channels.values():
@@ -302,7 +302,7 @@ class Hub:
                 channel.send(ERROR, meta, deadline=time.monotonic() + 0.2)
 
     def look(self) -> None:
-        """Look at the connections if no collective runs here; for the watching thread."""
+        """Check the connections if no collective runs here; for the watching thread."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -321,7 +321,7 @@ class Hub:
             self._lock.release()
 
     def close(self, how: str) -> None:
-        """Tell the others that this rank leaves, and why; a collective that waits here raises."""
+        """Notify the others that this rank leaves, and why; a collective waiting here raises."""
         self._is_closing = True
         with self._lock:
             self._closed.set()

@@ -1,4 +1,4 @@
-"""How a rank finds the others of its job; what comes out are its two groups."""
+"""Find the other ranks of a job, and set up the groups of all ranks and of the node."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Group(Protocol):
         """Take part in a collective; see `Hub.exchange`."""
 
     def close(self, how: str) -> None:
-        """Leave."""
+        """Leave the group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to connect, and how long to wait.
+    """Settings of the connections and timeouts.
 
     Attributes:
-        announce: Hands a value of rank 0 to all ranks, such as Horovod's ``broadcast_object``.
+        announce: Passes a value of rank 0 to all ranks, such as Horovod's ``broadcast_object``.
     """
 
     chief_ip: str | None
@@ -57,7 +57,7 @@ class Settings:
     announce: Callable[[Any], Any] | None = None
 
     def chosen_port(self) -> int | None:
-        """Return the port that the user asked for, None where the system may choose."""
+        """Return the port that the user requested, or None if the system may choose."""
         if self.port is None and not self.port_offset:
             return None
         return (_DEFAULT_PORT if self.port is None else self.port) + self.port_offset
@@ -68,10 +68,10 @@ def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group |
 
     Args:
         numbers: The six numbers; more than one rank.
-        settings: How.
+        settings: Settings of the connections.
 
     Returns:
-        The group of all ranks, and the group of this node's ranks (None if it has but one).
+        The group of all ranks, and the group of this node's ranks (None if it has only one).
 
     Raises:
         DistributedError: If the ranks do not find each other in time.
@@ -144,7 +144,7 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
             listener, address = listen(address, len(members))
         except DistributedError as error:
             if settings.announce:
-                settings.announce(str(error))  # the others wait for a port
+                settings.announce(str(error))  # the others are waiting for a port
             raise
         if settings.announce:
             settings.announce(tuple(address))
@@ -161,8 +161,8 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
 def _join_node(
     everybody: Group, numbers: Mapping[str, int], settings: Settings, deadline: float
 ) -> Group | None:
-    """Join the ranks of one node of several; all ranks of the job come here together."""
-    # A random name is known to those only who are told over connections that are proven.
+    """Join the ranks of one node of several; all ranks of the job call this together."""
+    # Only ranks that receive the random name over authenticated connections know it.
     identity = secrets.token_bytes(32)
     entry = {**numbers, "host": socket.gethostname(), "identity": identity}
     entries = everybody.exchange("joining the nodes", "allgather", entry) or []
@@ -186,8 +186,8 @@ def _join_node(
 def _first_of_node(entries: list[dict[str, Any]], mine: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry of the first rank of a rank's node.
 
-    Horovod counts ``cross_rank`` among equal local ranks only, so that with uneven nodes the name
-    of the machine says more; several nodes on one machine are told apart by ``cross_rank``.
+    Horovod counts ``cross_rank`` only among ranks of equal local rank, so with uneven nodes the
+    machine's name is more reliable; several nodes on one machine differ by ``cross_rank``.
     """
     firsts = [e for e in entries if e["local_rank"] == 0 and e["host"] == mine["host"]]
     if len(firsts) > 1:
@@ -217,7 +217,7 @@ def _hub(
         if release is not None:
             release()
     board = Board.create(size) if is_here else None
-    # Nobody is told that all are here before the name is free for the next context.
+    # The name must be free for the next context before any rank learns that all are here.
     for index, channel in channels.items():
         try:
             if is_here:
@@ -236,7 +236,7 @@ def _hub(
 
 
 def _welcome_here(channel: Channel, board: Board | None, deadline: float) -> Channel:
-    """Say that all are here; hand over the board, and a connection for questions."""
+    """Announce that all are here; send the board, and a connection for questions."""
     own, theirs = socket.socketpair()
     probe = Channel(own)
     with theirs:
@@ -282,7 +282,7 @@ def _spoke(
 
 def _await_welcome(channel: Channel, members: list[int], deadline: float) -> list[int]:
     try:
-        # The first rank gives up a moment before, and knows who is missing.
+        # The first rank gives up slightly earlier, and knows which ranks are missing.
         frame = channel.wait(deadline + 1.0)
     except LinkLost as error:
         how = f"gave up or died while the workers joined ({error})"

@@ -1,4 +1,4 @@
-"""What launchers say about a worker, in their environment variables."""
+"""Read a worker's ranks from the environment variables of launchers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Place", "find_place", "launcher_variables"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A worker's place, as one launcher tells it."""
+    """A worker's ranks according to one launcher."""
 
     launcher: str
     numbers: tuple[int, int, int, int, int, int]
@@ -33,10 +33,10 @@ class Place:
 
 
 def find_place() -> Place | None:
-    """Return this worker's place, None if no launcher has started it.
+    """Return this worker's ranks, or None if no launcher has started it.
 
     Raises:
-        DistributedError: If launchers disagree, or one's variables make no sense.
+        DistributedError: If launchers disagree, or one's variables are invalid.
     """
     places = []
     for launcher, (names, read) in _LAUNCHERS.items():
@@ -44,7 +44,7 @@ def find_place() -> Place | None:
         try:
             place = read(values)
         except KeyError:
-            continue  # not this launcher: it sets them all
+            continue  # not this launcher, which sets all of them
         except (ValueError, TypeError, AttributeError, IndexError) as error:
             raise DistributedError(
                 f"{launcher}'s variables make no sense: {error}.\nThey are: {values}"
@@ -54,7 +54,7 @@ def find_place() -> Place | None:
     if not places:
         return None
     for place in places:
-        # What detcore started as one worker may have started several with another launcher.
+        # A process that detcore started as one worker may have used another launcher for several.
         if all(place.agrees(other) for other in places):
             return place
     seen = "\n".join(f"  {place}" for place in places)
@@ -65,7 +65,7 @@ def find_place() -> Place | None:
 
 
 def launcher_variables() -> frozenset[str]:
-    """Return the names of all variables that tell a worker its place."""
+    """Return the names of all variables from which a worker learns its ranks."""
     return frozenset(name for names, _ in _LAUNCHERS.values() for name in names)
 
 
@@ -92,7 +92,7 @@ def _open_mpi(values: Mapping[str, str]) -> Place:
 
 
 def _slurm(values: Mapping[str, str]) -> Place:
-    # SLURM_STEP_NUM_TASKS is set by srun only: a batch script is no rank.
+    # Only srun sets SLURM_STEP_NUM_TASKS: a batch script is not a rank.
     size = int(values["SLURM_STEP_NUM_TASKS"])
     node = int(values["SLURM_NODEID"])
     counts: list[int] = []
@@ -149,12 +149,12 @@ def _jax(values: Mapping[str, str]) -> Place:
     host = values.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]
     if host in ("localhost", "127.0.0.1", "[::1]"):
         return _place(rank, size, rank, size, 0, 1)
-    # JAX runs one process on each node unless told otherwise.
+    # JAX runs one process on each node by default.
     return _place(rank, size, 0, 1, rank, size, chief_ip=host or None)
 
 
 _Reader = Callable[[Mapping[str, str]], "Place | None"]
-# The innermost first: who started this process rather than the one that started it.
+# The innermost first: the launcher of this process comes before the launcher of its parent.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
     "detcore": _six(
         "DETCORE_RANK",

@@ -1,4 +1,4 @@
-"""Where the ranks of one machine meet: a folder that only their user can enter."""
+"""Let the ranks of one machine meet in a folder that only their user can enter."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _JOB_VARIABLES = (
 
 
 def job_identity() -> str:
-    """Return what tells this job from others on this machine where no key was given.
+    """Return an identity of this job among those on this machine, for use without a key.
 
-    The variables of the launcher, or else the process that started this one.
+    It consists of the launcher's variables, or else the parent process.
     """
     values = read_variables(_JOB_VARIABLES)
     if values:
@@ -39,7 +39,7 @@ def job_identity() -> str:
     parent = os.getppid()
     started = ""
     with contextlib.suppress(OSError, IndexError):
-        # Process ids are used again; field 22 is the time at which the process started.
+        # Process ids are reused; field 22 is the time at which the process started.
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     return f"parent {parent} {started}"
 
@@ -48,7 +48,7 @@ def private_folder() -> Path:
     """Return the user's folder for sockets, made with mode 0700.
 
     Raises:
-        DistributedError: If somebody else owns the folder, or others may enter it.
+        DistributedError: If another user owns the folder, or others may enter it.
     """
     # A socket's path has to fit into 107 bytes, so a long TMPDIR cannot be used.
     root = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())
@@ -59,7 +59,7 @@ def private_folder() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise DistributedError(
             f"{folder} is not a folder of this user alone.\n"
-            "The workers of a machine meet there, and nobody else may enter.\n"
+            "The workers of a machine meet there, and other users must not enter.\n"
             f"Remove it, or run: chmod 700 {folder}"
         )
     return folder
@@ -69,7 +69,7 @@ class MeetingPlace:
     """The names under which one group of ranks meets; held by the rank that listens.
 
     Args:
-        identity: Text that only the ranks of this group have in common.
+        identity: Text that only the ranks of this group share.
     """
 
     def __init__(self, identity: bytes) -> None:
@@ -81,7 +81,7 @@ class MeetingPlace:
         self._lock: int | None = None
 
     def take(self) -> None:
-        """Become the one that listens here; remove what a dead one left.
+        """Become the listener of this name; remove leftovers of a dead one.
 
         Raises:
             DistributedError: If a living process listens here.
@@ -96,7 +96,7 @@ class MeetingPlace:
                 os.close(lock)
                 raise DistributedError(
                     "another process is waiting for workers under the same name.\n"
-                    "Two jobs that were started by one parent look alike without a key.\n"
+                    "Two jobs with the same parent process look alike without a key.\n"
                     "Give each job a DETCORE_JOB_KEY (or key=...), or a port_offset."
                 ) from error
             # The file may have been removed between the two calls above.
@@ -108,7 +108,7 @@ class MeetingPlace:
         self._remove()
 
     def leave_note(self, text: bytes) -> None:
-        """Say, to those who may enter the folder, where to connect; appears at once and whole."""
+        """Publish the address to users who may enter the folder, atomically."""
         partial = self.note_path.with_suffix(".part")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

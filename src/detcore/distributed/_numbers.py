@@ -1,4 +1,4 @@
-"""The six numbers that say who a worker is, and whether they add up."""
+"""Validate the six numbers that identify a worker."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def complete(given: Mapping[str, int | None]) -> dict[str, int]:
 
 
 def check_numbers(numbers: Mapping[str, int], chief_ip: str | None) -> None:
-    """Check that the numbers can be true together.
+    """Check that the numbers are consistent.
 
     Raises:
-        DistributedError: If they cannot, or if several nodes have no address of rank 0.
+        DistributedError: If they are not, or if several nodes have no address of rank 0.
     """
     for scope in ("", "local_", "cross_"):
         index, count = numbers[f"{scope}rank"], numbers[f"{scope}size"]
@@ -68,7 +68,7 @@ def read_numbers(launcher: str, names: Sequence[str]) -> list[int]:
     """Return the numbers in a launcher's variables, in their order.
 
     Raises:
-        DistributedError: If a variable is not set, or is no number.
+        DistributedError: If a variable is not set, or not a number.
     """
     values = read_variables(names)
     missing = [name for name in names if name not in values]
@@ -87,5 +87,5 @@ def read_numbers(launcher: str, names: Sequence[str]) -> list[int]:
 
 
 def read_chief_ip(chief_ip: str | None) -> str | None:
-    """Return the address of rank 0 that was given, or that of the variable DET_CHIEF_IP."""
+    """Return the given address of rank 0, or that of the variable DET_CHIEF_IP."""
     return chief_ip or read_variables((_CHIEF_IP,)).get(_CHIEF_IP)

@@ -1,4 +1,4 @@
-"""Settings of a context that are the same however it finds its numbers."""
+"""Read settings of a context that do not depend on how it finds its numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def options_of(
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Return what `detcore.distributed._join.Settings` takes, without importing it."""
+    """Return the arguments of `detcore.distributed._join.Settings`, without importing it."""
     return {
         "port": _read_port() if port is None else port,
         "port_offset": port_offset,
@@ -35,13 +35,13 @@ def options_of(
 
 
 def read_key(key: bytes | str | None = None) -> bytes | None:
-    """Return the key that was given, or that of the variable DETCORE_JOB_KEY."""
+    """Return the given key, or that of the variable DETCORE_JOB_KEY."""
     if key is None:
         key = read_variables((_JOB_KEY,)).get(_JOB_KEY)
     return key.encode() if isinstance(key, str) else key
 
 
 def _read_port() -> int | None:
-    """Return the port of rank 0 that the launcher has chosen, None where it has not."""
+    """Return the port of rank 0 that the launcher has chosen, or None."""
     text = read_variables((_CHIEF_PORT,)).get(_CHIEF_PORT, "")
     return int(text) if text.isdecimal() else None

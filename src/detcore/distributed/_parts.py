@@ -1,4 +1,4 @@
-"""The values of several ranks in one frame: small ones in its body, large ones in shared memory."""
+"""Send the values of several ranks in one frame: small ones inline, large ones in shared memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send_parts(
     """Send a frame with values.
 
     Args:
-        channel: Where to.
+        channel: The connection.
         kind: Kind of the frame.
         meta: Its other contents.
         parts: Index in the group -> value.

@@ -1,4 +1,4 @@
-"""Asking a rank which line it is at, while it is busy elsewhere."""
+"""Ask a rank for its current line while it is busy elsewhere."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SILENT = "silent: stopped, or long in code that holds Python's lock"
 
 
 class Answerer:
-    """A thread that says where another thread of this process is, whenever it is asked.
+    """A thread that answers questions for the current line of another thread of this process.
 
     Args:
-        channel: A connection that is used for nothing else; owned from here on.
+        channel: A dedicated connection; owned by this object from here on.
         tend: Called every few seconds.
     """
 
@@ -48,7 +48,7 @@ class Answerer:
         self._channel.close()
 
     def tend(self) -> None:
-        """Do what is due every few seconds."""
+        """Do the periodic work."""
         if self._tend is not None:
             self._tend()
 
@@ -71,7 +71,7 @@ def _answer(channel: Channel, reference: weakref.ref[Answerer]) -> None:
 
 
 def ask(channels: Mapping[int, Channel], indices: Iterable[int]) -> dict[int, str]:
-    """Return where ranks are now, in words; only for those that can be asked."""
+    """Return the current lines of ranks as text, for those that can be asked."""
     asked: dict[int, int] = {}
     poller = select.poll()
     for index in indices:

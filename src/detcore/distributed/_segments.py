@@ -1,13 +1,13 @@
-"""Large values in anonymous shared memory: written once, mapped by the readers, then used again.
+"""Exchange large values in anonymous shared memory, written once and mapped by the readers.
 
-Fresh pages cost several times what it costs to fill them, so a rank keeps the last few segments
-that it wrote and writes the next value into one that nobody can see any more. To know that, every
+Allocating fresh pages costs several times as much as filling them, so a rank keeps the last few
+segments that it wrote and reuses one that no other rank can see any more. For this purpose every
 reader has a word in the table of leases (on the board) for each segment of each rank. There it
-notes the generation that it was lent, when the last array that refers to it is gone. A segment is
-written again only when all readers have given back what they were lent; one that is not given back
-for long is forgotten by its writer, and lives as long as its readers hold it.
+notes the generation that was lent to it once the last array that refers to it is gone. A segment
+is reused only after all readers have returned it; one that is not returned for long is forgotten by
+its writer, and lives as long as its readers hold it.
 
-Readers map copy on write: what one of them changes, nobody else sees.
+Readers map copy on write, so the changes of one are invisible to all others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["NOT_LENT", "Segments", "Shared"]
 
 NOT_LENT = -1
 _PINNED = (1 << 64) - 1
-_KEPT_BYTES = 1 << 28  # larger ones are given back to the system at once
+_KEPT_BYTES = 1 << 28  # larger ones are freed immediately
 _IDLE_S = 10.0
 _GRAIN = 1 << 16
-_CHUNK = 1 << 22  # the interpreter's lock is held for so long at most
+_CHUNK = 1 << 22  # bounds the time for which the interpreter's lock is held
 _SEAL_FUTURE_WRITE = 0x10  # fcntl has the name from Python 3.13 on, Linux the seal from 5.1 on
 _POPULATE_WRITE = 23  # madvise, Linux 5.14
 
@@ -43,8 +43,8 @@ class Shared:
         segments: This rank's side of the group's shared memory.
         descriptor: The memory.
         size: Length of the value in bytes.
-        lease: Place in the table of leases of the segment's first reader, or NOT_LENT.
-        generation: What its readers note there.
+        lease: Index of the segment's first reader in the table of leases, or NOT_LENT.
+        generation: Number that its readers note there.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Shared:
         return self._segments.load(self)
 
     def close(self) -> None:
-        """Close the descriptor; values that were loaded stay."""
+        """Close the descriptor; loaded values stay."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -80,20 +80,20 @@ class _Segment:
         self.used_at = 0.0
         self.descriptor = -1
         self.descriptor = os.memfd_create("detcore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # A write, unlike a mapping, does not fill new pages with zeros before.
+        # Writing, unlike mapping, does not zero new pages first.
         for piece in packed.pieces:
             rest = memoryview(piece).cast("B")
             while rest:
                 rest = rest[os.write(self.descriptor, rest[: 1 << 30]) :]
         os.ftruncate(self.descriptor, self.capacity)
-        self._mapping = mmap.mmap(self.descriptor, self.capacity)  # costs nothing until it is used
+        self._mapping = mmap.mmap(self.descriptor, self.capacity)  # free until it is used
         self._is_populated = False
         self._seal()
 
     def _seal(self) -> None:
-        """Forbid to shrink the memory, on which a reader would die with SIGBUS, or to write it.
+        """Forbid shrinking the memory, which would kill readers with SIGBUS, and writing to it.
 
-        The mapping that is there already stays writable.
+        The existing mapping stays writable.
         """
         import fcntl
 
@@ -107,7 +107,7 @@ class _Segment:
         """Replace the content."""
         if not self._is_populated:
             self._is_populated = True
-            with contextlib.suppress(OSError):  # an older kernel: it takes longer
+            with contextlib.suppress(OSError):  # an older kernel, where this is only slower
                 self._mapping.madvise(_POPULATE_WRITE)
         target = memoryview(self._mapping)
         start = 0
@@ -124,12 +124,12 @@ class _Segment:
 
 
 class Segments:
-    """One rank's side of the shared memory of a group: what it lends, and what it was lent.
+    """One rank's side of a group's shared memory: segments that it lends, and that it borrowed.
 
-    Safe to use from several threads, and across forks: what a child can see is not used again.
+    Thread-safe and fork-safe: memory that a child can see is not reused.
 
     Args:
-        board: The group's board; without one nothing is used again.
+        board: The group's board; without one no memory is reused.
         index: Index of this rank in the group.
     """
 
@@ -151,7 +151,7 @@ class Segments:
 
     @classmethod
     def open(cls, board: Board | None, index: int) -> Segments | None:
-        """Return a rank's side, or None where the system has no such memory."""
+        """Return a rank's side, or None if the system has no such memory."""
         return cls(board, index) if hasattr(os, "memfd_create") else None
 
     def put(self, packed: Packed, readers: Sequence[int]) -> Shared:
@@ -159,7 +159,7 @@ class Segments:
 
         Args:
             packed: The value.
-            readers: Indices in the group of those who will load it.
+            readers: Indices in the group of the ranks that will load it.
         """
         if not self._size or packed.size > _KEPT_BYTES:
             segment = _Segment(packed)
@@ -181,7 +181,7 @@ class Segments:
         return Shared(self, descriptor, packed.size, self._lease(place), segment.generation)
 
     def _free(self, size: int) -> tuple[int, _Segment | None]:
-        """Return a place, and its segment if that can hold so much and nobody sees it."""
+        """Return an index, and its segment if that is large enough and unused."""
         for place, segment in enumerate(self._own):
             # One that is far too large would keep memory that this value does not need.
             if (
@@ -208,7 +208,7 @@ class Segments:
         """Return a value that this or another rank has written.
 
         Raises:
-            ValueError: If the memory is not what was announced.
+            ValueError: If the memory differs from the announcement.
         """
         if os.fstat(shared.descriptor).st_size < shared.size:
             raise ValueError("shared memory is shorter than announced")
@@ -233,7 +233,7 @@ class Segments:
             self._leases[lease + self._index] = generation
 
     def _pin(self) -> None:
-        """Keep what this rank was lent from being written again: a child will see it too."""
+        """Keep borrowed segments from being reused: a child will see them, too."""
         for lease, _ in list(self._held):
             if lease != NOT_LENT:
                 self._leases[lease + self._index] = _PINNED
@@ -246,7 +246,7 @@ class Segments:
         self._lock = threading.Lock()
 
     def trim(self) -> None:
-        """Give memory that was not used for long back to the system."""
+        """Free memory that has been unused for long."""
         with self._lock:
             before = time.monotonic() - _IDLE_S
             for place, segment in enumerate(self._own):
@@ -254,13 +254,13 @@ class Segments:
                     self._own[place] = None
 
     def close(self) -> None:
-        """Forget the segments of this rank; what others were lent stays theirs."""
+        """Forget the segments of this rank; borrowers keep theirs."""
         with self._lock:
             self._own = [None] * SEGMENTS
 
 
 class _Mapper:
-    """Private mappings without a descriptor of their own, which `mmap` has from Python 3.13 on."""
+    """Private mappings that need no descriptor, as `mmap` provides from Python 3.13 on."""
 
     def __init__(self) -> None:
         import ctypes
@@ -277,7 +277,7 @@ class _Mapper:
         self._munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
     def map(self, descriptor: int, size: int) -> Any:
-        """Map memory copy on write; who drops the returned buffer has to unmap it."""
+        """Map memory copy on write; the caller must unmap the buffer after use."""
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         address = self._mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
         if address in (None, self._ctypes.c_void_p(-1).value):
@@ -286,7 +286,7 @@ class _Mapper:
         return (self._ctypes.c_ubyte * size).from_address(address)
 
     def address_of(self, memory: Any) -> int:
-        """Return where a buffer is."""
+        """Return the address of a buffer."""
         address: int = self._ctypes.addressof(memory)
         return address
 

@@ -1,4 +1,4 @@
-"""Every other rank's side of a group: it calls the first rank and waits for its answer."""
+"""Call the first rank and wait for its answer, on every other rank of a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore.errors import DistributedError
 
 __all__ = ["Spoke"]
 
-_LET_HUB_SPEAK_S = 0.95  # the first rank knows who is missing; its word comes before our own
+_LET_HUB_SPEAK_S = 0.95  # the first rank knows which ranks are missing, so it reports first
 _TICK_S = 0.25
 
 
@@ -31,10 +31,10 @@ class Spoke:
         channel: Connection to the first rank.
         index: Index of this rank in the group.
         members: Ranks over all nodes, by index in the group.
-        timeout_s: How long a collective waits for a rank that lives.
-        probe: Connection on which the first rank asks which line this rank is at.
+        timeout_s: How long a collective waits for a rank that is alive.
+        probe: Connection on which the first rank asks for this rank's current line.
         board: Memory that the ranks share, on one machine.
-        segments: For large values, on one machine.
+        segments: Shared memory for large values, on one machine.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Spoke:
             except DistributedError:
                 raise
             except BaseException:
-                # Half a frame may be on its way. The others see this rank leave.
+                # A partial frame may have been sent. The others see this rank leave.
                 self._failure = self._lost(f"can no longer be asked: {name}() was interrupted")
                 self._channel.close()
                 raise
@@ -105,7 +105,7 @@ class Spoke:
         """Return the first rank's answer, or None if it released the collective on the board."""
         deadline = time.monotonic() + self._timeout_s + _LET_HUB_SPEAK_S
         position = self._position
-        # When rank 0 is gone, why it went may still be there to be read.
+        # After rank 0 is gone, its last message may still be readable.
         with contextlib.suppress(LinkLost):
             self._call(mine, deadline)
         try:
@@ -142,13 +142,13 @@ class Spoke:
         send_parts(self._channel, CALL, meta, parts, deadline=deadline)
 
     def _wait(self, deadline: float) -> tuple[bool, Frame | None]:
-        """Return whether the collective was released, or what frame came; neither: too late."""
+        """Return whether the collective was released, or the received frame; neither if late."""
         number = self._position.number
         poller = self._pollers[number & 1]
         while True:
             remaining = deadline - time.monotonic()
             ready = poller.poll(max(min(remaining, _TICK_S), 0) * 1000)
-            # A result that is there comes before what happened after it.
+            # An available result takes precedence over later events.
             if self._board is not None and self._board.is_released(number, ready):
                 return True, None
             frame = self._channel.receive()
@@ -184,7 +184,7 @@ class Spoke:
                 part.close()
 
     def close(self, how: str) -> None:
-        """Tell the others that this rank leaves, and why; a collective that waits here raises."""
+        """Notify the others that this rank leaves, and why; a collective waiting here raises."""
         self._is_closing = True
         with self._lock:
             with contextlib.suppress(LinkLost):

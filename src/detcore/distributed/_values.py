@@ -1,13 +1,13 @@
-"""Values of the user as bytes, and back. The one module that pickles; see docs/distributed.md.
+"""Serialize values of the user. The only module that pickles; see docs/distributed.md.
 
 Only frames of ranks that have proven to belong to the job reach it. The contents of arrays stay
-outside of the pickle (protocol 5).
+outside the pickle (protocol 5).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import pickle  # between proven ranks only: the handshake comes before the first frame
+import pickle  # between proven ranks only: the handshake precedes the first frame
 import struct
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from detcore.errors import DistributedError, describe
 
 __all__ = ["LARGE", "Inline", "Packed", "Part", "load", "pack"]
 
-LARGE = 1 << 16  # from here on shared memory of its own beats a copy through a socket or the board
+LARGE = 1 << 16  # from this size on, separate shared memory beats copying through socket or board
 _ALIGNMENT = 64
 _COUNT = struct.Struct("<Q")
 _PLAIN = struct.Struct("<QQ")
@@ -26,8 +26,8 @@ class Packed:
     """A value of this rank as bytes.
 
     Attributes:
-        pieces: Buffers that follow each other; they refer to the value's own arrays.
-        size: Their length together, in bytes.
+        pieces: Consecutive buffers; they refer to the value's own arrays.
+        size: Their total length in bytes.
     """
 
     pieces: list[Any]
@@ -41,7 +41,7 @@ class Part(Protocol):
         """Return the value. Its arrays are writable and belong to the caller alone."""
 
     def close(self) -> None:
-        """Let go of what holds the bytes; values that were loaded stay."""
+        """Release the bytes; loaded values stay."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,7 +50,7 @@ class Inline:
 
     Attributes:
         data: The bytes.
-        is_private: Whether nobody else has this memory, so that loaded arrays may refer to it.
+        is_private: Whether the memory is exclusive, so that loaded arrays may refer to it.
     """
 
     data: memoryview
@@ -61,7 +61,7 @@ class Inline:
         return load(self.data, is_private=self.is_private)
 
     def close(self) -> None:
-        """Do nothing: the memory goes when nothing refers to it."""
+        """Do nothing: the memory is freed with its last reference."""
 
 
 def pack(value: object) -> Packed:
@@ -76,7 +76,7 @@ def pack(value: object) -> Packed:
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise DistributedError(
             f"{describe(value)} cannot be sent to other workers: {error}.\n"
-            "Only what can be pickled can be; send the parts that can."
+            "Only values that can be pickled can be sent; send the parts that can."
         ) from error
     if not buffers:
         return Packed([_PLAIN.pack(1, len(pickled)), pickled], _PLAIN.size + len(pickled))
@@ -96,7 +96,7 @@ def load(data: memoryview, *, is_private: bool) -> Any:
 
     Args:
         data: All of its bytes.
-        is_private: Whether the value's arrays may refer to this memory; else it is copied.
+        is_private: Whether the value's arrays may refer to this memory; otherwise it is copied.
     """
     count, size = _PLAIN.unpack_from(data)
     if count == 1:

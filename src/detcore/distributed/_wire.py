@@ -1,9 +1,9 @@
-"""Frames on a socket between two ranks that have proven who they are.
+"""Send frames on a socket between two authenticated ranks.
 
-A frame is a header, a small JSON object, a body of raw bytes, and, on Unix sockets, file
-descriptors that travel beside them. Over TCP keyed checksums follow the header and the whole frame.
-They count frames, so that nothing can be slipped in, repeated or changed on the way, and no length
-is believed that no rank has sent.
+A frame is a header, a small JSON object, a body of raw bytes, and, on Unix sockets, accompanying
+file descriptors. Over TCP, keyed checksums follow the header and the whole frame. They include the
+number of the frame, so that frames cannot be inserted, repeated or changed on the way, and lengths
+are used only after their checksum was verified.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 HELLO, WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(1, 9)
 
-MAX_DESCRIPTORS = 200  # the kernel takes 253 with one message
+MAX_DESCRIPTORS = 200  # the kernel allows 253 per message
 _HEADER = struct.Struct("!4sBBHIQ")
 _MAGIC = b"DcC1"
 _MAX_META = 1 << 24
@@ -50,11 +50,11 @@ _MAX_PIECES = 512  # below IOV_MAX
 
 
 class LinkLost(Exception):
-    """The other end of a channel is gone, or sent what no rank sends."""
+    """The other end of a channel is gone, or violates the protocol."""
 
 
 class Frame(NamedTuple):
-    """One message. The body is writable memory that nobody else holds."""
+    """One message. The body is writable, exclusive memory."""
 
     kind: int
     meta: dict[str, Any]
@@ -65,11 +65,11 @@ class Frame(NamedTuple):
 class Channel:
     """Sends and receives frames on a connected socket, without ever blocking in a read.
 
-    Not for use by two threads at once.
+    Not thread-safe.
 
     Args:
-        connection: A connected stream socket; the channel owns it from here on.
-        keys: Keys for the checksums of what is sent and of what is received; None on Unix sockets.
+        connection: A connected stream socket; owned by the channel from here on.
+        keys: Keys for the checksums of sent and of received data; None on Unix sockets.
     """
 
     def __init__(self, connection: socket.socket, keys: tuple[bytes, bytes] | None = None) -> None:
@@ -92,7 +92,7 @@ class Channel:
 
     @property
     def has_buffered(self) -> bool:
-        """Whether bytes were read that belong to the next frame; ``poll`` knows nothing of them."""
+        """Whether bytes of the next frame were read already, which ``poll`` does not know."""
         return bool(self._buffer)
 
     def receive(self) -> Frame | None:
@@ -126,12 +126,12 @@ class Channel:
         *,
         deadline: float,
     ) -> None:
-        """Send a frame; stop early when the other end says something meanwhile.
+        """Send a frame; stop early when the other end sends a message in the meantime.
 
-        Who is spoken to while speaking is told about a failure: the caller reads it next.
+        Such a message reports a failure: the caller reads it next.
 
         Raises:
-            LinkLost: If the other end is gone, or takes nothing until the deadline.
+            LinkLost: If the other end is gone, or reads nothing until the deadline.
         """
         text = json.dumps(meta, separators=(",", ":")).encode()
         views = [memoryview(piece).cast("B") for piece in pieces]
@@ -186,7 +186,7 @@ class Channel:
             if magic != _MAGIC or meta_size > _MAX_META:
                 raise LinkLost("it sent something that is no frame")
             del buffer[: _HEADER.size]
-            if self._keys is not None:  # before memory is set aside for what follows
+            if self._keys is not None:  # before allocating memory for the rest
                 yield from self._prove(b"header", [header])
             while len(buffer) < meta_size:
                 if not self._fill():
@@ -209,7 +209,7 @@ class Channel:
             yield Frame(kind, json.loads(text), memoryview(body), descriptors)
 
     def _prove(self, purpose: bytes, parts: Sequence[Any]) -> Iterator[None]:
-        """Compare the checksum that comes next; yield whenever it has not arrived yet."""
+        """Compare the checksum that comes next; yield while it has not arrived."""
         assert self._keys is not None
         while len(self._buffer) < _MAC_SIZE:
             if not self._fill():
@@ -220,7 +220,7 @@ class Channel:
         del self._buffer[:_MAC_SIZE]
 
     def _fill(self) -> bool:
-        """Add what has arrived to the buffer; say whether there was something."""
+        """Append received bytes to the buffer; return whether there were any."""
         try:
             if self.is_unix:
                 space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
@@ -246,7 +246,7 @@ class Channel:
         return size
 
     def close(self) -> None:
-        """Close the socket. Closing twice is fine."""
+        """Close the socket; idempotent."""
         self.socket.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
@@ -262,18 +262,18 @@ def _checksum(key: bytes, purpose: bytes, number: int, parts: Sequence[Any]) -> 
 
 
 def _tune(connection: socket.socket) -> None:
-    """Send small frames at once, and notice a machine that is gone within seconds."""
+    """Send small frames immediately, and detect the loss of a machine within seconds."""
     options = (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 5))
     for name, value in options:
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # the same while something is under way
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # the same while data is in flight
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000)
 
 
 def close_in_forks(connection: socket.socket) -> None:
-    """Close the child's copy after every fork: it would hide that this process has died."""
+    """Close the child's copy after every fork, which would hide the death of this process."""
     reference = weakref.ref(connection)
 
     def close() -> None:

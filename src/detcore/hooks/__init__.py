@@ -1,7 +1,7 @@
-"""Plugins: what they may do (`specs`), how they are found, and how they are called.
+"""Find, load and call plugins; `specs` defines their hooks.
 
-Names are imported on first use: pluggy and the scan of installed distributions cost nothing until
-a plugin is needed.
+Names are imported on first use, so that pluggy and the scan of installed distributions cost
+nothing until a plugin is needed.
 """
 
 from __future__ import annotations

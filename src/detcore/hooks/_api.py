@@ -1,4 +1,4 @@
-"""The version of the hooks, and the range of versions that a plugin declares."""
+"""Compare the version of the hooks with the range of versions that a plugin declares."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiRange:
-    """The versions of the hooks that a plugin works with.
+    """The versions of the hooks that a plugin supports.
 
     Attributes:
         minimum: The lowest version, inclusive.
-        maximum: The highest version, inclusive, or None: every later one with the same first
+        maximum: The highest version, inclusive; None for every later version with the same first
             number.
     """
 

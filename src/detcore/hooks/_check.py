@@ -1,4 +1,4 @@
-"""Finding a plugin's hook implementations, and comparing them with the specifications."""
+"""Find a plugin's hook implementations, and compare them with the specifications."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Hooks", "defined_at", "find_deprecated", "find_hooks"]
 
 
 class Hooks:
-    """The hook implementations of one plugin, as pluggy wants them: attributes of an object.
+    """The hook implementations of one plugin, as attributes of an object, as pluggy needs them.
 
-    The plugin's own module or object is not handed to pluggy, since pluggy hashes it, compares it
-    and reads all of its attributes, each of which a plugin can make fail.
+    The plugin's own module or object is not passed to pluggy, which hashes it, compares it and
+    reads all of its attributes; in a plugin, each of these may raise.
     """
 
     def __init__(self, functions: dict[str, Callable[..., object]]) -> None:
@@ -29,7 +29,7 @@ class Hooks:
 
     @property
     def functions(self) -> dict[str, Callable[..., object]]:
-        """The implementations by the names they have in the plugin."""
+        """The implementations by their names in the plugin."""
         return dict(self.__dict__)
 
 
@@ -42,7 +42,7 @@ def find_hooks(
     known = {name for name in vars(manager.hook) if not name.startswith("_")}
     for name in dir(target):
         if isinstance(inspect.getattr_static(target, name, None), property):
-            continue  # pluggy before 1.7 would run it
+            continue  # pluggy before 1.7 would execute it
         options = manager.parse_hookimpl_opts(target, name)
         if options is None:
             if name in known and _is_own_function(target, name):
@@ -68,7 +68,7 @@ def find_hooks(
 def find_deprecated(
     entry: PluginEntry, hooks: Hooks, manager: pluggy.PluginManager
 ) -> list[PluginProblem]:
-    """Return what of a plugin's hooks a later detcore will not have; they are called until then."""
+    """Return the deprecated features that a plugin's hooks use; they work until removed."""
     from detcore.deprecation import deprecations_of_hook
     from detcore.hooks import specs
 

@@ -1,4 +1,4 @@
-"""Looking for faults everywhere, also where a run would not look."""
+"""Check all plugins for faults, including those that a run would not notice."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["diagnose", "module_exists"]
 
 
 def diagnose(manager: PluginManager) -> list[PluginProblem]:
-    """Import every plugin that is on, ask each for what it registers, and return all faults.
+    """Import every enabled plugin, collect its registrations, and return all faults.
 
-    No framework is imported: whether one is there is asked of the import system alone.
+    No framework is imported: the import system can tell whether a module exists.
 
     Args:
-        manager: The plugins; what it finds is told to its ``on_problem`` as ever.
+        manager: The plugins; faults are also reported to its ``on_problem``, as usual.
 
     Returns:
         The faults, in order of the plugins' names.
@@ -50,7 +50,7 @@ def diagnose(manager: PluginManager) -> list[PluginProblem]:
 
 
 def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
-    """Compare the version of detcore with what the distribution requires."""
+    """Compare the version of detcore with the distribution's requirement."""
     from detcore import __version__
     from detcore.hooks._requires import is_satisfied, requirements_of, specifier_for
 
@@ -104,7 +104,7 @@ def module_exists(name: str) -> bool:
             continue
         if parent in sys.modules:
             return length == len(parts)
-        if length == 1:  # the one step at which editable installations hook in
+        if length == 1:  # only this step involves the finders of editable installations
             spec = importlib.util.find_spec(parent)
         else:
             spec = importlib.machinery.PathFinder.find_spec(parent, path)

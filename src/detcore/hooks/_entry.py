@@ -1,4 +1,4 @@
-"""What is known of a plugin before it is imported."""
+"""Describe a plugin before it is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUILT_IN = "core"
 
 
 class PluginState(str, enum.Enum):
-    """Where a plugin stands."""
+    """State of a plugin."""
 
     READY = "ready"
     LOADED = "loaded"
@@ -27,17 +27,17 @@ class PluginState(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginEntry:
-    """A plugin that is installed.
+    """An installed plugin.
 
     Attributes:
-        name: The plugin's name: that of its entry point.
+        name: The plugin's name, from its entry point.
         value: The module, or ``"module:object"``, that implements the hooks.
-        distribution: Name of the distribution that brings it.
+        distribution: Name of its distribution.
         version: Version of the distribution.
-        folder: The folder in which the distribution's metadata lies.
-        source: What to tell pip to install the distribution again.
-        api: Versions of the hooks that it works with; None if not declared, or not readably so.
-        state: Where it stands.
+        folder: The folder of the distribution's metadata.
+        source: Arguments for pip to reinstall the distribution.
+        api: Supported versions of the hooks; None if not declared, or not readable.
+        state: Its state.
         commands: Names of the commands that its distribution declares for it.
     """
 

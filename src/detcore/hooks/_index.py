@@ -1,4 +1,4 @@
-"""The index: which plugins there are and which may be used. Imports none of them."""
+"""Index the installed plugins, and decide which of them may be used, without importing any."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Index:
 
 
 def build_index(selection: Selection) -> Index:
-    """Scan what is installed."""
+    """Scan the installed distributions."""
     installed, problems = scan_distributions()
     entries: list[PluginEntry] = []
     for distribution in installed:
@@ -65,9 +65,9 @@ def _distribution_faults(distribution: Installed) -> list[PluginProblem]:
 def _examine(
     distribution: Installed, name: str, selection: Selection
 ) -> tuple[PluginEntry, list[PluginProblem]]:
-    """Return one plugin's entry; a plugin that is switched off has no faults."""
+    """Return one plugin's entry; a disabled plugin has no faults."""
     declared = distribution.groups[PLUGINS][name]
-    value = declared.value.partition("[")[0].strip()  # extras are an old form; no tool uses them
+    value = declared.value.partition("[")[0].strip()  # extras are obsolete; no tool uses them
     entry = PluginEntry(
         name=name,
         value=value,
@@ -107,9 +107,9 @@ def _switched_off(entry: PluginEntry, selection: Selection) -> PluginState | Non
 
 
 def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
-    """Return the declared commands of the plugin at `value`: those that name its module.
+    """Return the declared commands of the plugin at `value`: those in its module.
 
-    A command whose module is no plugin's belongs to all plugins of its distribution.
+    A command whose module belongs to no plugin counts for all plugins of its distribution.
     """
     modules = {
         declared.value.partition(":")[0].strip()
@@ -174,7 +174,7 @@ def _range_fault(entry: PluginEntry, api: ApiRange) -> PluginProblem | None:
 def _settle_names(
     entries: Iterable[PluginEntry],
 ) -> tuple[list[PluginEntry], list[PluginProblem]]:
-    """Put plugins of one name out of use, all of them: choosing one would be a guess."""
+    """Disable all plugins that share a name: choosing one would be a guess."""
     by_name: dict[str, list[PluginEntry]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)

@@ -1,4 +1,4 @@
-"""Importing one plugin, and checking its hooks, so that nothing it does wrong goes further."""
+"""Import one plugin and check its hooks, isolating all of its failures."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def load_plugin(
 
     Args:
         entry: The plugin.
-        manager: Knows the specifications; nothing is registered with it.
+        manager: Has the specifications; nothing is registered with it.
 
     Returns:
-        The hooks, or None if the plugin cannot be used; and what is wrong.
+        The hooks, or None if the plugin cannot be used; and its faults.
     """
     try:
         with _listening() as noise:
@@ -56,7 +56,7 @@ def load_plugin(
     problems = _noise_problems(entry, noise)
     try:
         hooks, faults = find_hooks(entry, target, manager)
-    except Exception as error:  # noqa: BLE001  (an object can fail wherever it is looked at)
+    except Exception as error:  # noqa: BLE001  (any access to a foreign object may raise)
         fault = f"looking for hooks in {entry.value} fails: {describe_error(error)}"
         return None, [*problems, author_problem("import-error", entry, fault)]
     if faults:
@@ -86,7 +86,7 @@ def _import(entry: PluginEntry) -> object:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[_Noise]:
-    """Note what is printed and warned meanwhile; stdout may be a program's JSON."""
+    """Capture output and warnings in the meantime; stdout may carry a program's JSON."""
     printed = io.StringIO()
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(printed):
         yield _Noise(printed, warned)
@@ -151,7 +151,7 @@ def _missing_module(entry: PluginEntry, module: str, missing: str) -> PluginProb
 
 
 def _is_foreign(module: str) -> bool:
-    """Whether a module is not detcore's; one of ours that is missing was never, or is no more."""
+    """Whether a module is not part of detcore; our own, if missing, never existed or are gone."""
     return module.partition(".")[0] != "detcore"
 
 

@@ -1,4 +1,4 @@
-"""The plugin manager: the only place from which plugins are found and called."""
+"""Manage plugins: all code finds and calls them through `PluginManager`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["PluginManager"]
 class PluginManager:
     """Finds plugins, imports each when it is first needed, and calls their hooks.
 
-    One is made per run or command and handed to whoever needs plugins. Making it does nothing.
-    Nothing that a plugin does wrong is raised from here: it becomes a `PluginProblem`.
-    Not thread-safe.
+    One manager is made per run or command and passed to the code that needs plugins. Making it
+    does nothing. Failures of plugins are never raised from here: they become `PluginProblem`
+    objects. Not thread-safe.
 
     Args:
-        environment: Says which plugins are on (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
-        disabled: More plugins to switch off.
-        allowed: The only plugins to use besides the built-in one; None = as `environment` says.
+        environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
+        disabled: Further plugins to disable.
+        allowed: The only plugins to use besides the built-in one; None follows `environment`.
         reserved_commands: Names of commands that no plugin may register.
-        on_problem: Told of each problem once, when it is found; default: a logged warning.
+        on_problem: Called once with each problem when it is found; default: log a warning.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class PluginManager:
         self._reserved = frozenset(reserved_commands)
         self._runtime = Runtime(selection, self._reserved, on_problem or _log_problem)
 
-    # -- which plugins there are ------------------------------------------------------------------
+    # -- installed plugins ------------------------------------------------------------------------
 
     @property
     def disabled(self) -> frozenset[str]:
-        """Names of the plugins that are switched off."""
+        """Names of the disabled plugins."""
         return self._selection.disabled
 
     @property
     def allowed(self) -> frozenset[str] | None:
-        """Names of the only plugins that are on, or None for all."""
+        """Names of the only enabled plugins, or None for all."""
         return self._selection.allowed
 
     def index(self) -> list[PluginEntry]:
-        """Return the installed plugins as they stand now; imports none of them."""
+        """Return the installed plugins in their current states; imports none of them."""
         return self._runtime.entries()
 
     def entry(self, name: str) -> PluginEntry:
         """Return the plugin of that name.
 
         Raises:
-            PluginNotFoundError: If there is none.
+            PluginNotFoundError: If it does not exist.
         """
         entries = {entry.name: entry for entry in reversed(self.index())}
         if name not in entries:
@@ -92,12 +92,12 @@ class PluginManager:
         return entries[name]
 
     def problems(self) -> list[PluginProblem]:
-        """Return what was found so far; `detcore.hooks.diagnose` looks everywhere."""
+        """Return the problems found so far; `detcore.hooks.diagnose` checks everything."""
         self._runtime.entries()
         return list(self._runtime.problems)
 
     def add_problem(self, problem: PluginProblem) -> None:
-        """Record a fault that was found from outside, unless it is known already."""
+        """Record a problem found elsewhere, unless it is known already."""
         self._runtime.report(problem)
 
     def hooks_of(self, name: str) -> dict[str, Callable[..., object]]:
@@ -106,7 +106,7 @@ class PluginManager:
         return {} if hooks is None else hooks.functions
 
     def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
-        """Return what a plugin registered, as pairs such as ``("framework", Framework(...))``."""
+        """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
         return [
             (noun, registration.item)
             for noun, registrations in self._runtime.collect_all().items()
@@ -114,14 +114,14 @@ class PluginManager:
             if registration.entry.name == name
         ]
 
-    # -- what plugins register --------------------------------------------------------------------
+    # -- registrations ----------------------------------------------------------------------------
 
     def frameworks(self) -> dict[str, Framework]:
         """Return the registered frameworks by name."""
         return self._runtime.items("framework")
 
     def provider_of_framework(self, name: str) -> PluginEntry:
-        """Return the plugin that brings a framework; `frameworks` has its name."""
+        """Return the plugin of a framework from `frameworks`."""
         return self._runtime.provider("framework", name)
 
     def storage_types(self) -> dict[str, StorageType]:
@@ -140,7 +140,8 @@ class PluginManager:
         """Return what `detcore.config.load_config` takes of search methods, storages and launchers.
 
         Returns:
-            Names with the models of their settings, as ``"module:Class"`` or None, by argument.
+            For each argument, names with the models of their settings, as ``"module:Class"`` or
+            None.
         """
         return {
             "searchers": {name: kind.settings or None for name, kind in self.searchers().items()},
@@ -155,7 +156,7 @@ class PluginManager:
     def declared_commands(self) -> dict[str, PluginEntry]:
         """Return the commands that usable plugins declare, by name; imports none of them.
 
-        A built-in command's name, or one that two plugins declare, is not among them.
+        Names of built-in commands, and names that two plugins declare, are excluded.
         """
         declared: dict[str, PluginEntry] = {}
         claims: Counter[str] = Counter()
@@ -171,7 +172,7 @@ class PluginManager:
         }
 
     def command(self, name: str) -> click.Command | None:
-        """Return a plugin's command, or None if there is none of that name.
+        """Return a plugin's command, or None if it does not exist.
 
         If it is declared, only the plugin that declares it is imported, else all are.
         """
@@ -182,7 +183,7 @@ class PluginManager:
                 return command
         return self.commands().get(name)
 
-    # -- who observes -----------------------------------------------------------------------------
+    # -- observers --------------------------------------------------------------------------------
 
     def observers(self) -> list[Observer]:
         """Return the plugins that have observer hooks, in calling order; imports all plugins."""

@@ -1,4 +1,4 @@
-"""The two decorators of the plugin system."""
+"""Define the two decorators of the plugin system."""
 
 from __future__ import annotations
 

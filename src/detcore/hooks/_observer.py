@@ -1,4 +1,4 @@
-"""One plugin that observes trials, ready to be told of events."""
+"""Call the observer hooks of one plugin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBSERVER_HOOKS = (
 class Observer:
     """A plugin with observer hooks.
 
-    Made by `PluginManager.observers`; from then on it may be used by any one thread.
+    Made by `PluginManager.observers`; from then on, any single thread may use it.
 
     Attributes:
         entry: The plugin.
@@ -41,7 +41,7 @@ class Observer:
         """Call one of its hooks.
 
         Raises:
-            BaseException: What the hook raises. `detcore.errors.UnavailableError` asks for the same
-                call again later.
+            BaseException: The exception of the hook. `detcore.errors.UnavailableError` requests the
+                same call again later.
         """
         self._callers[hook](**arguments)

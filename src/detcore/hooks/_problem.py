@@ -1,4 +1,4 @@
-"""A fault of a plugin, and the command that mends it."""
+"""Describe a fault of a plugin, with a command that fixes it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginProblem:
-    """A fault that was found in a plugin, or in how plugins are switched on and off.
+    """A fault of a plugin, or of the settings that enable and disable plugins.
 
     Attributes:
-        kind: What sort of fault, such as ``"missing-dependency"``; docs/plugins.md lists them.
-        plugin: Name of the plugin; empty where the fault is no single plugin's.
+        kind: The kind of fault, such as ``"missing-dependency"``; docs/plugins.md lists them.
+        plugin: Name of the plugin; empty if the fault concerns no single plugin.
         owner: The plugin and its distribution, or the variable or option at fault.
-        message: What is wrong, with the values; one line.
-        mend: The command that mends it; of an option of ``detcore``, how to give it.
-        alternative: Another command that does, or None.
+        message: Description of the fault, with the values; one line.
+        mend: The command that fixes it; for an option of ``detcore``, its correct form.
+        alternative: Another command that fixes it, or None.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class PluginProblem:
 
 
 def author_problem(kind: str, entry: PluginEntry, message: str) -> PluginProblem:
-    """Return a problem that only another version of the plugin can mend."""
+    """Return a problem that only another version of the plugin can fix."""
     return PluginProblem(
         kind=kind,
         plugin=entry.name,
@@ -64,17 +64,17 @@ def one_line(text: str) -> str:
 
 
 def install_command(*arguments: str) -> str:
-    """Return the command that installs into this very environment."""
+    """Return the command that installs into this environment."""
     return _installer("install", arguments)
 
 
 def uninstall_command(distribution: str) -> str:
-    """Return the command that removes a distribution from this very environment."""
+    """Return the command that removes a distribution from this environment."""
     return _installer("uninstall", (distribution,))
 
 
 def _installer(verb: str, arguments: tuple[str, ...]) -> str:
-    """Return a pip command; a bare ``pip`` might be another environment's, or not be there."""
+    """Return a pip command; a bare ``pip`` might belong to another environment, or be missing."""
     import importlib.util
     import shlex
     import shutil
@@ -86,12 +86,12 @@ def _installer(verb: str, arguments: tuple[str, ...]) -> str:
 
 
 def switch_off_command(name: str, already: Iterable[str] = ()) -> str:
-    """Return the command that switches a plugin off, besides those that are off already."""
+    """Return the command that disables a plugin, in addition to disabled ones."""
     return set_variable_command("DETCORE_DISABLE_PLUGINS", {*already, name})
 
 
 def set_variable_command(variable: str, names: Iterable[str]) -> str:
-    """Return the command that sets a list of names, or removes it where there is none left."""
+    """Return the command that sets a variable to a list of names, or unsets it if that is empty."""
     import shlex
 
     value = ",".join(sorted(names))
@@ -99,7 +99,7 @@ def set_variable_command(variable: str, names: Iterable[str]) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that was most likely meant, or None if none is near."""
+    """Return the most likely choice, or None if none is near."""
     import difflib
 
     matches = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""What plugins registered: checked, and put together without letting one replace another."""
+"""Check and merge the registrations of plugins, without letting one replace another."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One register hook, and what it may return.
+    """One register hook, and its valid results.
 
     Attributes:
-        noun: What it registers, for messages.
+        noun: Name of the registered values, for messages.
         hook: Name of the hook.
-        load_type: Returns the class of its values; only called once there is a value.
+        load_type: Returns the class of its values; called only if there is a value.
         targets: Fields that are ``"module:attribute"``.
         optional_targets: Fields that are that, None or empty.
         texts: Fields that are tuples of texts.
@@ -57,7 +57,7 @@ class Registration:
         return str(self.item.name)
 
     def keys(self, noun: str) -> list[tuple[str, str]]:
-        """Return what no other plugin may register as well."""
+        """Return the names that no other plugin may register as well."""
         keys = [(noun, self.name)]
         if isinstance(self.item, StorageType):
             keys += [("URL scheme", scheme) for scheme in self.item.schemes]
@@ -108,16 +108,16 @@ KINDS = (
 def check_items(
     kind: Kind, entry: PluginEntry, returned: Iterable[object], place: str
 ) -> tuple[list[Registration], list[PluginProblem]]:
-    """Check what one plugin's hook returned.
+    """Check the result of one plugin's hook.
 
     Args:
         kind: The hook.
         entry: The plugin.
         returned: One element per implementation of the hook: a value, or a list of values.
-        place: Where the hook is defined, for messages.
+        place: Location of the hook's definition, for messages.
 
     Returns:
-        The good values, and a problem for each of the others.
+        The valid values, and a problem for each of the others.
     """
     registrations = []
     problems = []
@@ -177,12 +177,12 @@ def _shorten(value: object) -> str:
 def settle(
     kind: Kind, registrations: Sequence[Registration], reserved: frozenset[str]
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
-    """Leave out what was registered twice, all of it but a built-in one.
+    """Drop names that were registered twice, except built-in ones.
 
     Args:
         kind: The hook.
-        registrations: What all plugins registered.
-        reserved: Names that are taken before any plugin is asked.
+        registrations: Registrations of all plugins.
+        reserved: Names that plugins may not register.
     """
     claims: dict[tuple[str, str], list[Registration]] = {}
     for registration in registrations:
@@ -203,7 +203,7 @@ def settle(
 
 
 def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
-    """Return the fields of a registered value that name an object, with what they name."""
+    """Return the fields of a registered value that name an object, with the names."""
     kind = next(kind for kind in KINDS if kind.noun == noun)
     fields = (*kind.targets, *kind.optional_targets)
     return [(field, value) for field in fields if (value := getattr(item, field))]

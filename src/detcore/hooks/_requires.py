@@ -1,7 +1,7 @@
-"""What a distribution requires, as far as messages need to know.
+"""Read a distribution's requirements, as far as messages need them.
 
 detcore does not depend on ``packaging``; this reads plain requirements and versions (PEP 440) and
-says "cannot tell" (None) about anything else.
+returns "unknown" (None) for anything else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION = re.compile(
 _PRE = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
 _FINAL = 3
 
-# Modules whose distribution is called otherwise, where no requirement tells.
+# Distributions whose name differs from that of their module, used if no requirement matches.
 _OTHER_NAMES = {
     "cv2": "opencv-python",
     "dateutil": "python-dateutil",
@@ -41,7 +41,7 @@ Version = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def requirements_of(distribution: str) -> list[str]:
-    """Return the unconditional requirements of an installed distribution, as it words them."""
+    """Return the unconditional requirements of an installed distribution, unparsed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -52,7 +52,7 @@ def requirements_of(distribution: str) -> list[str]:
 
 
 def guess_requirement(module: str, distribution: str) -> str:
-    """Return what to install so that `module` can be imported.
+    """Return the requirement to install so that `module` can be imported.
 
     That is the requirement of `distribution` with the module's name, else the only one of its
     requirements that is not installed, else the module's usual distribution.
@@ -126,7 +126,7 @@ def _matches_prefix(version: str, operator: str, prefix: str) -> bool | None:
 
 
 def _parse(text: str) -> Version | None:
-    """Return a key that sorts as PEP 440 says: dev < a < b < rc < final < post."""
+    """Return a sort key that follows PEP 440: dev < a < b < rc < final < post."""
     match = _VERSION.match(text)
     if match is None:
         return None

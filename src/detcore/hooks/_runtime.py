@@ -1,4 +1,4 @@
-"""Loading plugins and asking them, once each. `PluginManager` is the face of it."""
+"""Load each plugin and call its register hooks, once; used through `PluginManager`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Caller: TypeAlias = "tuple[PluginEntry, pluggy.HookCaller]"
 
 
 class Runtime:
-    """What one manager knows: entries, hooks, registrations, problems.
+    """State of one manager: entries, hooks, registrations, problems.
 
     Args:
-        selection: Which plugins are on.
-        reserved_commands: Names that no plugin's command may have.
-        on_problem: Told of each problem once.
+        selection: The enabled plugins.
+        reserved_commands: Names of commands that no plugin may register.
+        on_problem: Called once with each problem.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Runtime:
         self._settled: dict[str, dict[str, Registration]] = {}
 
     def entries(self) -> list[PluginEntry]:
-        """Return all plugins as they stand; the first call scans what is installed."""
+        """Return all plugins in their current states; the first call scans the distributions."""
         if self._entries is None:
             from detcore.hooks._index import build_index
 
@@ -60,7 +60,7 @@ class Runtime:
         return list(self._entries)
 
     def report(self, problem: PluginProblem) -> None:
-        """Keep a problem, and pass it on; one that is known already is dropped."""
+        """Keep a problem, and pass it on; known problems are dropped."""
         if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
             off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
             if off != problem.mend:
@@ -86,7 +86,7 @@ class Runtime:
         return self._hooks[entry.name]
 
     def callers(self, hook: str) -> list[Caller]:
-        """Return each plugin that implements a hook with what calls it, in calling order."""
+        """Return each plugin that implements a hook with a function to call it, in order."""
         if hook not in self._callers:
             if self._everything is None:
                 for entry in self.entries():
@@ -96,16 +96,16 @@ class Runtime:
         return self._callers[hook]
 
     def items(self, noun: str) -> dict[str, Any]:
-        """Return what all plugins registered of one kind, by name."""
+        """Return the registrations of all plugins of one kind, by name."""
         registrations = self._collect(_kind(noun))
         return {name: registration.item for name, registration in registrations.items()}
 
     def provider(self, noun: str, name: str) -> PluginEntry:
-        """Return the plugin that registered something; `items` has it."""
+        """Return the plugin that registered a value from `items`."""
         return self._collect(_kind(noun))[name].entry
 
     def items_of(self, entry: PluginEntry, noun: str) -> dict[str, Any]:
-        """Return what one plugin registers of one kind, by name; asks no other plugin."""
+        """Return the registrations of one plugin of one kind, by name; calls no other plugin."""
         from detcore.hooks._registry import settle
 
         self.load(entry)
@@ -119,7 +119,7 @@ class Runtime:
         return {name: registration.item for name, registration in settled.items()}
 
     def collect_all(self) -> dict[str, dict[str, Registration]]:
-        """Return what all plugins registered, by kind and name."""
+        """Return the registrations of all plugins, by kind and name."""
         from detcore.hooks._registry import KINDS
 
         return {kind.noun: self._collect(kind) for kind in KINDS}
@@ -138,7 +138,7 @@ class Runtime:
         return self._settled[kind.noun]
 
     def _ask(self, kind: Kind, caller: Caller) -> list[Registration]:
-        """Call one plugin's register hook and check what it returns."""
+        """Call one plugin's register hook and check its result."""
         from detcore.hooks._check import defined_at
         from detcore.hooks._load import describe_error
         from detcore.hooks._registry import check_items
@@ -158,7 +158,7 @@ class Runtime:
         return registrations
 
     def _make_pluggy(self, entries: Iterable[PluginEntry]) -> pluggy.PluginManager:
-        """Return a pluggy manager that knows the specifications and the loaded plugins."""
+        """Return a pluggy manager with the specifications and the loaded plugins."""
         import pluggy
 
         from detcore.hooks import specs
@@ -166,7 +166,7 @@ class Runtime:
 
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(specs)
-        for entry in reversed(list(entries)):  # pluggy calls last what was registered first
+        for entry in reversed(list(entries)):  # pluggy calls in reverse order of registration
             hooks = self._hooks.get(entry.name)
             if hooks is not None and entry.state in (PluginState.READY, PluginState.LOADED):
                 manager.register(hooks, name=entry.name)
@@ -199,7 +199,7 @@ def _kind(noun: str) -> Kind:
 
 
 def _split(manager: pluggy.PluginManager, hook: str, entries: list[PluginEntry]) -> list[Caller]:
-    """Return one caller per plugin, so that one that fails does not end the others' turn."""
+    """Return one caller per plugin, so that a failing plugin does not stop the others."""
     by_name = {entry.name: entry for entry in reversed(entries)}
     implementations = getattr(manager.hook, hook).get_hookimpls()
     plugins = list({impl.plugin_name: impl.plugin for impl in reversed(implementations)}.items())

@@ -1,7 +1,7 @@
-"""Reading the entry points of what is installed, without importing any of it.
+"""Read the entry points of installed distributions, without importing any of them.
 
 `importlib.metadata.entry_points` is not used: one unreadable file, or one line of one, makes it
-raise for all distributions, and it does not tell which of two equal ones counts.
+raise for all distributions, and it does not say which of two equal ones counts.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Installed:
     """A distribution with entry points for detcore.
 
     Attributes:
-        name: As its metadata says, or as its folder is called where they cannot be read.
-        version: As its metadata says, or ``"?"``.
-        folder: Where its metadata are.
-        source: What to tell pip to install it again.
+        name: Its name in the metadata, or in the folder's name if they cannot be read.
+        version: Its version in the metadata, or ``"?"``.
+        folder: The folder of its metadata.
+        source: Arguments for pip to reinstall it.
         groups: Group -> name -> declaration; only detcore's groups.
-        faults: Lines that are no declarations, and why.
+        faults: Invalid lines, with reasons.
     """
 
     name: str
@@ -65,15 +65,15 @@ class Installed:
 
 
 def canonical_name(name: str) -> str:
-    """Return the one spelling under which two names of a distribution compare equal."""
+    """Return the normalized form of a distribution's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
-    """Return the distributions that bring plugins, and those that cannot be read.
+    """Return the distributions with plugins, and a problem for each that cannot be read.
 
-    Where one is found twice (an editable and a plain installation, a folder that is twice on
-    ``sys.path``), only the one that Python imports counts: the first.
+    If one is found twice (an editable and a plain installation, a folder that is twice on
+    ``sys.path``), only the first counts, which is the one that Python imports.
     """
     from importlib.metadata import distributions
 
@@ -83,7 +83,7 @@ def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
         try:
             text = distribution.read_text("entry_points.txt")
         except UnicodeDecodeError:
-            # Another project's file is none of our business; ours is written in UTF-8.
+            # Other projects' files may be in any encoding; ours are UTF-8.
             text = None
         if not text or not _OUR_GROUP.search(text):
             continue
@@ -108,7 +108,7 @@ def _read(distribution: Distribution, name: str, text: str) -> Installed:
 
 
 def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], list[str]]:
-    """Return the declarations in detcore's groups, and what is wrong with their lines."""
+    """Return the declarations in detcore's groups, and the faults of their lines."""
     groups: dict[str, dict[str, Declaration]] = {group: {} for group in GROUPS}
     faults = []
     current: dict[str, Declaration] | None = None
@@ -135,7 +135,7 @@ def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], li
 
 
 def _read_field(distribution: Distribution, field: str) -> str | None:
-    """Return a field of the metadata, or None if it is missing or they cannot be read."""
+    """Return a field of the metadata, or None if it is missing or cannot be read."""
     try:
         value = distribution.metadata[field]
     except Exception:  # noqa: BLE001  (each Python version fails in its own way; None is reported)
@@ -144,24 +144,24 @@ def _read_field(distribution: Distribution, field: str) -> str | None:
 
 
 def _is_first(distribution: Distribution, name: str) -> bool:
-    """Whether it is the one that Python finds by its name."""
+    """Whether it is the distribution that Python finds by its name."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import distribution as find
 
     try:
         return _folder(find(name)) == _folder(distribution)
     except PackageNotFoundError:
-        # The folder's name does not match the name inside; nothing else has that name then.
+        # The folder's name differs from the name in the metadata, so no other one can match it.
         return True
 
 
 def _folder(distribution: Distribution) -> str:
-    # There is no public name for the folder itself; `locate_file` starts at the one above it.
+    # The folder has no public attribute; `locate_file` starts at its parent.
     return str(getattr(distribution, "_path", None) or distribution.locate_file(""))
 
 
 def _source(distribution: Distribution, name: str) -> tuple[str, ...]:
-    """Return pip's arguments for installing it again: its name, or the folder it came from."""
+    """Return pip's arguments to reinstall it: its name, or the folder it was installed from."""
     text = distribution.read_text("direct_url.json")
     if not text:
         return (name,)
@@ -173,7 +173,7 @@ def _source(distribution: Distribution, name: str) -> tuple[str, ...]:
         url = urlsplit(origin["url"])
         editable = bool(origin.get("dir_info", {}).get("editable"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return (name,)  # a damaged record of the origin: the index has it by name
+        return (name,)  # the record of the origin is damaged: use the index
     if url.scheme != "file" or "dir_info" not in origin:
         return (name,)
     path = unquote(url.path)
@@ -190,6 +190,6 @@ def _broken_metadata(distribution: Distribution) -> PluginProblem:
         plugin="",
         owner=name,
         message=f"its METADATA in {folder} is missing or has no Name, so its plugins are not used",
-        # pip cannot remove what it cannot name, so the folder goes first.
+        # pip cannot remove a distribution without a name, so the folder is removed first.
         mend=f"rm -r {shlex.quote(folder)} && {install_command(name)}",
     )

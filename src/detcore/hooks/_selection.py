@@ -1,4 +1,4 @@
-"""Which plugins are on, and who said so."""
+"""Determine which plugins are enabled, and by which setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Selection", "selection_faults"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which plugins are on, and who said so.
+    """The enabled plugins, and the settings that enable them.
 
     Attributes:
         disabled_by_variable: Names in ``DETCORE_DISABLE_PLUGINS``.
@@ -29,7 +29,7 @@ class Selection:
 
     @property
     def disabled(self) -> frozenset[str]:
-        """Every name that is switched off."""
+        """All names that are disabled."""
         return self.disabled_by_variable | self.disabled_by_caller
 
     @property
@@ -41,7 +41,7 @@ class Selection:
 
 
 def selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:
-    """Find names that are switched on or off and belong to no plugin."""
+    """Find names in the settings that belong to no plugin."""
     problems = []
     lists: tuple[tuple[str, frozenset[str] | None, bool], ...] = (
         ("DETCORE_DISABLE_PLUGINS", selection.disabled_by_variable, False),
@@ -82,7 +82,7 @@ def _always_on(where: str, names: frozenset[str]) -> PluginProblem:
 
 
 def _set_list(where: str, names: Iterable[str]) -> str:
-    """Return how to say `names` in the place where they were said; a command where one does it."""
+    """Return how to write `names` in the setting in question; a command if there is one."""
     ordered = sorted(names)
     if where.startswith("--") and not ordered:
         return f"leave {where} out"

@@ -1,4 +1,4 @@
-"""Every hook of detcore.
+"""Define every hook of detcore.
 
 A plugin implements a hook with a function of the same name, marked `detcore.hookimpl`; it may
 leave out arguments that it does not need. There are two kinds:
@@ -15,8 +15,8 @@ leave out arguments that it does not need. There are two kinds:
   read-only.
 
 Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of
-`detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: one would stand between
-detcore and the hooks of all other plugins, whose failures could then not be told apart.
+`detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: a wrapper would surround
+the hooks of all other plugins, so that their failures could not be attributed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 @hookspec
 def detcore_register_framework() -> Framework | list[Framework] | None:
-    """Teach detcore a training framework.
+    """Register a training framework.
 
     When: in a worker, before the trial class is matched with its framework; in the command line,
     when a checkpoint is loaded and when plugins are listed.
@@ -69,14 +69,14 @@ def detcore_register_framework() -> Framework | list[Framework] | None:
         must not import the framework.
 
     Raises:
-        Exception: Any; recorded as a problem of the plugin. Two plugins that register one
-            name lose it both, and both are named.
+        Exception: Any; recorded as a problem of the plugin. A name that two plugins register is
+            unavailable from both, and both are reported.
     """
 
 
 @hookspec
 def detcore_register_storage() -> StorageType | list[StorageType] | None:
-    """Add a kind of checkpoint storage.
+    """Register a kind of checkpoint storage.
 
     When: when a checkpoint storage is opened, in the runner, a worker or the command line.
     Kind: register.
@@ -85,14 +85,14 @@ def detcore_register_storage() -> StorageType | list[StorageType] | None:
         One `StorageType` or a list. Names and URL schemes must be free.
 
     Raises:
-        Exception: Any; recorded as a problem of the plugin. Two plugins that register one name
-            or one scheme lose those storage types both, and both are named.
+        Exception: Any; recorded as a problem of the plugin. Storage types whose name or scheme two
+            plugins register are unavailable from both, and both are reported.
     """
 
 
 @hookspec
 def detcore_register_launcher() -> LauncherType | list[LauncherType] | None:
-    """Add a way to start the workers of a trial.
+    """Register a way to start the workers of a trial.
 
     When: in the runner, before the first trial starts.
     Kind: register.
@@ -107,9 +107,9 @@ def detcore_register_launcher() -> LauncherType | list[LauncherType] | None:
 
 @hookspec
 def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
-    """Add a search method.
+    """Register a search method.
 
-    When: in the runner, before the experiment is created; each time when it goes on.
+    When: in the runner, before the experiment is created, and each time it is resumed.
     Kind: register.
 
     Returns:
@@ -123,15 +123,15 @@ def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
 
 @hookspec
 def detcore_register_commands() -> click.Command | list[click.Command] | None:
-    """Add commands to the command line.
+    """Register commands for the command line.
 
-    When: when a command is typed that is not built in, and when plugins are listed. A plugin whose
+    When: for a command that is not built in, and when plugins are listed. A plugin whose
     distribution names the command in the entry-point group ``detcore.commands`` is the only one
     imported for it, and ``detcore --help`` lists the command.
     Kind: register.
 
     Returns:
-        One `click.Command` (or group) or a list. Each has a name, which is no built-in command's.
+        One `click.Command` (or group) or a list. Each has a name that is not a built-in command's.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.
@@ -143,18 +143,18 @@ def detcore_register_commands() -> click.Command | list[click.Command] | None:
 
 @hookspec
 def detcore_trial_started(trial: TrialInfo, event: EventInfo) -> None:
-    """Note that a trial starts, or starts again.
+    """Observe the start or restart of a trial.
 
-    When: once per worker process, behind the opening of its context.
+    When: once per worker process, after its context was opened.
     Kind: observer.
 
     Args:
-        trial: Which trial; ``trial.run_id`` counts its starts from 1, and
-            ``trial.latest_checkpoint`` is what it resumes from.
-        event: Its number and time.
+        trial: The trial; ``trial.run_id`` counts its starts from 1, and
+            ``trial.latest_checkpoint`` is the checkpoint that it resumes from.
+        event: The event's number and time.
 
     Raises:
-        UnavailableError: The event is kept, and told again later.
+        UnavailableError: The event is kept, and delivered again later.
         Exception: Any other; logged once.
     """
 
@@ -167,20 +167,20 @@ def detcore_training_metrics(
     batch_metrics: Sequence[Mapping[str, float]] | None,
     event: EventInfo,
 ) -> None:
-    """Note training metrics.
+    """Observe training metrics.
 
-    When: behind each report of training metrics: for a trial class, of each scheduling unit.
+    When: after each report of training metrics; for a trial class, after each scheduling unit.
     Kind: observer.
 
     Args:
-        trial: Which trial.
+        trial: The trial.
         steps_completed: Batches completed since the trial first started.
         metrics: The metrics of the unit.
-        batch_metrics: The metrics of each of its batches, or None where they were not kept.
-        event: Its number and time.
+        batch_metrics: The metrics of each of its batches, or None if they were not kept.
+        event: The event's number and time.
 
     Raises:
-        UnavailableError: The event is kept, and told again later.
+        UnavailableError: The event is kept, and delivered again later.
         Exception: Any other; logged once.
     """
 
@@ -189,19 +189,19 @@ def detcore_training_metrics(
 def detcore_validation_metrics(
     trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float], event: EventInfo
 ) -> None:
-    """Note validation metrics.
+    """Observe validation metrics.
 
-    When: behind each report of validation metrics.
+    When: after each report of validation metrics.
     Kind: observer.
 
     Args:
-        trial: Which trial.
+        trial: The trial.
         steps_completed: Batches completed since the trial first started.
         metrics: The validation metrics.
-        event: Its number and time.
+        event: The event's number and time.
 
     Raises:
-        UnavailableError: The event is kept, and told again later.
+        UnavailableError: The event is kept, and delivered again later.
         Exception: Any other; logged once.
     """
 
@@ -210,19 +210,19 @@ def detcore_validation_metrics(
 def detcore_checkpoint_saved(
     trial: TrialInfo, checkpoint: CheckpointSaved, event: EventInfo
 ) -> None:
-    """Note a checkpoint.
+    """Observe a checkpoint.
 
-    When: behind each commit; the files are complete. Where the event is told late, they may have
+    When: after each commit; the files are complete. If the event is delivered late, they may have
     been deleted since.
     Kind: observer.
 
     Args:
-        trial: Which trial.
-        checkpoint: What was saved, and where.
-        event: Its number and time.
+        trial: The trial.
+        checkpoint: The checkpoint and its location.
+        event: The event's number and time.
 
     Raises:
-        UnavailableError: The event is kept, and told again later.
+        UnavailableError: The event is kept, and delivered again later.
         Exception: Any other; logged once.
     """
 
@@ -231,19 +231,19 @@ def detcore_checkpoint_saved(
 def detcore_trial_finished(
     trial: TrialInfo, state: str, error: str | None, event: EventInfo
 ) -> None:
-    """Note that a trial ends, or pauses.
+    """Observe the end or pause of a trial.
 
-    When: behind the last event of a worker process. Of one that was killed, its runner tells it,
-    unless the trial starts again at once.
+    When: after the last event of a worker process. For a process that was killed, its runner
+    delivers the event, unless the trial restarts immediately.
     Kind: observer.
 
     Args:
-        trial: Which trial.
+        trial: The trial.
         state: ``"COMPLETED"``, ``"PAUSED"`` (to be resumed), ``"ERROR"`` or ``"INVALID_HP"``.
-        error: One line that says what went wrong, or None.
-        event: Its number and time.
+        error: A one-line description of the error, or None.
+        event: The event's number and time.
 
     Raises:
-        UnavailableError: The event is kept, and told again later.
+        UnavailableError: The event is kept, and delivered again later.
         Exception: Any other; logged once.
     """

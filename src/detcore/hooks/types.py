@@ -1,4 +1,4 @@
-"""What plugins register, and what observers are told. Imports nothing but the stdlib."""
+"""Define the values that plugins register and observers receive, using only the stdlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StorageType:
     The objects are named as ``"module:attribute"`` and imported on first use.
 
     Attributes:
-        name: What an experiment file says under ``checkpoint_storage.type``, such as ``"s3"``.
+        name: Value of ``checkpoint_storage.type`` in an experiment file, such as ``"s3"``.
         schemes: URL schemes that it serves, without ``://``, such as ``("s3",)``; may be empty.
         settings: The pydantic model of its part of the experiment file.
         backend: A callable ``(settings) -> StorageBackend``.
@@ -50,13 +50,13 @@ class SearcherType:
     """A search method.
 
     Attributes:
-        name: What an experiment file says under ``searcher.name``.
+        name: Value of ``searcher.name`` in an experiment file.
         method: The class of the method, as ``"module:Class"``; it is called with a
             `detcore.search.SearchSetup` and is a `detcore.search.SearchMethod`.
-        settings: The pydantic model of the settings that it has besides those of all methods
-            (``metric``, ``smaller_is_better``, ``max_length``, ``source_trial_id``,
+        settings: The pydantic model of its settings other than those of all methods (``metric``,
+            ``smaller_is_better``, ``max_length``, ``source_trial_id``,
             ``source_checkpoint_uuid``), as ``"module:Class"``: a file with others is refused.
-            Empty: every setting is passed on as it is.
+            Empty: all settings are passed on unchecked.
     """
 
     name: str
@@ -70,14 +70,13 @@ class CheckpointSaved:
 
     Attributes:
         uuid: Identifier of the checkpoint.
-        steps_completed: Steps (batches) of the trial that it holds; >= 0.
-        url: Where its files are.
+        steps_completed: Steps (batches) of the trial at the checkpoint; >= 0.
+        url: URL of its files.
         size_bytes: Sum of the sizes of its files.
-        path: The folder of its files, where the storage is a folder of this machine.
-        stalled_s: How long training stood still for it, in seconds; a wait for the save before is
-            part of that. None where it is not known.
-        total_s: How long saving took, in seconds, from its beginning to its record. None where it
-            is not known.
+        path: The folder of its files, if the storage is a folder of this machine.
+        stalled_s: Seconds for which training waited, including the wait for the previous save;
+            None if unknown.
+        total_s: Seconds from the beginning of the save to its record; None if unknown.
     """
 
     uuid: str
@@ -91,16 +90,16 @@ class CheckpointSaved:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EventInfo:
-    """Which event of a trial an observer is told of.
+    """Identity and time of an event of a trial.
 
-    ``trial.trial_id``, ``trial.run_id`` and `number` together name an event for ever; they, and
-    `time`, are the same when it comes again.
+    ``trial.trial_id``, ``trial.run_id`` and `number` together identify an event permanently; they,
+    and `time`, are the same when it is delivered again.
 
     Attributes:
         number: Its number in the run of the trial, from 1 and rising; some numbers are left out.
-        time: When it happened, in seconds since 1970; not when it is told.
-        is_repeat: Whether this plugin may have been told of it before: the hook said that its
-            service is not reachable, or the process was killed while the hook ran.
+        time: When it happened, in seconds since 1970; not the time of delivery.
+        is_repeat: Whether this plugin may have received it before: the hook said that its service
+            is not reachable, or the process was killed while the hook ran.
     """
 
     number: int

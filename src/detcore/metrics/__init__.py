@@ -1,4 +1,4 @@
-"""How metrics of several batches and workers become one. Pure.
+"""Reduce metrics of several batches and workers to one value. Pure.
 
 NumPy is imported on the first use of a reducer that computes with it.
 """

@@ -1,4 +1,4 @@
-"""Accuracy and confusion matrix."""
+"""Compute accuracy and confusion matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Accuracy(WeightedMean):
     ``"weights"`` ``(records,)`` may be added, >= 0; 0 leaves a record out. Its label and prediction
     must still be valid.
 
-    The result is a float, 0 to 1; NaN if there was no record.
+    The result is a float, 0 to 1; NaN without records.
 
     Args:
         threshold: Predictions ``(records,)`` are scores, and those above it mean class 1: 0.5 for
@@ -45,10 +45,10 @@ class Accuracy(WeightedMean):
         self._threshold = checked_threshold(threshold)
 
     def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
-        """Take labels and predictions of one batch; return the exact sums of this worker.
+        """Add labels and predictions of one batch; return the exact sums of this worker.
 
         Raises:
-            MetricError: If shapes do not fit, or values are no class indices.
+            MetricError: If shapes do not fit, or values are not class indices.
         """
         labels, predictions, weights = take_parts(
             metric, ["labels", "predictions"], optional=["weights"]
@@ -60,7 +60,7 @@ class Accuracy(WeightedMean):
 
 
 class ConfusionMatrix(MetricReducer):
-    """How many records of each class are predicted as which.
+    """The number of records for each pair of label and prediction.
 
     Batches are as for `Accuracy`, without weights.
 
@@ -86,7 +86,7 @@ class ConfusionMatrix(MetricReducer):
         """Count the records of one batch; return the matrix of this worker.
 
         Raises:
-            MetricError: If shapes do not fit, or values are no class indices.
+            MetricError: If shapes do not fit, or values are not class indices.
         """
         labels, predictions = take_parts(metric, ["labels", "predictions"])
         labels, predicted = class_pairs(labels, predictions, self._threshold, self._num_classes)

@@ -1,4 +1,4 @@
-"""Sums without rounding: the same in any order, however the values are split."""
+"""Compute sums without rounding, independent of order and of how the values are split."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 # (the sum of the finite values as a whole number of units, the sum of the others)
 SumState: TypeAlias = tuple[int, float]
 
-# np.frexp gives mantissas of 53 bits and no exponent below -1073. A product of two doubles is two
-# doubles: their mantissas' product rounded, and what is left, which is a multiple of 2**-106. So
+# np.frexp returns mantissas of 53 bits and no exponent below -1073. A product of two doubles is two
+# doubles: the rounded product of their mantissas, and the rounding error, a multiple of 2**-106. So
 # no exponent is below -105 - 2 * 1073, and all are whole numbers of units of 2**-2304.
 _MIN_EXPONENT = -2251
 _UNIT_BITS = 2304
@@ -34,7 +34,7 @@ class ExactSum:
 
     Attributes:
         units: The sum of the finite values, in units of 2**-2304.
-        special: The sum of the values that are not finite; 0.0 if there was none.
+        special: The sum of the values that are not finite; 0.0 without such values.
     """
 
     units: int = 0
@@ -79,7 +79,7 @@ class ExactSum:
 
 
 def _exact_product(left: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Return the rounded product of mantissas and what rounding took away.
+    """Return the rounded product of mantissas and its rounding error.
 
     Source: T. J. Dekker, A floating-point technique for extending the available precision, 1971.
     """
@@ -98,7 +98,7 @@ def _halves(mantissas: Floats) -> tuple[Floats, Floats]:
 
 
 def _units(mantissas: Floats, exponents: npt.NDArray[np.int32]) -> int:
-    """Return the sum of ``mantissa * 2**exponent``; per exponent, float64 adds exactly."""
+    """Return the sum of ``mantissa * 2**exponent``; float64 is exact for a single exponent."""
     lowest = int(exponents.min())
     scaled = np.ldexp(mantissas, _HIGH_BITS)
     high = np.floor(scaled)

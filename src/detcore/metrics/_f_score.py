@@ -1,4 +1,4 @@
-"""Precision, recall and F1."""
+"""Compute precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AVERAGES = ("binary", "micro", "macro")
 
 
 class _ClassScore(MetricReducer):
-    """A quotient of counts of each class; the public classes say what is common."""
+    """A quotient of counts of each class; the subclasses document the arguments."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _ClassScore(MetricReducer):
             predicted as it. Only classes that occurred.
 
         Raises:
-            MetricError: If shapes do not fit, or values are no class indices.
+            MetricError: If shapes do not fit, or values are not class indices.
         """
         labels, predictions = take_parts(metric, ["labels", "predictions"])
         num_classes = self._num_classes
@@ -80,7 +80,7 @@ class _ClassScore(MetricReducer):
             self._counts.setdefault(index, [0, 0, 0])[column] += count
 
     def cross_slot_reduce(self, per_slot_metrics: list[Counts]) -> float:
-        """Return the score for the records of all workers; NaN if there was none."""
+        """Return the score for the records of all workers; NaN without records."""
         total: dict[int, list[int]] = {}
         for state in per_slot_metrics:
             for index, *counts in state.tolist():
@@ -111,18 +111,18 @@ class _ClassScore(MetricReducer):
 
 
 class Precision(_ClassScore):
-    """The share of the records predicted as a class that are of it.
+    """The fraction of the records predicted as a class that belong to it.
 
-    Batches are as for `Accuracy`, without weights. The result is a float, 0 to 1; NaN if there was
-    no record.
+    Batches are as for `Accuracy`, without weights. The result is a float, 0 to 1; NaN without
+    records.
 
     Args:
-        average: ``"binary"``: that of class 1; labels are 0 or 1. ``"micro"``: of all classes
+        average: ``"binary"``: the score of class 1; labels are 0 or 1. ``"micro"``: of all classes
             counted together, which is the accuracy. ``"macro"``: the plain mean over the classes.
         threshold: As for `Accuracy`.
-        num_classes: The classes of ``"macro"``, and what labels and predictions may be. None: those
-            that occur among labels or predictions of any worker.
-        zero_division: The score of a class where it is 0/0: 0, 1, or NaN, which ``"macro"`` leaves
+        num_classes: Number of classes for ``"macro"``, and bound of labels and predictions. None:
+            the classes that occur among labels or predictions of any worker.
+        zero_division: The score of a class if it is 0/0: 0, 1, or NaN, which ``"macro"`` leaves
             out of the mean.
     """
 
@@ -131,7 +131,7 @@ class Precision(_ClassScore):
 
 
 class Recall(_ClassScore):
-    """The share of the records of a class that are predicted as it (sensitivity).
+    """The fraction of the records of a class that are predicted as it (sensitivity).
 
     Arguments, batches and result are as for `Precision`.
     """

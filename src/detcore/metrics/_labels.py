@@ -1,4 +1,4 @@
-"""From what a classifier gives to class indices."""
+"""Convert labels and predictions of a classifier to class indices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def class_pairs(
         num_classes: Classes are 0 to ``num_classes - 1``; None: any whole numbers >= 0.
 
     Raises:
-        MetricError: If shapes do not fit, or values are no class indices.
+        MetricError: If shapes do not fit, or values are not class indices.
     """
     labels = _indices("labels", one_per_record("labels", labels), num_classes)
     if threshold is None and predictions.ndim == 2 and predictions.shape[1] > 1:
@@ -87,7 +87,7 @@ def checked_threshold(threshold: Any) -> float | None:
     """Return a threshold as a float.
 
     Raises:
-        MetricTypeError: If it is no number.
+        MetricTypeError: If it is not a number.
     """
     if threshold is None:
         return None
@@ -104,7 +104,7 @@ def checked_num_classes(num_classes: Any) -> int:
     """Return a number of classes.
 
     Raises:
-        MetricError: If it is no whole number >= 1.
+        MetricError: If it is not a whole number >= 1.
     """
     is_whole = isinstance(num_classes, int | np.integer) and not isinstance(num_classes, bool)
     if not is_whole or num_classes < 1:

@@ -1,4 +1,4 @@
-"""Metrics that each worker has computed alone, merged into one."""
+"""Merge metrics that each worker has computed separately."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def weighted_mean(
     """Return the mean of each metric over the ranks, each rank with its weight.
 
     With the number of records as weight, the result does not depend on how the records were split.
-    A rank of weight 0 is left out: it had no records, so what it reports says nothing, NaN and
-    missing metrics included.
+    A rank of weight 0 is left out: it had no records, so its metrics are meaningless and may be NaN
+    or missing.
 
     Args:
         per_rank: The metrics of each rank, by name.

@@ -1,4 +1,4 @@
-"""What a batch hands to a reducer: arrays by name, checked."""
+"""Check the arrays of a batch, given by name or in order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def take_weights(weights: Array, values: Array, *, name: str = "values") -> Floa
         weights: ``(records, ...)``: the shape of `values`, or its first axes; >= 0 and finite. A
             last axis of length 1 is dropped if it is one too many.
         values: ``(records, ...)``.
-        name: What `values` are called in messages.
+        name: Name of `values` in messages.
 
     Raises:
         MetricError: If the shape is another, or a weight is negative, NaN or infinite.

@@ -1,4 +1,4 @@
-"""Quantiles of all values."""
+"""Compute quantiles of all values."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Quantiles(MetricReducer):
     Between two values it interpolates linearly, as ``numpy.quantile`` does. All values are kept, in
     8 bytes each, and sent to the chief.
 
-    Each batch is an array of any shape, a scalar included, or ``{"values": ...}``; values are
-    taken as float64.
+    Each batch is an array of any shape, including a scalar, or ``{"values": ...}``; values are
+    converted to float64.
 
-    The result is a float for one quantile, else an array ``(quantiles,)``, float64, in the order
-    asked for. It is NaN if a value is NaN, if there was none, or between -inf and inf.
+    The result is a float for one quantile, else an array ``(quantiles,)``, float64, in the order of
+    `q`. It is NaN if a value is NaN, without values, or between -inf and inf.
 
     Args:
         q: One or several of ``0 <= q <= 1``.
 
     Raises:
-        MetricError: If `q` is something else.
+        MetricError: If `q` is anything else.
     """
 
     def __init__(self, q: float | Sequence[float]) -> None:
@@ -77,13 +77,13 @@ def _numbers(q: Any) -> Floats | None:
 
 
 def _interpolated(ordered: Floats, q: Floats) -> Floats:
-    """Return the quantiles of sorted values; unlike NumPy's also between infinite ones."""
+    """Return the quantiles of sorted values, including infinite ones, unlike NumPy."""
     place = q * (ordered.size - 1)
     below = ordered[np.floor(place).astype(np.int64)]
     above = ordered[np.ceil(place).astype(np.int64)]
     part = place - np.floor(place)
     with np.errstate(invalid="ignore"):
         mixed = below * (1 - part) + above * part
-    # Rounding must not take it out of the interval; equal ends may be infinite (0 * inf is NaN).
+    # Rounding must not move it out of the interval; equal ends may be infinite (0 * inf is NaN).
     found: Floats = np.where(below == above, below, np.clip(mixed, below, above))
     return found

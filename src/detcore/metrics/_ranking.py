@@ -1,4 +1,4 @@
-"""Metrics of how well scores order records of two classes."""
+"""Compute metrics of how well scores order records of two classes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Ranking(MetricReducer):
 
 
 def _counts_by_score(per_slot: list[list[_Batch]]) -> tuple[Counts, Counts]:
-    """Return how many records of class 1 and 0 have each distinct score, highest score first."""
+    """Return the number of records of class 1 and 0 with each distinct score, highest first."""
     batches = [batch for state in per_slot for batch in state]
     scores = np.concatenate([*(batch[0] for batch in batches), np.empty(0)])
     labels = np.concatenate([*(batch[1] for batch in batches), np.empty(0, dtype=np.bool_)])
@@ -74,7 +74,7 @@ class AUROC(_Ranking):
 
     Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``, arrays
     ``(records,)`` or ``(records, 1)``. Labels are 0 or 1; predictions are any scores that grow
-    with the probability of class 1, such as logits, infinite ones included, but not NaN. They are
+    with the probability of class 1, such as logits, possibly infinite, but not NaN. They are
     compared as float64.
 
     The result is a float, 0 to 1. Unless both classes occur it is undefined: NaN.

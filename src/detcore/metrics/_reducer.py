@@ -1,4 +1,4 @@
-"""Reducers: metrics of many batches, on one or several workers, become one value."""
+"""Define reducers, which reduce metrics of many batches and workers to one value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MetricReducer(abc.ABC):
     """Reduces a metric in two steps: over the batches of each worker, then over the workers.
 
     A reducer may have a third method, ``reset(self) -> None``. It is called at the start of each
-    evaluation, and must bring the reducer back to where it has seen no batch.
+    evaluation, and must restore the state before the first batch.
 
     Example, the mean over all records::
 
@@ -36,7 +36,7 @@ class MetricReducer(abc.ABC):
 
     @abc.abstractmethod
     def accumulate(self, metric: Any) -> Any:
-        """Take the metric of one batch.
+        """Add the metric of one batch.
 
         Args:
             metric: The value for one batch, in the structure that the metric was defined with.
@@ -50,8 +50,8 @@ class MetricReducer(abc.ABC):
         """Return the value of the metric.
 
         Args:
-            per_slot_metrics: What the last `accumulate` of each worker returned, by rank. A worker
-                that had no batch is not in it; at least one had.
+            per_slot_metrics: Results of the last `accumulate` of each worker, by rank. Workers
+                without a batch are left out; at least one had a batch.
         """
 
 
@@ -85,7 +85,7 @@ def interleave(per_rank: Sequence[Sequence[T]]) -> list[T]:
     """Return the items of all ranks in turn: the first of each rank, then the second of each.
 
     Workers read the data in turns (record i belongs to rank ``i % size``), so this is the order of
-    the data. Ranks may have different numbers of items, none included.
+    the data. Ranks may have different numbers of items, including none.
 
     Args:
         per_rank: The items of each rank, by rank.

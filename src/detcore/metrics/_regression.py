@@ -1,4 +1,4 @@
-"""Errors of predicted numbers."""
+"""Compute errors of predicted numbers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class MeanAbsoluteError(WeightedMean):
     taken as float64, and all elements count the same. ``"weights"`` may be added, as for `Mean`.
 
     The result is a float, in the unit of the labels. It is NaN if a label or a prediction with a
-    weight is NaN, or if there was no record.
+    weight is NaN, or without records.
     """
 
     def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
-        """Take labels and predictions of one batch; return the exact sums of this worker."""
+        """Add labels and predictions of one batch; return the exact sums of this worker."""
         labels, predictions, weights = take_parts(
             metric, ["labels", "predictions"], optional=["weights"]
         )
         labels, predictions = labels_and_predictions(labels, predictions)
-        # Overflow gives inf, and inf - inf NaN: both are what the mean then is.
+        # Overflow gives inf, and inf - inf NaN: both are then the correct mean.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             errors = self._errors(predictions.astype(np.float64) - labels.astype(np.float64))
         return self._add(errors, weights, name="labels")
@@ -58,5 +58,5 @@ class RootMeanSquaredError(MeanSquaredError):
     """
 
     def cross_slot_reduce(self, per_slot_metrics: list[tuple[SumState, SumState]]) -> float:
-        """Return the root; NaN if there was no record."""
+        """Return the root; NaN without records."""
         return math.sqrt(super().cross_slot_reduce(per_slot_metrics))

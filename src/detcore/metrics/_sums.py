@@ -1,4 +1,4 @@
-"""Mean, sum and number of records."""
+"""Compute mean, sum and number of records."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class WeightedMean(MetricReducer):
         self._weight = ExactSum()
 
     def _add(self, values: Any, weights: Any, *, name: str = "values") -> tuple[SumState, SumState]:
-        """Add the values of a batch; `weights` may be None. Returns the state."""
+        """Add the values of a batch; `weights` may be None. Return the state."""
         values = np.asarray(values)
         if weights is None:
             self._sum.add(values)
             self._weight.add(np.float64(values.size))
         else:
             weights = take_weights(weights, values, name=name)
-            # Weight 0 is for padding, where the value may be anything, NaN included.
+            # Weight 0 marks padding, where the value may be anything, including NaN.
             heard = weights > 0
             self._sum.add_products(values[heard], weights[heard])
             self._weight.add(weights)
         return self._sum.state(), self._weight.state()
 
     def cross_slot_reduce(self, per_slot_metrics: list[tuple[SumState, SumState]]) -> float:
-        """Return the mean; NaN if there was no record, or all weights are 0."""
+        """Return the mean; NaN without records, or if all weights are 0."""
         sums = merge_sums([state[0] for state in per_slot_metrics])
         return ratio(sums, merge_sums([state[1] for state in per_slot_metrics]))
 
@@ -50,12 +50,12 @@ class WeightedMean(MetricReducer):
 class Mean(WeightedMean):
     """The mean of all values.
 
-    Each batch is an array ``(records, ...)`` of any shape, a scalar included, all elements of which
-    count the same; or ``{"values": ..., "weights": ...}`` or ``[values, weights]``, with a weight
-    per record or per element, >= 0. What has weight 0 is left out, even if it is NaN. The mean of a
-    batch of 32 records goes in as ``{"values": mean, "weights": 32}``.
+    Each batch is an array ``(records, ...)`` of any shape, including a scalar, all elements of
+    which count the same; or ``{"values": ..., "weights": ...}`` or ``[values, weights]``, with a
+    weight per record or per element, >= 0. Values of weight 0 are left out, even if they are NaN.
+    The mean of a batch of 32 records goes in as ``{"values": mean, "weights": 32}``.
 
-    The result is a float. It is NaN if a value is, if there was no record, or if all weights are 0.
+    The result is a float. It is NaN if a value is, without records, or if all weights are 0.
 
     Example::
 
@@ -65,15 +65,15 @@ class Mean(WeightedMean):
     """
 
     def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
-        """Take the values of one batch; return the exact sums of this worker."""
+        """Add the values of one batch; return the exact sums of this worker."""
         return self._add(*take_parts(metric, ["values"], optional=["weights"]))
 
 
 class Sum(MetricReducer):
     """The sum of all values.
 
-    Each batch is an array of any shape, a scalar included, or ``{"values": ...}``. The values are
-    taken as float64. The result is a float, rounded once: it does not depend on the order, even
+    Each batch is an array of any shape, including a scalar, or ``{"values": ...}``. The values are
+    converted to float64. The result is a float, rounded once: it does not depend on the order, even
     if large values cancel. It is 0.0 without records and NaN if a value is.
     """
 
@@ -81,7 +81,7 @@ class Sum(MetricReducer):
         self._sum = ExactSum()
 
     def accumulate(self, metric: Any) -> SumState:
-        """Take the values of one batch; return the exact sum of this worker."""
+        """Add the values of one batch; return the exact sum of this worker."""
         (values,) = take_parts(metric, ["values"])
         self._sum.add(values)
         return self._sum.state()

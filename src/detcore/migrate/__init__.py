@@ -1,6 +1,6 @@
-"""Rewriting code and experiment files from Determined's names to detcore's; see docs/migrating.md.
+"""Rewrite code and experiment files from Determined's names to detcore's; see docs/migrating.md.
 
-Reads texts and writes texts: nothing is imported or executed of what is migrated.
+Works on text only: the migrated code is neither imported nor executed.
 """
 
 from detcore.migrate._config import migrate_config

@@ -1,4 +1,4 @@
-"""Rewriting an experiment file: what detcore spells otherwise, and a check of all the rest."""
+"""Rewrite an experiment file to detcore's spelling, and check the result."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*
 
 
 def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
-    """Return an experiment file with what detcore spells otherwise replaced.
+    """Return an experiment file in detcore's spelling.
 
-    Findings are the mistakes that ``detcore config check`` would report of the new file, and, as
-    notes, what is accepted without effect. A file that is no experiment file comes back as it is.
+    Findings are the mistakes that ``detcore config check`` reports for the new file, and, as notes,
+    the settings that it accepts without effect. A file that is not an experiment file is returned
+    unchanged.
 
     Args:
         source: The file, YAML.
-        metrics: What the code beside it gives ``compile`` as ``metrics``. With ``accuracy`` among
-            them, and no ``acc``, the searcher's metric ``val_acc`` is now called ``val_accuracy``.
+        metrics: Metrics that the code beside the file passes to ``compile``. With ``accuracy``
+            among them, and no ``acc``, the searcher's metric ``val_acc`` becomes
+            ``val_accuracy``.
     """
     if not _IS_EXPERIMENT.search(source):
         return Migrated(source, 0, (), ())
@@ -77,7 +79,7 @@ def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
 
 
 def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -> Iterator[Edit]:
-    """Turn ``max_steps`` of 0.12 into batches: a step had ``batches_per_step``."""
+    """Convert ``max_steps`` of 0.12 to batches: a step had ``batches_per_step`` of them."""
     given = keys.get("batches_per_step", keys.get("scheduling_unit"))
     per_step = "100" if given is None else str(given.value)
     if "max_length" in _keys(searcher) or not per_step.isdigit():
@@ -90,7 +92,7 @@ def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -
 
 
 def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
-    """Name the accuracy as Keras does since TensorFlow 2.0."""
+    """Name the accuracy as Keras has done since TensorFlow 2.0."""
     searcher = _keys(root)["searcher"]
     metric = _keys(searcher).get("metric") if isinstance(searcher, yaml.MappingNode) else None
     if metric is not None and metric.value in _OLD_ACCURACIES:
@@ -99,7 +101,7 @@ def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
 
 
 def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
-    """Add the type, which early releases knew by the fields."""
+    """Add the storage type, which early releases inferred from the fields."""
     keys = _keys(storage)
     kind = next((kind for field, kind in _STORAGE_FIELDS.items() if field in keys), None)
     if kind is None or "type" in keys:
@@ -110,7 +112,7 @@ def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
 
 
 def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
-    """Take Determined's launchers out; a list in several lines is left to the check."""
+    """Remove Determined's launchers; a list that spans several lines is left to the check."""
     start, end = node.start_mark.index, node.end_mark.index
     source = text.text[start:end]
     start += _PROPERTIES.match(source).end()  # type: ignore[union-attr]  # it matches nothing, too
@@ -129,9 +131,9 @@ def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
 
 
 def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
-    """Return the removal of what a value begins with, if it is written as it is read.
+    """Return the removal of the beginning of a value, if it is written as it is read.
 
-    So quotes, the style of a block (``>-``) and the comment after it stay.
+    This keeps quotes, the style of a block (``>-``) and a comment after the value.
     """
     if not old.strip().endswith(new):
         return None
@@ -151,7 +153,7 @@ def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
 
 
 def _line_end_of(source: str) -> str:
-    """Return the line ends that a block scalar (``>-``) ends with; they belong to the file."""
+    """Return the line ends at the end of a block scalar (``>-``), which belong to the file."""
     return source[len(source.rstrip("\r\n")) :]
 
 
@@ -161,7 +163,7 @@ def _scalar(value: str) -> str:
 
 
 def _check(source: str) -> Iterator[Finding]:
-    """Yield what ``detcore config check`` says of the new file."""
+    """Yield the findings of ``detcore config check`` for the new file."""
     with tempfile.TemporaryDirectory(prefix="detcore-migrate-") as folder:
         path = Path(folder, "experiment.yaml")
         path.write_bytes(source.encode())
@@ -182,7 +184,7 @@ def _check(source: str) -> Iterator[Finding]:
 
 
 def _accuracy(source: str) -> Iterator[Finding]:
-    """Keras called the metric ``acc`` until TensorFlow 2.0, whatever the code called it."""
+    """Note metrics named ``acc``, as Keras called the accuracy until TensorFlow 2.0."""
     for found in _ACCURACY.finditer(source):
         line, column = Text(source).place(found.start(1))
         new = found[1].replace("acc", "accuracy")

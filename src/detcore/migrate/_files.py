@@ -1,4 +1,4 @@
-"""Finding the files to migrate, and replacing each as a whole or not at all."""
+"""Find the files to migrate, and replace each one completely or not at all."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileReport:
-    """What became of a file.
+    """Result of migrating one file.
 
     Attributes:
-        path: The file, as it was named.
-        num_changes: Spans that were replaced, or would be.
-        findings: What is left to do; a finding of kind ``error`` says why nothing was done.
-        diff: The change as a unified diff; empty if there is none.
+        path: The file, as the caller named it.
+        num_changes: Number of spans that were, or would be, replaced.
+        findings: Remaining work; a finding of kind ``error`` says why the file was left alone.
+        diff: The change as a unified diff; empty if nothing changes.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class FileReport:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the file changed, or would."""
+        """Whether the file changed, or would change."""
         return bool(self.diff)
 
     @property
@@ -56,12 +56,12 @@ class FileReport:
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files to look at, each once, in order of their names.
+    """Yield the files to migrate, each once, in order of their names.
 
-    Files that are named are taken whatever they are called. Of folders it is what ends in
-    ``.py``, ``.pyi``, ``.yaml``, ``.yml`` or ``.ipynb``, without hidden folders, virtual
+    A file given by name is taken whatever its suffix. In folders, files that end in ``.py``,
+    ``.pyi``, ``.yaml``, ``.yml`` or ``.ipynb`` are taken, except in hidden folders, virtual
     environments and installed packages; links to folders are not followed. A folder that cannot
-    be read comes itself.
+    be read is yielded itself.
 
     Args:
         paths: Files and folders.
@@ -78,19 +78,19 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
 def migrate_file(path: Path, *, write: bool = True) -> FileReport:
     """Migrate a Python module or an experiment file.
 
-    A changed file is written beside the old one and takes its place in one step; it keeps its
-    permissions. Of a link, the file it leads to is replaced, and the link stays.
+    A changed file is written next to the old one and replaces it in one step, with the same
+    permissions. If the path is a link, its target is replaced and the link stays.
 
     Args:
         path: The file.
-        write: Whether to write; else the report says what would change.
+        write: Whether to write the file; otherwise the report describes the change.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
         status = real.stat()
         if not stat.S_ISREG(status.st_mode):
             if stat.S_ISDIR(status.st_mode):
-                os.scandir(real).close()  # says why it cannot be read
+                os.scandir(real).close()  # raises the reason, if the folder cannot be read
             return _failed(path, "it is not a regular file")
         content = real.read_bytes()
         is_yaml = path.suffix in _YAML
@@ -120,13 +120,13 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
 
 
 def _metrics_of_models(folder: Path) -> frozenset[str]:
-    """Return the names that the modules of a folder give ``compile`` as ``metrics``."""
+    """Return the names that the modules of a folder pass to ``compile`` as ``metrics``."""
     found: set[str] = set()
     for path in folder.glob("*.py"):
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # reported where that file is migrated
+            continue  # reported when that file is migrated
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "metrics":
                 constants = (n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant))
@@ -154,7 +154,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    """Put a file's new content in its place, unless somebody changed it meanwhile."""
+    """Replace a file's content atomically, unless another process changed it in the meantime."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -162,7 +162,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         shutil.copystat(path, name)
-        with contextlib.suppress(PermissionError):  # only its owner, or root, may give it away
+        with contextlib.suppress(PermissionError):  # only the owner, or root, may change the owner
             os.chown(name, path.stat().st_uid, path.stat().st_gid)
         if path.read_bytes() != old:
             raise OSError("it was changed meanwhile; run the command again")
@@ -182,7 +182,7 @@ def _diff(path: Path, old: str, new: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line feeds only, as patch does."""
+    """Split at line feeds only, as ``patch`` does."""
     return list(io.StringIO(text, newline="\n"))
 
 

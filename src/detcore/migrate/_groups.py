@@ -1,4 +1,4 @@
-"""Deciding what becomes of each imported name, and of the places where it is used."""
+"""Plan the change of each imported name, and of the places that use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNUSUAL = Unknown("", "it is written in an unusual way", "change it by hand")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """A name of one scope: what binds it, and where it is used."""
+    """A name of one scope: the imports that bind it, and its uses."""
 
     bindings: list[Binding]
     references: list[Reference]
@@ -38,8 +38,8 @@ class Rewriter:
     """Collects the changes of a module.
 
     Args:
-        text: The module.
-        module: What is in it.
+        text: The module's text.
+        module: The imports and names in it.
     """
 
     def __init__(self, text: Text, module: Module) -> None:
@@ -50,7 +50,7 @@ class Rewriter:
         self.plans: dict[tuple[ImportNode, int], Plan] = defaultdict(lambda: Plan(keep=True))
 
     def rewrite(self, group: Group) -> None:
-        """Plan what becomes of a name."""
+        """Plan the change of one name."""
         paths = {binding.path for binding in group.bindings}
         hits = {path: look_up(path) for path in paths}
         has_modules = any(isinstance(hit, Target) and not hit.name for hit in hits.values())
@@ -76,13 +76,13 @@ class Rewriter:
             self._rewrite_module(group, hits[group.bindings[0].path])
 
     def star(self, node: ast.ImportFrom, scope: Scope, old: str, hit: Target | Unknown) -> None:
-        """Plan what becomes of ``from ... import *``."""
+        """Plan the change of ``from ... import *``."""
         if isinstance(hit, Target) and not hit.name:
             self.plans[node, 0] = Plan(pieces=[Piece(hit.module, "*")])
             self._note(node.names[0], f"{old}.*", f"{hit.module} may lack names that {old} had")
 
     def leave(self, node: ast.AST | int, name: str, reason: str, advice: str) -> None:
-        """Report what is not rewritten."""
+        """Report a place that is not rewritten."""
         line, column = self._place(node)
         self.findings.append(Finding(line, column, name, reason, advice, "left"))
 
@@ -93,7 +93,7 @@ class Rewriter:
 
     def _place(self, node: ast.AST | int) -> tuple[int, int]:
         if not isinstance(node, int):
-            # ast gives all nodes that are named here a place
+            # ast gives a position to every node that reaches this line
             node = self.text.offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         return self.text.place(node)
 
@@ -103,7 +103,7 @@ class Rewriter:
             plan.add(piece)
 
     def _rewrite_expression(self, binding: Binding, target: Target, uses: list[Reference]) -> None:
-        """Write an expression wherever an imported function was used."""
+        """Write an expression at each use of an imported function."""
         name = ".".join(binding.path)
         is_clear = uses and all(
             use.ends and not self.module.is_taken(target.head, use.scope) for use in uses
@@ -115,7 +115,7 @@ class Rewriter:
         self.edits += [Edit(use.start, use.ends[0], target.name) for use in uses]
 
     def _leave_members(self, binding: Binding, uses: list[Reference]) -> bool:
-        """Report members of an imported class that are gone; if there are some, it stays."""
+        """Report members of an imported class that are gone; with any, the import stays."""
         gone = [(use, look_up((*binding.path, *use.parts[1:]))) for use in uses]
         for use, found in gone:
             if isinstance(found, Unknown):
@@ -124,7 +124,7 @@ class Rewriter:
 
     def _rewrite_module(self, group: Group, own: Target | Unknown) -> None:
         """Rewrite the uses of a module: ``det.keras.TFKerasTrial``."""
-        assert isinstance(own, Target)  # the caller looked
+        assert isinstance(own, Target)  # checked by the caller
         hits, unknown = self._look_up_uses(group)
         is_plain = _is_plain(group.bindings[0])
         base = "" if unknown or is_plain else own.module
@@ -154,13 +154,13 @@ class Rewriter:
                 self._plan(binding, *pieces, *more)
 
     def _is_used_otherwise(self, group: Group) -> bool:
-        """Whether a name is assigned, deleted or exported, so that it has to stay."""
+        """Whether a name is assigned, deleted or exported, and therefore has to stay."""
         local = group.bindings[0].local
         is_bound = any(local in binding.scope.others for binding in group.bindings)
         return is_bound or any(node.value == local for node in self.module.texts)
 
     def _look_up_uses(self, group: Group) -> tuple[list[_Hit], bool]:
-        """Return what the uses have become, and whether there are some that stay."""
+        """Return the new form of each use, and whether any use stays as it is."""
         hits = []
         unknown = False
         path = group.bindings[0].path
@@ -176,7 +176,7 @@ class Rewriter:
         return hits, unknown
 
     def _refusal(self, use: Reference, found: Target | Unknown) -> Unknown | None:
-        """Return why a use cannot be rewritten although its name is known."""
+        """Return why a use cannot be rewritten although its name is known, or None."""
         if isinstance(found, Unknown):
             return None
         if not use.ends:
@@ -190,7 +190,7 @@ class Rewriter:
         return None
 
     def _plan_plain(self, group: Group, more: list[Piece], *, keep: bool) -> None:
-        """``import determined.keras`` binds ``determined``: import what its uses need."""
+        """Import the modules that uses of a plain ``import determined.keras`` need."""
         own = [look_up(tuple(_alias(binding).name.split("."))) for binding in group.bindings]
         brought = {hit.module for hit in own if isinstance(hit, Target) and hit.module != "detcore"}
         brought |= {module.partition(".")[0] for module in brought}
@@ -216,14 +216,14 @@ def _is_plain(binding: Binding) -> bool:
 
 
 def _is_reached(base: str, module: str) -> bool:
-    """Whether a module is an attribute of another as soon as that one is imported."""
+    """Whether importing one module makes another one available as its attribute."""
     if base == "detcore":
         return module in REACHABLE
     return module == base or module.startswith(f"{base}.")
 
 
 def _piece(target: Target, binding: Binding) -> Piece:
-    """Return the import of a target under the name that a binding has."""
+    """Return the import of a target under the name that the binding uses."""
     module, name = target.module, target.name
     if not name and isinstance(binding.statement, ast.ImportFrom) and "." in module:
         module, _, name = module.rpartition(".")

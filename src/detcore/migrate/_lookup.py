@@ -1,4 +1,4 @@
-"""Finding what a dotted name of Determined is called now."""
+"""Look up the current name of a dotted name of Determined."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Path: TypeAlias = "tuple[str, ...]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What takes a name's place.
+    """Replacement for a name.
 
     Attributes:
         module: The module to import.
-        name: What to take of it; empty = the module itself. A call in it makes it an expression.
-        used: How many parts of the old name it stands for; attributes follow.
-        note: What to look at; may be empty.
+        name: The name to import from it; empty for the module itself. A name that contains a call
+            is an expression.
+        used: Number of parts of the old name that are replaced; attributes follow.
+        note: Advice to check something; may be empty.
     """
 
     module: str
@@ -31,28 +32,28 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The whole name."""
+        """The full dotted name."""
         return f"{self.module}.{self.name}" if self.name else self.module
 
     @property
     def is_expression(self) -> bool:
-        """Whether it cannot be imported, only written where the old name was used."""
+        """Whether it cannot be imported, only written in place of each use."""
         return "(" in self.name
 
     @property
     def head(self) -> str:
-        """What of the module an expression begins with, or the name."""
+        """The name to import: of an expression, the part before the call."""
         return self.name.partition("(")[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unknown:
-    """A name that has no counterpart.
+    """A name without a counterpart.
 
     Attributes:
-        name: The name, as far as it is known not to be there.
+        name: The shortest prefix of the name that does not exist.
         reason: Why, in a few words.
-        advice: What to do.
+        advice: How to replace it.
     """
 
     name: str
@@ -61,15 +62,15 @@ class Unknown:
 
 
 def is_root(name: str) -> bool:
-    """Whether a top-level package is one of Determined's."""
+    """Whether a top-level package belongs to Determined."""
     return name in ROOTS
 
 
 def look_up(path: Path) -> Target | Unknown:
-    """Return what a dotted name has become.
+    """Return the replacement for a dotted name.
 
     Args:
-        path: Its parts, from a package in `ROOTS` on; attributes of the object may follow.
+        path: Its parts, starting with a package in `ROOTS`; attributes of the object may follow.
     """
     wanted, dropped = _published(path)
     if wanted[:2] == ("determined", "experimental") and wanted[2:3] != ("client",):
@@ -95,7 +96,7 @@ def look_up(path: Path) -> Target | Unknown:
 
 
 def target_of(name: str) -> Target | None:
-    """Return the target of a name that the tables have, or None; `used` is not filled in."""
+    """Return the target of a name in the tables, or None; `used` is not filled in."""
     note = NOTES.get(name, "")
     if name in MODULES:
         return Target(MODULES[name], "", 0, note)
@@ -109,17 +110,17 @@ def target_of(name: str) -> Target | None:
 
 
 def names_of(module: str) -> Iterator[str]:
-    """Yield the full names that the tables have of a module, in alphabetical order."""
+    """Yield the full names in the tables that belong to a module, in alphabetical order."""
     same = {f"{module}.{name}" for name in SAME.get(module, ())}
     other = {name for name in (*MOVED, *GONE) if name.rpartition(".")[0] == module}
     yield from sorted(same | other)
 
 
 def _published(path: Path) -> tuple[Path, int]:
-    """Return the name under which something was published, and by how much it is shorter.
+    """Return the published name of a path, and the number of parts that this saves.
 
-    Determined's documents show ``determined.estimator._reducer.MetricReducer``, and people import
-    it from there.
+    Determined's documentation shows ``determined.estimator._reducer.MetricReducer``, and users
+    import it from there.
     """
     dotted = ".".join(path)
     for old, new in STAND_FOR.items():

@@ -1,9 +1,9 @@
-"""What each public name of Determined is called in detcore: data, and nothing else.
+"""Map each public name of Determined to its name in detcore; this module holds data only.
 
-A target is ``"module"``, or ``"module:name"``. Where the name is an expression, such as
-``"detcore.experimental:Determined().get_trial"``, there is no such name to import: it is written
-where the old one was used. docs/migrating.md has the same tables; a test compares them, and looks
-every target up.
+A target is ``"module"`` or ``"module:name"``. A target with an expression, such as
+``"detcore.experimental:Determined().get_trial"``, cannot be imported: the expression replaces each
+use of the old name. docs/migrating.md contains the same tables; a test compares them and resolves
+every target.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MODULES = {
     "determined.keras.callbacks": "detcore_keras.callbacks",
     "determined.pytorch": "detcore_torch",
 }
-"""Modules, and the module that has what was in each."""
+"""Modules, and the module that now contains the names of each."""
 
 STAND_FOR = {
     "determined._core": "determined.core",
     "determined.common.experimental": "determined.experimental",
     "determined_common.experimental": "determined.experimental",
 }
-"""Packages whose names were published elsewhere: what is below the first is below the second."""
+"""Packages whose names were published elsewhere: names in the first are names in the second."""
 
 SAME = {
     "determined": ("InvalidHP", "Trial", "TrialContext", "__version__"),
@@ -144,7 +144,7 @@ NOTES = {
         "its arguments are others: DetcoreCallback(context); see docs/keras.md"
     ),
 }
-"""What to look at where a name was rewritten."""
+"""Advice for names that were rewritten."""
 
 _NO_CLUSTER = "detcore needs no cluster and no master"
 _HPARAMS = (
@@ -334,4 +334,4 @@ GONE = {
     "determined_deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
     "model_hub": "there is no counterpart; write the trial class itself",
 }
-"""Names, and whole modules, that detcore has not, with what to do."""
+"""Names, and whole modules, that detcore does not have, with advice."""

@@ -1,4 +1,4 @@
-"""Finding what is to change in a notebook, which is not rewritten."""
+"""Find the names to migrate in a notebook; notebooks are not rewritten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detcore.migrate._text import Text
 
 __all__ = ["mentions"]
 
-# A line of a cell is a text of its own, or follows the two characters of a line end in one.
+# In the file, a line of a cell is a JSON string, or follows an escaped line end inside one.
 _IMPORT = re.compile(rf'(?:"|\\n)\s*(?:from|import)\s+(?P<name>(?:{"|".join(ROOTS)})\b[\w.]*)')
 
 

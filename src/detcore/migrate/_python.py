@@ -1,8 +1,8 @@
-"""Rewriting a Python module from Determined's names to detcore's.
+"""Rewrite a Python module from Determined's names to detcore's.
 
-The standard library's `ast` says where things are, and only those spans are replaced, so that all
-else stays byte for byte; a tool that keeps a whole concrete tree would bring a compiled dependency
-for a few hundred lines.
+The standard library's `ast` gives the positions, and only those spans are replaced, so the rest
+stays identical byte for byte. A tool that preserves a whole concrete syntax tree would add a
+compiled dependency to save a few hundred lines.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["migrate_python"]
 
 
 def migrate_python(source: str) -> Migrated:
-    """Return a module with Determined's names replaced, and what could not be replaced.
+    """Return a module with Determined's names replaced, and a finding for each name that remains.
 
-    What is not touched stays as it is, character by character. A second call changes nothing. A
-    module that is no Python comes back as it is, with one finding of the kind ``error``.
+    All other text stays identical, character by character, and a second call changes nothing. A
+    module that is not valid Python is returned unchanged, with one finding of the kind ``error``.
 
     Args:
-        source: The module, with whatever line ends it has.
+        source: The module, with any kind of line ends.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an invalid escape, which is not ours to judge
+            warnings.simplefilter("ignore")  # invalid escapes are the module's own business
             old = _rewrite(source)
-            # The places of what is left are those that a second look at the new text finds.
+            # Positions of the remaining findings come from a second pass over the new text.
             new = _rewrite(old.text.apply(old.edits)) if old.edits else old
     except SyntaxError as error:
         return _refused(source, error.lineno, error.offset, f"it is not valid Python: {error.msg}")
@@ -58,7 +58,7 @@ def migrate_python(source: str) -> Migrated:
 
 
 def _rewrite(source: str) -> Rewriter:
-    """Return the changes of a module, and the findings."""
+    """Return the changes and findings of a module."""
     text = Text(source)
     tree = ast.parse(source)
     module = examine(tree)
@@ -78,7 +78,7 @@ def _rewrite(source: str) -> Rewriter:
 
 
 def _moved(old: Text, new: Text, edits: list[Edit], finding: Finding) -> Finding:
-    """Return a finding with its place in the new text."""
+    """Return a finding with its position in the new text."""
     at = old.offset_of(finding.line, finding.column)
     before = [edit for edit in sorted(set(edits)) if edit.start <= at]
     shift = sum(len(edit.new) - (edit.end - edit.start) for edit in before if edit.end <= at)
@@ -89,7 +89,7 @@ def _moved(old: Text, new: Text, edits: list[Edit], finding: Finding) -> Finding
 
 
 def _stars(rewriter: Rewriter, module: Module) -> None:
-    """``from determined.keras import *``: the module is known, the names are not."""
+    """Plan ``from determined.keras import *``: the module is known, the names are not."""
     for node, scope in module.statements:
         if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
             continue

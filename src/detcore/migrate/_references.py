@@ -1,4 +1,4 @@
-"""Where names are written: in code, and in annotations that are texts."""
+"""Locate names in code and in annotations that are strings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Reference:
 
     Attributes:
         parts: The name and its attributes.
-        scope: Where it is looked up.
-        start: Where it begins.
-        ends: Where each of the parts ends; empty if that cannot be told.
+        scope: The scope that looks it up.
+        start: Offset of its first character.
+        ends: Offset of the end of each part; empty if the positions are unknown.
     """
 
     parts: Path
@@ -35,7 +35,7 @@ class Reference:
 
 
 def references(text: Text, module: Module) -> Iterator[Reference]:
-    """Yield every name that may be an import of Determined, with its attributes."""
+    """Yield every name that may refer to an import of Determined, with its attributes."""
     for use in module.uses:
         if module.bindings(use.parts[0], use.scope):
             yield _of_use(text, use)
@@ -50,7 +50,7 @@ def references(text: Text, module: Module) -> Iterator[Reference]:
 
 
 def inside_of(text: Text, node: ast.Constant) -> int | None:
-    """Return where the content of a plain text literal begins; None if it is not plain."""
+    """Return the offset of the content of a plain string literal; None if it is not plain."""
     assert node.end_lineno is not None  # the parser fills it in
     assert node.end_col_offset is not None
     try:
@@ -66,10 +66,10 @@ def inside_of(text: Text, node: ast.Constant) -> int | None:
 
 
 def _of_use(text: Text, use: Use) -> Reference:
-    """Return where a use is written, if it is written as a plain chain of names.
+    """Return the position of a use, if it is written as a plain chain of names.
 
-    Before Python 3.12 the places of names inside of f-strings may be wrong, so they are compared
-    with what stands there.
+    Before Python 3.12, positions of names inside f-strings may be wrong, so they are compared with
+    the text.
     """
     parts = use.parts
     first = use.nodes[0]

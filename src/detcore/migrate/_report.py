@@ -1,4 +1,4 @@
-"""What a migration says of a file."""
+"""Describe the result of a migration."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Finding", "Migrated"]
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something to look at.
+    """A place that needs attention.
 
     Attributes:
-        line: From 1.
-        column: From 1, in characters.
-        name: The name in question, as the file has it or in full.
-        problem: What is the matter.
-        advice: What to do.
-        kind: ``left``: not rewritten; ``note``: rewritten, but there is something to know;
+        line: Line number, from 1.
+        column: Column, from 1, in characters.
+        name: The name in question, as written in the file or in full.
+        problem: Description of the problem.
+        advice: How to solve it.
+        kind: ``left``: not rewritten; ``note``: rewritten, but the user should check it;
             ``error``: the file cannot be read.
     """
 
@@ -41,9 +41,9 @@ class Migrated:
 
     Attributes:
         text: The new text, or the old one.
-        num_changes: Spans that were replaced.
-        findings: What is left to do, with places in the old text, in their order.
-        remaining: The same, with places in the new text.
+        num_changes: Number of replaced spans.
+        findings: Findings with positions in the old text, in order.
+        remaining: Findings with positions in the new text.
     """
 
     text: str

@@ -1,7 +1,7 @@
-"""Which name means what in a module: imports of Determined, and where their names are used.
+"""Resolve names in a module: imports of Determined, and the uses of the imported names.
 
-Nothing is executed. The tree is walked with a list of what is left to do rather than by recursion,
-so that a sum of ten thousand strings is no problem.
+Nothing is executed. The tree is walked with an explicit stack rather than by recursion, so that a
+sum of ten thousand strings does not exceed the recursion limit.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Binding:
 
     Attributes:
         statement: The import.
-        index: Which of its names.
-        scope: Where it binds.
-        local: The name here.
-        path: What it is in Determined.
+        index: Position of the name in the statement.
+        scope: The scope that it binds the name in.
+        local: The local name.
+        path: The dotted name in Determined.
     """
 
     statement: ImportNode
@@ -63,7 +63,7 @@ class Use:
 
     Attributes:
         nodes: The name, then each attribute.
-        scope: Where it is used.
+        scope: The scope of the use.
     """
 
     nodes: list[ast.Name | ast.Attribute]
@@ -77,18 +77,18 @@ class Use:
 
 @dataclasses.dataclass(eq=False)
 class Module:
-    """What `examine` found.
+    """Result of `examine`.
 
     Attributes:
-        scope: The module's.
+        scope: The module's scope.
         statements: Imports of Determined.
-        groups: The bindings of one name in one scope, each.
+        groups: For each name of a scope, its bindings.
         uses: Every name that is read, with its attributes.
-        entrypoints: Texts that an ``entrypoint`` is set to.
-        imported: Texts that name a module to import.
-        named: Texts that are the name of a package, and are looked for: ``sys.modules[...]``.
-        annotations: Annotations that are texts, with their scopes.
-        texts: All other texts that are no docstrings.
+        entrypoints: Strings that are assigned to an ``entrypoint``.
+        imported: Strings that name a module to import.
+        named: Strings that name a package to look up: ``sys.modules[...]``.
+        annotations: Annotations that are strings, with their scopes.
+        texts: All other strings except docstrings.
     """
 
     scope: Scope
@@ -102,7 +102,7 @@ class Module:
     texts: list[ast.Constant] = dataclasses.field(default_factory=list)
 
     def bindings(self, name: str, scope: Scope) -> list[Binding]:
-        """Return the imports of Determined that a name may mean in a scope; empty: another."""
+        """Return the imports of Determined that a name may refer to in a scope; empty if none."""
         at: Scope | None = scope
         while at is not None:
             is_hidden = at.kind == "class" and at is not scope
@@ -115,7 +115,7 @@ class Module:
         return []
 
     def is_taken(self, name: str, scope: Scope) -> bool:
-        """Whether a name means something of the module's own, in a scope or around it."""
+        """Whether a name is bound by the module itself, in a scope or around it."""
         at: Scope | None = scope
         while at is not None:
             if name in at.others and name not in at.plain:
@@ -124,7 +124,7 @@ class Module:
         return False
 
     def is_imported(self, module: str) -> bool:
-        """Whether a plain ``import`` at the top of the module brings a module."""
+        """Whether a plain ``import`` at the top of the module imports a module."""
         return module in self.scope.plain
 
 
@@ -140,7 +140,7 @@ class _Walker:
         self.found = found
         self._left: list[tuple[ast.AST, Scope, bool]] = []
         self._seen: set[int] = set()
-        self._marks: dict[int, bool] = {}  # what is an annotation for another reason than its place
+        self._marks: dict[int, bool] = {}  # annotations that are recognized by other means
 
     def walk(self, tree: ast.Module) -> None:
         self._push(tree.body, self.found.scope)
@@ -155,7 +155,7 @@ class _Walker:
                 self._push_children(node, scope, is_annotation)
 
     def _push(self, nodes: object, scope: Scope, *, is_annotation: bool = False) -> None:
-        """Walk these next, the first one first."""
+        """Walk these nodes next, the first one first."""
         for node in reversed(nodes if isinstance(nodes, list) else [nodes]):
             if isinstance(node, ast.AST):
                 self._left.append((node, scope, is_annotation))
@@ -166,7 +166,7 @@ class _Walker:
             self._push(value, scope, is_annotation=here)
 
     def _own_scope(self, node: ast.AST, scope: Scope) -> bool:
-        """Walk what opens a scope: what is evaluated outside, outside; what is inside, inside."""
+        """Walk a node that opens a scope: each part in the scope that evaluates it."""
         if isinstance(node, _Function):
             inner = Scope(scope, "function")
             arguments = node.args
@@ -200,7 +200,7 @@ class _Walker:
         return False
 
     def _leaf(self, node: ast.AST, scope: Scope, is_annotation: bool) -> bool:
-        """Note a name, a chain of attributes, an import or a text."""
+        """Record a name, a chain of attributes, an import or a string."""
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, scope)
         elif isinstance(node, ast.Attribute):
@@ -236,7 +236,7 @@ class _Walker:
             self._push(inner, scope)
 
     def _binds(self, node: ast.AST, scope: Scope) -> None:
-        """Note what else binds names."""
+        """Record other statements that bind names."""
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             scope.outer.update(node.names)
         elif isinstance(node, ast.NamedExpr):
@@ -270,7 +270,7 @@ class _Walker:
             self.found.statements.append((node, scope))
 
     def _texts_of(self, node: ast.AST) -> None:
-        """Note the texts whose meaning is known from what is around them."""
+        """Record strings whose meaning follows from their context."""
         for value in _entrypoints(node):
             self._take(value, self.found.entrypoints)
         if isinstance(node, ast.Call) and node.args and _last_name(node.func) in _IMPORTERS:
@@ -279,10 +279,10 @@ class _Walker:
             if isinstance(value, ast.Constant) and is_root(str(value.value)):
                 self._take(value, self.found.named)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            self._seen.add(id(node.value))  # a text that nothing reads
+            self._seen.add(id(node.value))  # a string that is not used
 
     def _types_of(self, node: ast.AST) -> None:
-        """Note texts that are types outside of annotations, and that are none inside of them."""
+        """Record strings that are types outside annotations, or are not types inside them."""
         if isinstance(node, ast.Subscript):
             name = _last_name(node.value)
             if name in _GENERICS or name == "Literal":
@@ -308,7 +308,7 @@ class _Walker:
 
 
 def _imported_path(node: ImportNode, alias: ast.alias) -> Path | None:
-    """Return what an import binds, if it is of Determined."""
+    """Return the path that an import of Determined binds; None for other imports."""
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
         if node.level or not is_root(module.partition(".")[0]):
@@ -321,19 +321,19 @@ def _imported_path(node: ImportNode, alias: ast.alias) -> Path | None:
 
 
 def _home(name: str, scope: Scope) -> Scope:
-    """Return the scope that an assignment in a scope binds a name in."""
+    """Return the scope in which an assignment binds a name."""
     while name in scope.outer and scope.parent is not None:
         scope = scope.parent
     return scope
 
 
 def _last_name(node: ast.AST) -> str:
-    """Return ``c`` of ``a.b.c``; empty: it is something else."""
+    """Return ``c`` for ``a.b.c``; empty for other nodes."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _package_names(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is looked up as the name of a package."""
+    """Yield nodes that are looked up as the name of a package."""
     if isinstance(node, ast.Call) and node.args:
         called = node.func
         is_lookup = isinstance(called, ast.Attribute) and _last_name(called.value) == "modules"

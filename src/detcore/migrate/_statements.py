@@ -1,4 +1,4 @@
-"""Writing an import statement anew, in as few spans as possible."""
+"""Rewrite an import statement in as few spans as possible."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Piece:
 
     Attributes:
         module: The module.
-        name: What to take of it; empty = the module itself.
-        local: What it is called here, where that is something else.
+        name: The name to import from it; empty for the module itself.
+        local: The local name, if it differs.
     """
 
     module: str
@@ -34,17 +34,17 @@ class Piece:
 
     @property
     def item(self) -> str:
-        """What stands after ``import``."""
+        """The text after ``import``."""
         return f"{self.name or self.module}{f' as {self.local}' if self.local else ''}"
 
 
 @dataclasses.dataclass(slots=True)
 class Plan:
-    """What becomes of one name of an import statement.
+    """Change of one name of an import statement.
 
     Attributes:
-        keep: Whether it stays as it is.
-        pieces: What takes its place, or comes in addition.
+        keep: Whether the name stays.
+        pieces: Imports that replace it, or are added.
     """
 
     keep: bool = False
@@ -69,9 +69,9 @@ def rewrite_statement(text: Text, node: ImportNode, plans: Sequence[Plan]) -> li
     """Return the changes of an import statement.
 
     Args:
-        text: The module.
+        text: The module's text.
         node: The statement.
-        plans: What becomes of each of its names.
+        plans: The change of each of its names.
     """
     if all(plan.keep and not plan.pieces for plan in plans):
         return []
@@ -97,7 +97,7 @@ def _rewrite_import(text: Text, node: ast.Import, plans: Sequence[Plan]) -> list
 
 
 def _rewrite_from(text: Text, node: ast.ImportFrom, plans: Sequence[Plan]) -> list[Edit]:
-    """Keep the statement for the largest group of names, and write new ones for the others."""
+    """Keep the statement for the largest group of names, and add statements for the others."""
     statement = _Span(text, node)
     plans = [_with_kept(plan, node, index) for index, plan in enumerate(plans)]
     groups: dict[str, list[Piece]] = {}
@@ -113,7 +113,7 @@ def _rewrite_from(text: Text, node: ast.ImportFrom, plans: Sequence[Plan]) -> li
     stays = {_first(plans, piece): piece for piece in here}
     edits = _removals(text, node, set(stays))
     found = _MODULE.match(statement.source)
-    assert found is not None  # ast says that it is such a statement
+    assert found is not None  # ast parsed it as such a statement
     start, end = found.span("module")
     edits.append(Edit(statement.start + start, statement.start + end, module))
     edits += _items(text, node, stays)
@@ -122,14 +122,14 @@ def _rewrite_from(text: Text, node: ast.ImportFrom, plans: Sequence[Plan]) -> li
 
 
 def _with_kept(plan: Plan, node: ast.ImportFrom, index: int) -> Plan:
-    """Return the plan with what stays as a piece like the others."""
+    """Return the plan with the name that stays as one more piece."""
     alias = node.names[index]
     kept = [Piece(node.module or "", alias.name, alias.asname or "")] if plan.keep else []
     return Plan(pieces=[*kept, *plan.pieces])
 
 
 def _largest(groups: dict[str, list[Piece]], old: str) -> str:
-    """Return the module that the statement is kept for: the old one only if there is no other."""
+    """Return the module that the statement keeps: the old one only without an alternative."""
     modules = [name for name in groups if name and name != old]
     return max(
         modules,
@@ -139,7 +139,7 @@ def _largest(groups: dict[str, list[Piece]], old: str) -> str:
 
 
 def _first(plans: Sequence[Plan], piece: Piece) -> int:
-    """Return which name of a statement a piece takes the place of; a later one is dropped."""
+    """Return the first name of a statement that a piece replaces; later ones are dropped."""
     return next(index for index, plan in enumerate(plans) if piece in plan.pieces)
 
 
@@ -158,7 +158,7 @@ def _lines(module: str, group: list[Piece]) -> list[str]:
 
 
 def _removals(text: Text, node: ast.ImportFrom, stays: set[int]) -> list[Edit]:
-    """Take out the names that do not stay, and their commas; comments remain."""
+    """Remove the names that do not stay, with their commas; comments remain."""
     spans = [_Span(text, alias) for alias in node.names]
     last = max(stays)
     edits = []
@@ -179,7 +179,7 @@ def _removals(text: Text, node: ast.ImportFrom, stays: set[int]) -> list[Edit]:
 
 
 def _take_out(text: Text, span: _Span) -> list[Edit]:
-    """Take out a name and the comma after it, and the line where nothing else is on it."""
+    """Remove a name and the comma after it, and the line if nothing else is on it."""
     comma = _COMMA.match(text.text, span.end)
     end = comma.end() if comma and "#" not in comma[0] else span.end
     edits = [Edit(comma.end() - 1, comma.end(), "")] if comma and end == span.end else []
@@ -193,7 +193,7 @@ def _take_out(text: Text, span: _Span) -> list[Edit]:
 
 
 def _replace(text: Text, statement: _Span, lines: list[str]) -> list[Edit]:
-    """Write other statements in a statement's place; its comments come before them."""
+    """Replace a statement by others; its comments go above them."""
     before, after, line_end = text.around(statement.start, statement.end)
     comments = _COMMENT.findall(statement.source)
     if _is_alone(before, after):
@@ -204,7 +204,7 @@ def _replace(text: Text, statement: _Span, lines: list[str]) -> list[Edit]:
 
 
 def _beside(text: Text, statement: _Span, lines: Iterable[str]) -> list[Edit]:
-    """Write more statements after a statement, or before it where a comment follows it."""
+    """Add statements after a statement, or before it if a comment follows it."""
     lines = list(lines)
     if not lines:
         return []

@@ -1,4 +1,4 @@
-"""Names of TensorFlow that the newest one does not have, as old trials import them."""
+"""Handle names that old trials import and the newest TensorFlow lacks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _GONE = {
         "TensorFlow, pip install tf_keras and set TF_USE_LEGACY_KERAS=1"
     ),
 }
-"""Names, and what to do without TensorFlow 2.15."""
+"""Names, with advice for code that runs without TensorFlow 2.15."""
 _PRIVATE = "tensorflow.python.keras"
 _PUBLIC = "tensorflow.keras"
-# Modules of TensorFlow's private Keras that the public one has under the same name.
+# Modules of TensorFlow's private Keras that the public Keras has under the same name.
 _SAME = frozenset(
     {
         "activations", "applications", "backend", "callbacks", "constraints", "datasets",
@@ -35,7 +35,7 @@ _SAME = frozenset(
 
 
 def needs_old_tensorflow(finding: Finding) -> bool:
-    """Whether a finding is of code that runs on TensorFlow 2.15, and not on the newest."""
+    """Whether a finding is about code that runs on TensorFlow 2.15 but not on the newest."""
     return _OLD in finding.advice
 
 
@@ -54,7 +54,7 @@ def rewrite_tensorflow(rewriter: Rewriter, tree: ast.Module) -> None:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the local names of modules, and what they are called in full."""
+    """Yield the local names of modules, with their full names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -67,7 +67,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _full(name: str) -> str:
-    """Return the name below TensorFlow; the package ``keras`` has what ``tf.keras`` has."""
+    """Return the full name below TensorFlow: the package ``keras`` equals ``tf.keras``."""
     return f"tensorflow.{name}" if f"{name}.".startswith("keras.") else name
 
 
@@ -84,7 +84,7 @@ def _dotted(node: ast.expr, names: dict[str, str]) -> str:
 def _look_at(rewriter: Rewriter, node: ast.stmt | ast.expr, name: str) -> None:
     is_import = isinstance(node, ast.stmt)
     for gone, advice in _GONE.items():
-        # Of an attribute that goes on, its longest part is looked at, too: it is reported once.
+        # Longer attributes are visited separately, so an exact match reports the name once.
         if name == gone or (is_import and name.startswith(f"{gone}.")):
             rewriter.leave(
                 node, gone, "the newest TensorFlow does not have it", f"install {_OLD}; {advice}"

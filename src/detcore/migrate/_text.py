@@ -1,4 +1,4 @@
-"""The text of a file: decoded so that encoding gives the same bytes, and changed in spans."""
+"""Edit text in spans, decoded so that encoding restores the same bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class UnreadableError(ValueError):
-    """A file that cannot be decoded, or that would not be the same bytes again."""
+    """A file that cannot be decoded, or whose text would encode to other bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """A span, counted in characters, and what is to stand there."""
+    """A span, counted in characters, and its replacement."""
 
     start: int
     end: int
@@ -32,11 +32,11 @@ def decode(content: bytes, *, is_python: bool) -> tuple[str, str]:
     """Return a file's text and its encoding.
 
     Args:
-        content: The file.
-        is_python: Whether a coding cookie counts, as in Python; else it is UTF-8.
+        content: The file's bytes.
+        is_python: Whether a coding cookie applies, as in Python; otherwise the file is UTF-8.
 
     Raises:
-        UnreadableError: If it cannot be decoded, or not without loss.
+        UnreadableError: If it cannot be decoded without loss.
     """
     encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
     try:
@@ -55,7 +55,7 @@ class Text:
     """A text with its lines, as Python counts them.
 
     Args:
-        text: With whatever line ends it has.
+        text: The text, with any kind of line ends.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Text:
         self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
     def offset(self, line: int, byte_column: int) -> int:
-        """Return the offset of a place given as `ast` does: line from 1, bytes of UTF-8 from 0."""
+        """Return the offset of a position as `ast` gives it: line from 1, UTF-8 bytes from 0."""
         start = self._starts[line - 1]
         head = self.text[start : start + byte_column]
         if head.isascii():
@@ -71,7 +71,7 @@ class Text:
         return start + len(head.encode()[:byte_column].decode(errors="ignore"))
 
     def offset_of(self, line: int, column: int) -> int:
-        """Return the offset of a place as `place` gives it."""
+        """Return the offset of a position as `place` gives it."""
         return self._starts[line - 1] + column - 1
 
     def place(self, offset: int) -> tuple[int, int]:
@@ -80,9 +80,9 @@ class Text:
         return index + 1, offset - self._starts[index] + 1
 
     def around(self, start: int, end: int) -> tuple[str, str, str]:
-        """Return what is before a span on its first line, after it on its last, and the line end.
+        """Return the text before a span on its first line, after it on its last, and a line end.
 
-        The line end is the file's first one where the last line has none.
+        If the last line has no line end, the file's first one is returned.
         """
         first = self._starts[bisect.bisect_right(self._starts, start) - 1]
         match = _LINE_END.search(self.text, end)
@@ -91,7 +91,7 @@ class Text:
         return self.text[first:start], after, some[0] if some else "\n"
 
     def apply(self, edits: Iterable[Edit]) -> str:
-        """Return the text with the spans replaced; those that are equal count once.
+        """Return the text with the spans replaced; equal edits count once.
 
         Raises:
             ValueError: If two spans overlap.

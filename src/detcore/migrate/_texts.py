@@ -1,4 +1,4 @@
-"""Names of Determined in texts: entrypoints, modules to import, variables of the environment."""
+"""Migrate strings: entrypoints, names of modules to import, environment variables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _START = re.compile(r"\A(?:\s|\\\n)*(?:--autohorovod(?:\s|\\\n)+(?!-))?")
 _HARNESS = re.compile(r"(?:python3?\s+-m\s+)?determined\.exec\.harness\s+", re.DOTALL)
 _TRIAL = re.compile(r"(?:--trial\s+)?(?P<trial>[\w./]+:[\w.]+)")
 _TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
-# A layer that starts one process for each slot, which 'detcore run' does by itself.
+# A launch layer that starts one process per slot; 'detcore run' does that without it.
 _LAYERS = {"autohorovod", "horovod", "torch_distributed", "tensorflow", "tensorflow_distributed"}
-_OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; nobody sets this one"
-_MASTER = "it is read where a server is asked (detcore serve); nobody sets it for trials"
-_CLUSTER = "it tells of the cluster, which there is none of"
+_OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; detcore does not set this one"
+_MASTER = "only clients of a server (detcore serve) read it; it is not set for trials"
+_CLUSTER = "it describes the cluster, and detcore has none"
 _VARIABLES = {
     "DET_AGENT_ID": _CLUSTER,
     "DET_ALLOCATION_ID": _CLUSTER,
@@ -71,14 +71,14 @@ _VARIABLES = {
 def migrate_entrypoint(command: str) -> str | None:
     """Return an entrypoint without Determined's launchers.
 
-    ``detcore run`` starts a worker for each slot by itself, so a launch layer falls away: what it
-    would have started remains.
+    ``detcore run`` starts a worker per slot itself, so a launch layer is replaced by the command
+    that it would start.
 
     Args:
-        command: The entrypoint, as one text.
+        command: The entrypoint, as one string.
 
     Returns:
-        The new one, the same where it names no launcher, or None if it cannot be told.
+        The new entrypoint, unchanged without a launcher; None if it cannot be determined.
     """
     stripped = command.strip()
     launcher = _LAUNCHER.fullmatch(stripped)
@@ -101,7 +101,7 @@ def migrate_entrypoint(command: str) -> str | None:
 
 
 def rewrite_texts(rewriter: Rewriter, module: Module) -> None:
-    """Rewrite the texts whose meaning is known, and report those that name Determined."""
+    """Rewrite the strings whose meaning is known, and report those that name Determined."""
     for node in module.entrypoints:
         new = migrate_entrypoint(str(node.value))
         if new is None:

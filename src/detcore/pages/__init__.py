@@ -1,4 +1,4 @@
-"""What is known of experiments, as values and as drawings: for commands, reports and the server."""
+"""Present experiments as values and drawings, for commands, reports and the server."""
 
 from detcore.pages._chart_table import chart_table
 from detcore.pages._format import format_bytes, format_duration, format_number, format_time

@@ -1,4 +1,4 @@
-"""What a chart shows, as a table: for those who cannot see it, or want the numbers."""
+"""Show a chart as a table, for users who cannot see it or want the numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["chart_table"]
 
 
 def chart_table(view: ExperimentView, chart: Chart) -> str:
-    """Return the curves of a chart as rows: where each begins and ends, and its extremes."""
+    """Return the curves of a chart as rows: the ends of each, and its extremes."""
     curves = {curve.trial_id: curve for curve in chart.curves}
     rows = [
         ("", [str(trial.id), *_cells(curves[trial.id])])

@@ -1,4 +1,4 @@
-"""Where the curves of a page come from: from all reports, or from those that can be seen."""
+"""Read the curves of a page: from all reports, or downsampled to the chart's resolution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Series(Protocol):
 
     @property
     def num_nan(self) -> int:
-        """How many values beside them are NaN."""
+        """Number of further values that are NaN."""
         ...
 
 
@@ -32,13 +32,13 @@ class Reports(Protocol):
 
     @property
     def names(self) -> Sequence[tuple[str, str]]:
-        """Kind and name of all metrics that are numbers, validation first."""
+        """Kind and name of all numeric metrics, validation first."""
         ...
 
     def curves(
         self, kind: str, metric: str, only: tuple[int, ...] | None = None
     ) -> Mapping[int, Series]:
-        """Return a metric by trial, of some trials or all; those without it may be left out."""
+        """Return a metric by trial, of some trials or all; trials without it may be left out."""
         ...
 
 
@@ -66,7 +66,7 @@ class AllReports:
         self._trials = trials
         self._reports = self._read("validation")
         self.names = self._list_names()
-        # Training reports are many: they are read where they are needed.
+        # Training reports are numerous: they are read only if needed.
         if everything or not any(name == asked for _, name in self.names):
             self._reports |= self._read("training")
             self.names = self._list_names()
@@ -105,7 +105,7 @@ class AllReports:
 
 
 class DrawnReports:
-    """What can be seen of long curves, for pages that are read again and again."""
+    """Downsampled curves, for pages that are read repeatedly."""
 
     def __init__(self, database: Database, experiment_id: int, *, parts: int) -> None:
         self._read = functools.cache(

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them, in commands and on pages."""
+"""Format numbers, sizes and times for users, in commands and on pages."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointRow", "Report", "experiment_part", "plot_page", "report_page", "trial_part"]
 
 SIZE_LIMIT = 1_000_000
-# Points of a curve: as many as keep the page below its limit.
+# Numbers of points of a curve to try, until the page is below its limit.
 _POINTS = (400, 200, 100, 50, 24, 12, 6)
 _MAX_CHECKPOINTS = 500
 _MAX_LOGS = 10
@@ -34,10 +34,10 @@ _PART_HPARAMS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A checkpoint, what it reached, and whether it is as it was saved.
+    """A checkpoint, its metric, and the result of its verification.
 
     Attributes:
-        faults: What is wrong with its files; none: nothing; None: nobody looked.
+        faults: Faults of its files; empty if it is intact, None if it was not verified.
     """
 
     record: CheckpointRecord
@@ -47,13 +47,13 @@ class CheckpointRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a report has beside the view.
+    """Contents of a report in addition to the view.
 
     Attributes:
-        config: The configuration as YAML, secrets starred out.
+        config: The configuration as YAML, with masked secrets.
         settings: The same as values.
-        logs: The last lines of trials that failed, by trial.
-        written_at: When, for people.
+        logs: The last lines of failed trials, by trial.
+        written_at: Time of the report, for users.
     """
 
     config: str
@@ -79,7 +79,7 @@ def plot_page(view: ExperimentView) -> str:
 
 
 def report_page(view: ExperimentView, report: Report) -> str:
-    """Return a page with all that is known of an experiment, below `SIZE_LIMIT` if it can be."""
+    """Return a page with all data of an experiment, below `SIZE_LIMIT` if possible."""
     title = _title(view)
     rest = "\n".join(
         [_hyperparameters(view), _checkpoints(view, report), _failures(view, report),
@@ -165,10 +165,10 @@ def _ends(view: ExperimentView) -> str:
 
 
 def _points_to_try(view: ExperimentView, spent: int) -> Sequence[int]:
-    """Return how many points of a curve to try: not so many that they cannot fit."""
+    """Return the numbers of points of a curve to try, leaving out those that cannot fit."""
     lengths = [len(curve.points) for chart in view.charts for curve in chart.curves]
     for index, points in enumerate(_POINTS):
-        # Others than the first chart get half as many; a point is 10 bytes or more.
+        # Charts after the first get half as many; a point is 10 bytes or more.
         if 10 * sum(min(length, points // 2) for length in lengths) + spent <= SIZE_LIMIT:
             return _POINTS[index:]
     return _POINTS[-1:]

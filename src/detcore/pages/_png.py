@@ -1,4 +1,4 @@
-"""The plot of an experiment as a PNG image, by matplotlib (the extra ``plot``)."""
+"""Plot an experiment as a PNG image with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_png(view: ExperimentView, path: Path) -> None:
         RunError: If matplotlib is not installed.
     """
     try:
-        # The canvas is named here: no display, no global state, whatever the user has set up.
+        # The explicit canvas needs no display and no global state, whatever the user has set up.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -53,7 +53,7 @@ def write_png(view: ExperimentView, path: Path) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text that matplotlib does not take for a formula, or for a missing sign."""
+    """Return a text that matplotlib will not parse as a formula, or show as a missing sign."""
     return "".join(sign if sign.isprintable() else "?" for sign in text).replace("$", r"\$")
 
 

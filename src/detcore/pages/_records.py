@@ -1,4 +1,4 @@
-"""What commands and pages know of experiments and trials, as plain values."""
+"""Describe experiments and trials as plain values, for commands and pages."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IG
 
 
 def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
-    """Return a state for people: a process that is gone is not running.
+    """Return a state for users: a process that is gone is not running.
 
     Args:
         state: The recorded state.
-        is_alive: Whether the process is there; None if it is on another host.
-        host: Where the process is.
+        is_alive: Whether the process exists; None if it is on another host.
+        host: The host of the process.
     """
     if state != "RUNNING":
         return state
@@ -49,14 +49,14 @@ def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
 
 
 def trial_state(trial: Mapping[str, Any]) -> str:
-    """Return the state of a trial of `describe_trials` for people."""
+    """Return the state of a trial of `describe_trials` for users."""
     if not trial["num_runs"] and trial["state"] == "PAUSED":
         return "not started"
     return describe_state(trial["state"], trial["is_alive"], trial["host"])
 
 
 def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]:
-    """Return the metric that decides, and whether smaller is better, where that is configured."""
+    """Return the metric that ranks trials, and whether smaller is better, if configured."""
     searcher = config.get("searcher")
     if not isinstance(searcher, Mapping) or not searcher.get("metric"):
         return None, None
@@ -64,16 +64,16 @@ def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]
 
 
 def is_loss(metric: str) -> bool | None:
-    """Return what the name of a metric says: a loss or an error, a score (False), or neither."""
+    """Return whether a metric is, by its name, a loss (True) or a score (False); else None."""
     return True if _LOSS.search(metric) else False if _SCORE.search(metric) else None
 
 
 def _decisive_metric(
     database: Database, record: ExperimentRecord
 ) -> tuple[str | None, bool | None]:
-    """Return the metric that decides, and whether smaller is better.
+    """Return the metric that ranks trials, and whether smaller is better.
 
-    A script by itself has no searcher: its first loss among the validation metrics decides, or
+    A standalone script has no searcher: its first loss among the validation metrics is used, or
     else its first score.
     """
     metric, smaller = searcher_metric(record.config)
@@ -88,7 +88,7 @@ def _decisive_metric(
 
 
 def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
-    """Return the seconds between two moments, up to now where the end is open."""
+    """Return the seconds between two moments, up to now if the end is open."""
     if start is None:
         return None
     end = end or datetime.datetime.now(datetime.timezone.utc)
@@ -96,14 +96,14 @@ def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -
 
 
 def took_s(row: Mapping[str, Any]) -> float | None:
-    """Return how long an experiment has been there, or None if it died at an unknown time."""
+    """Return the age of an experiment in seconds, or None if it died at an unknown time."""
     if row["state"] == "RUNNING" and row["is_alive"] is False:
         return None
     return duration_s(row["created_at"], row["ended_at"])
 
 
 def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
-    """Return a best validation as ``--json`` shows it."""
+    """Return a best validation in the format of ``--json``."""
     if record is None:
         return None
     return {
@@ -123,15 +123,15 @@ def metric_value(row: Mapping[str, Any], metric: str | None) -> float | None:
 
 
 def sort_key(value: float | None, *, smaller_is_better: bool) -> tuple[int, float]:
-    """Return what sorts metrics, the best first: those that are missing or NaN are the last."""
+    """Return a key that sorts metrics with the best first: missing values and NaN come last."""
     if value is None or math.isnan(value):
         return 1, 0.0
     return 0, value if smaller_is_better else -value
 
 
 def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> bool:
-    """Return whether ``detcore run --resume`` would go on with an experiment."""
-    # A script that ran by itself is started again by whoever started it.
+    """Return whether ``detcore run --resume`` would continue an experiment."""
+    # Only its owner can restart a standalone script.
     return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
 
 
@@ -149,7 +149,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def describe_experiment(
     database: Database, record: ExperimentRecord, num_trials: int
 ) -> dict[str, Any]:
-    """Return an experiment in short, with its best validation."""
+    """Return a summary of an experiment, with its best validation."""
     metric, smaller = _decisive_metric(database, record)
     best = None
     if metric is not None:
@@ -183,7 +183,7 @@ def describe_trials(
     metric: str | None,
     smaller_is_better: bool,
 ) -> list[dict[str, Any]]:
-    """Return trials of one experiment in short, each with its best validation by a metric."""
+    """Return summaries of trials of one experiment, each with its best validation by a metric."""
     if not trials:
         return []
     summaries = database.summarize_trials(
@@ -223,7 +223,7 @@ _ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
 
 
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what of a configuration decides how training went."""
+    """Return the settings that determine how training went."""
     fields: dict[str, str] = {}
     for name in ("description", "entrypoint"):
         if config.get(name):
@@ -252,7 +252,7 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _length(value: object) -> str | None:
-    """Return ``{"epochs": 5}`` as ``5 epochs``; None for nothing and for never."""
+    """Return ``{"epochs": 5}`` as ``5 epochs``; None for a missing or zero length."""
     if isinstance(value, Mapping):
         for unit, count in value.items():
             if count:

@@ -1,4 +1,4 @@
-"""Axes of the plots: where a value lies, and what stands beside it."""
+"""Compute the axes of plots: positions of values, and labels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from detcore.pages._format import format_number
 
 __all__ = ["Axis", "Scale", "make_axis", "make_scale", "number_of"]
 
-# From this ratio of the largest to the smallest value on, positive values are drawn on a log scale.
+# From this ratio of the largest to the smallest value on, positive values get a log scale.
 _LOG_RATIO = 100
 _MAX_CATEGORY_LABELS = 12
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number as float; None for what is none (texts, NaN, truth values)."""
+    """Return a finite number as float; None for other values (texts, NaN, booleans)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -29,12 +29,12 @@ def number_of(value: object) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """Finite numbers on a line.
+    """A linear or logarithmic scale for finite numbers.
 
     Attributes:
         low: The smallest value, at 0.
         high: The largest one, at 1.
-        is_log: Whether equal ratios are equally far apart; `low` is positive then.
+        is_log: Whether equal ratios have equal distances; `low` is positive then.
     """
 
     low: float
@@ -42,21 +42,21 @@ class Scale:
     is_log: bool = False
 
     def position(self, value: float) -> float:
-        """Return where a value lies, 0 to 1 (beyond, if it is beyond the ends)."""
+        """Return the position of a value, 0 to 1 (or outside for values outside the ends)."""
         low, high = self.low, self.high
         if self.is_log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
-        # Halves, because the difference of two large floats may be infinite.
+        # Halved, because the difference of two large floats may be infinite.
         span = high / 2 - low / 2
         return 0.5 if span == 0 else (value / 2 - low / 2) / span
 
     def ticks(self, number: int = 7) -> list[tuple[float, str]]:
-        """Return positions and labels of about so many round values."""
+        """Return positions and labels of round values, about as many as requested."""
         values = _log_ticks(self.low, self.high, number) if self.is_log else []
         if len(values) < 2:
             values = _linear_ticks(self.low, self.high, number)
         labels = [format_number(float(value)) for value in values]
-        if len(set(labels)) < len(labels):  # values that are very near each other
+        if len(set(labels)) < len(labels):  # values very close to each other
             labels = [f"{value:.9g}" for value in values]
         return [(self.position(value), label) for value, label in zip(values, labels, strict=True)]
 
@@ -70,9 +70,9 @@ def make_scale(
     """Return the scale for values.
 
     Args:
-        values: Finite numbers; none make a scale from 0 to 1.
-        is_log: Whether it is logarithmic; None: where the values are positive and far apart.
-        ends: Values that are on it in any case.
+        values: Finite numbers; without any, the scale is from 0 to 1.
+        is_log: Whether it is logarithmic; None: if the values are positive and far apart.
+        ends: Values that it includes in any case.
     """
     numbers = [*values, *(ends or ())]
     if not numbers:
@@ -93,7 +93,7 @@ def _linear_ticks(low: float, high: float, number: int) -> list[float]:
         return [low, high]
     step = steps[0]
     first, last = math.ceil(low / step), math.floor(high / step)
-    if not 0 <= last - first <= 4 * number:  # values too near each other for floats to tell
+    if not 0 <= last - first <= 4 * number:  # values too close for floats to distinguish
         return [low, high]
     ticks = [index * step for index in range(first, last + 1)]
     return ticks if len(ticks) > 1 else [low, high]
@@ -116,10 +116,10 @@ class Axis:
     """One axis of a parallel-coordinates plot.
 
     Attributes:
-        name: What is on it.
-        note: What to know of it: ``log``, or nothing.
+        name: Name of the hyperparameter or metric.
+        note: ``log`` for a log scale, or empty.
         ticks: Positions from 0 (bottom) to 1, and labels.
-        positions: Where each trial is on it; one that is missing has no value there.
+        positions: Position of each trial; trials without a value are left out.
     """
 
     name: str
@@ -134,9 +134,9 @@ def make_axis(
     """Return the axis for a hyperparameter.
 
     Args:
-        name: The hyperparameter, with dots where it is nested.
-        values: Of the trials that have it.
-        setting: How it is drawn, as in the experiment file; None if that is not known.
+        name: The hyperparameter, with dots if it is nested.
+        values: Its values, by trial.
+        setting: Its range, as in the experiment file; None if unknown.
     """
     kind = (setting or {}).get("type")
     numbers = {trial: number_of(value) for trial, value in values.items()}
@@ -157,7 +157,7 @@ def make_axis(
 
 
 def _ends(setting: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the smallest and the largest value that can be drawn, where that is known."""
+    """Return the smallest and the largest value of a range, if known."""
     low, high = number_of(setting.get("minval")), number_of(setting.get("maxval"))
     if low is None or high is None:
         return None

@@ -1,4 +1,4 @@
-"""Each hyperparameter against the metric, as SVG."""
+"""Plot each hyperparameter against the metric, as SVG."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _figure(view: ExperimentView, across: Axis, up: Axis) -> str:
         f'<g class="t dot {classes[trial.id]}"><title>{escape(trial_line(view, trial))}</title>'
         f'<circle cx="{inner.x(across.positions[trial.id]):.1f}" '
         f'cy="{inner.y(up.positions[trial.id]):.1f}" r="{5 if trial.rank == 0 else 4}"/></g>'
-        for trial in reversed(view.trials)  # the best one last: nothing lies over it
+        for trial in reversed(view.trials)  # the best one last, on top
         if trial.id in both
     ]
     note = f" ({across.note} scale)" if across.note else ""

@@ -1,4 +1,4 @@
-"""Learning curves and parallel coordinates as SVG that belongs into a page of `detcore.pages`."""
+"""Draw learning curves and parallel coordinates as SVG for a page of `detcore.pages`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "trial_line",
 ]
 
-# So many trials have a colour each; more are coloured by their rank.
+# Up to this many trials get a colour each; more are coloured by their rank.
 _MANY = 8
 _SHADES = 5
 _NAME_SHOWN = 18
@@ -57,7 +57,7 @@ _POINTS_NARROW = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A rectangle that values are drawn in, in pixels, y downwards."""
+    """The rectangle of a drawing, in pixels, y downwards."""
 
     left: float
     right: float
@@ -65,21 +65,21 @@ class Place:
     bottom: float
 
     def x(self, position: float) -> float:
-        """Return where 0 to 1 is from left to right."""
+        """Return the pixel of a position from 0 (left) to 1 (right)."""
         return self.left + position * (self.right - self.left)
 
     def y(self, position: float) -> float:
-        """Return where 0 to 1 is from the bottom to the top."""
+        """Return the pixel of a position from 0 (bottom) to 1 (top)."""
         return self.bottom - position * (self.bottom - self.top)
 
 
 def _inner(place: Place) -> Place:
-    """Return where curves are drawn: not on the axis itself."""
+    """Return the rectangle for curves, which leaves a margin to the axes."""
     return Place(left=place.left, right=place.right - 6, top=place.top + 4, bottom=place.bottom - 8)
 
 
 def trial_classes(view: ExperimentView) -> dict[int, str]:
-    """Return the classes that colour each trial: few have one each, many a shade by their rank."""
+    """Return the CSS classes of each trial: few get a colour each, many a shade by rank."""
     ranked = sum(trial.rank is not None for trial in view.trials)
     classes = {}
     by_number = sorted(trial.number for trial in view.trials)
@@ -87,7 +87,7 @@ def trial_classes(view: ExperimentView) -> dict[int, str]:
     for trial in view.trials:
         if len(own) == len(by_number):
             colour = f"k{trial.number % _MANY}"
-        elif len(by_number) <= _MANY:  # some of many trials, of which two have one colour
+        elif len(by_number) <= _MANY:  # a selection of many trials, whose colours may repeat
             colour = f"k{by_number.index(trial.number)}"
         elif trial.rank is None:
             colour = "none"
@@ -101,7 +101,7 @@ def trial_classes(view: ExperimentView) -> dict[int, str]:
 
 
 def legend(view: ExperimentView) -> str:
-    """Return what the colours mean."""
+    """Return a legend of the colours."""
     classes = trial_classes(view)
     if not view.trials:
         return ""
@@ -129,10 +129,10 @@ def draw_chart(
 
     Args:
         view: The experiment.
-        chart: What to draw.
-        number: Of this chart on the page.
-        points: At most so many of each curve.
-        is_wide: Whether it has a line of the page to itself.
+        chart: The chart.
+        number: Number of this chart on the page.
+        points: Maximum number of points of each curve.
+        is_wide: Whether it spans the whole width of the page.
     """
     _, up = chart.scales()
     note = ", log scale" if up.is_log else ""
@@ -197,15 +197,15 @@ def draw_frame(
     name: str,
     height: int,
 ) -> str:
-    """Return lines and labels around what is drawn.
+    """Return the lines and labels around a drawing.
 
     Args:
         place: The frame.
-        inner: Where 0 to 1 is.
+        inner: The rectangle of positions 0 to 1.
         across: Ticks below.
-        up: Ticks at the left, each with a line.
-        name: What stands below the ticks.
-        height: Of the drawing.
+        up: Ticks on the left, each with a line.
+        name: Label below the ticks.
+        height: Height of the drawing.
     """
     parts = []
     for position, label in up:
@@ -284,7 +284,7 @@ def _short(number: float) -> str:
 
 
 def trial_line(view: ExperimentView, trial: TrialView) -> str:
-    """Return a trial in a line: state, metric, what it was given."""
+    """Return a trial in one line: state, metric, hyperparameters."""
     parts = [f"trial {trial.id} ({trial.state})"]
     if view.metric is not None and trial.value is not None:
         parts.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
@@ -300,7 +300,7 @@ def _hparam(value: object) -> str:
 def draw_parallel(view: ExperimentView) -> str:
     """Return a figure of parallel coordinates: each trial is a line through its values.
 
-    The last axis is the metric. A trial without a value on an axis is below it, at ``none``.
+    The last axis is the metric. A missing value is drawn below the axis, at ``none``.
     """
     axes = view.axes
     if len(axes) < 2:

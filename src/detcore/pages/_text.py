@@ -1,4 +1,4 @@
-"""Text in pages: everything that users named or wrote passes through here."""
+"""Escape text for pages: everything that users named or wrote passes through here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["STYLE", "cut", "escape", "fragment", "page", "table"]
 
-# What HTML does not allow, or what turns the direction of the text around it.
+# Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -98,23 +98,23 @@ _DARK_THEMES = '[data-jp-theme-light="false"],.vscode-dark'
 
 
 def escape(value: object) -> str:
-    """Return a value as text that is nothing but text in HTML, attributes included."""
+    """Return a value as text that is safe in HTML, including attributes."""
     return html.escape(_UNWANTED.sub("\ufffd", str(value)), quote=True)
 
 
 def cut(value: object, limit: int = 80) -> str:
-    """Return a value as text of at most so many characters; not yet escaped."""
+    """Return a value as text of at most `limit` characters; not yet escaped."""
     text = str(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
 def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
-    """Return a page that needs nothing but itself, and may load nothing.
+    """Return a self-contained page, which may load nothing.
 
     Args:
         title: Not yet escaped.
         body: HTML.
-        trials: Those that light up everywhere when one is pointed at.
+        trials: Trials to highlight everywhere when the pointer is on one of their marks.
     """
     numbers = list(trials)
     lit = ""
@@ -175,11 +175,11 @@ def table(
     """Return a table in a box that scrolls.
 
     Args:
-        caption: What it shows; not yet escaped.
+        caption: Title of the table; not yet escaped.
         header: Names of the columns; not yet escaped.
         rows: Class of the row, and its cells; not yet escaped.
-        right: Columns that stand at the right: numbers.
-        is_tall: Whether it scrolls up and down, too.
+        right: Columns to align on the right: numbers.
+        is_tall: Whether it scrolls vertically, too.
     """
 
     def cell(tag: str, index: int, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a page about an experiment shows: trials, curves thinned to what can be seen, axes."""
+"""Read the data for a page about an experiment: trials, downsampled curves, axes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "thin"]
 
-# Curves beyond this are neither told apart nor drawn in a second.
+# More curves than this could be neither distinguished nor drawn within a second.
 MAX_CURVES = 200
 MAX_ROWS = 500
 
@@ -34,13 +34,13 @@ class TrialView:
     """A trial.
 
     Attributes:
-        state: For people.
-        value: Best finite value of the metric that decides, or None.
-        value_step: When it had that.
+        state: Its state, for users.
+        value: Best finite value of the ranking metric, or None.
+        value_step: Step of that value.
         last: The last value of that metric, or None; may be NaN.
-        hparams: Nested names with dots.
-        rank: Its place among the trials with a value, from 0, or None.
-        number: Its place among the experiment's trials by id, from 0: its colour on every page.
+        hparams: Hyperparameters; nested names have dots.
+        rank: Its rank among the trials with a value, from 0, or None.
+        number: Its index among the experiment's trials by id, from 0: its colour on every page.
     """
 
     id: int
@@ -58,7 +58,7 @@ class TrialView:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric of a trial over steps; what is not finite is counted and left out."""
+    """A metric of a trial over steps; values that are not finite are counted and left out."""
 
     trial_id: int
     points: Sequence[tuple[int, float]]
@@ -70,7 +70,7 @@ class Chart:
     """A metric of all trials over steps.
 
     Attributes:
-        is_thinned: Whether the curves have the reports that can be seen, rather than all.
+        is_thinned: Whether the curves were downsampled.
     """
 
     metric: str
@@ -82,7 +82,7 @@ class Chart:
         """Return the scales of steps and of values."""
         steps = [x for curve in self.curves for x, _ in curve.points]
         values = [y for curve in self.curves for _, y in curve.points]
-        # From 0, because training begins there; but a single point is not drawn at the edge.
+        # From 0, where training begins, but a single point is not drawn at the edge.
         return make_scale([float(x) for x in (0, *steps)], is_log=False), make_scale(values)
 
 
@@ -91,14 +91,14 @@ class ExperimentView:
     """An experiment, ready to be drawn.
 
     Attributes:
-        overview: As `detcore experiment list --json` has it.
-        trials: Those that are shown, the best first; those without a value are last.
-        num_trials: How many there are.
-        metric: What trials are compared by, or None.
+        overview: As in `detcore experiment list --json`.
+        trials: The shown trials, the best first; those without a value are last.
+        num_trials: Total number of trials.
+        metric: The metric that ranks trials, or None.
         kind: Whether that is a metric of "training" or of "validation".
-        charts: That metric's chart first.
-        metrics: Kind and name of all metrics that were reported.
-        hidden_metrics: Metrics that are in no chart.
+        charts: Charts, that metric's first.
+        metrics: Kind and name of all reported metrics.
+        hidden_metrics: Metrics without a chart.
         axes: Varied hyperparameters, then the metric.
         constants: Hyperparameters that all trials share.
     """
@@ -138,20 +138,20 @@ def read_view(
 
     Args:
         database: The records.
-        experiment_id: Which.
-        metric: What to compare trials by; None: the searcher's metric.
+        experiment_id: The experiment.
+        metric: The metric to rank trials by; None: the searcher's metric.
         all_metrics: Whether to make charts of the other metrics, too.
-        max_charts: At most so many charts.
-        kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if
-            there is one.
-        smaller_is_better: Whether a smaller value of it is better; None: what its name says (a
-            loss, a score), or what the searcher has.
+        max_charts: Maximum number of charts.
+        kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if it
+            exists.
+        smaller_is_better: Whether a smaller value of it is better; None: derived from its name (a
+            loss, a score), or else the searcher's setting.
         only: Only these trials; None: all.
-        parts: Read of each curve what can be seen of it in so many parts of the steps, which is
+        parts: Downsample each curve to the extremes in this many parts of the steps, which is
             faster; None: read all reports.
 
     Raises:
-        NotFoundError: If there is no such experiment, or no trial has reported `metric`.
+        NotFoundError: If the experiment does not exist, or no trial has reported `metric`.
     """
     record = database.get_experiment(experiment_id)
     records = database.list_trials(experiment_id)
@@ -210,7 +210,7 @@ def read_view(
 def _best_ids(
     rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
 ) -> tuple[int, ...]:
-    """Return the trials that are shown of very many, so that the curves of others are not read."""
+    """Return the trials to show if there are very many, so that other curves are not read."""
 
     def place(row: dict[str, Any]) -> tuple[int, float]:
         value = number_of(metric_value(row, metric))
@@ -234,7 +234,7 @@ def _rank(
 ) -> list[TrialView]:
     """Return the trials, the best first."""
     found = []
-    # The best of a training metric is known of none but by its curve, so all are read.
+    # The best value of a training metric is known only from its curve, so all curves are read.
     curves: Mapping[int, Series] = {}
     if metric is not None:
         curves = reports.curves(kind, metric, only if kind == "validation" else None)
@@ -297,7 +297,7 @@ def _chart(
 def _split(
     hparams: Sequence[Mapping[str, object]],
 ) -> tuple[list[str], dict[str, object]]:
-    """Return the names that differ between trials, and what all share."""
+    """Return the names of hyperparameters that differ between trials, and those that all share."""
     names = dict.fromkeys(name for tree in hparams for name in tree)
     varied, constants = [], {}
     for name in names:
@@ -340,14 +340,14 @@ def _axes(
 
 
 def thin(points: Sequence[tuple[int, float]], limit: int) -> list[tuple[int, float]]:
-    """Return at most `limit` points of a curve, with every peak that can be seen.
+    """Return at most `limit` points of a curve, with every visible peak.
 
-    The steps are cut into equal parts; of each the smallest and the largest value stay, and so do
+    The steps are cut into equal parts; the smallest and the largest value of each stay, and so do
     the first and the last point.
 
     Args:
         points: Steps, ascending, and finite values.
-        limit: How many; >= 4.
+        limit: Maximum number of points; >= 4.
     """
     if len(points) <= limit:
         return list(points)

@@ -1,8 +1,8 @@
-"""Search methods: which trials there are, and how far each is trained.
+"""Search methods decide which trials to create and how far to train each of them.
 
-Everything here is pure: a method is told what happened and answers what to do. What it answers
-follows from the experiment's seed and these events alone, so a search whose runner was killed goes
-on exactly where it was, from its log.
+Everything here is pure: a method receives events and returns decisions. Its decisions follow from
+the experiment's seed and these events alone, so a search whose runner was killed continues exactly
+from its log.
 """
 
 from detcore.config import ranges

@@ -1,4 +1,4 @@
-"""Adaptive search: brackets of successive halving side by side."""
+"""Search adaptively with several brackets of successive halving."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AdaptiveSearch", "HalvingSearch", "plan_brackets"]
 
 
 class _Brackets:
-    """Trials of several brackets, which know nothing of each other."""
+    """Trials of several independent brackets."""
 
     def __init__(self, setup: SearchSetup, plans: Sequence[BracketPlan]) -> None:
         self._setup = setup
@@ -29,17 +29,17 @@ class _Brackets:
         return [a for each in self._brackets for a in self._noted(each, each.start())]
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Ask the trial's bracket."""
+        """Pass the metric to the trial's bracket."""
         bracket = self._bracket_of[trial]
         return self._noted(bracket, bracket.validated(trial, self._setup.signed(metric)))
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
-        """Tell the trial's bracket."""
+        """Pass the exit to the trial's bracket."""
         bracket = self._bracket_of[trial]
         return self._noted(bracket, bracket.exited(trial, reason))
 
     def progress(self) -> float:
-        """Return the mean progress of the brackets, by their trials."""
+        """Return the mean progress of the brackets, weighted by their trials."""
         parts = zip(self._brackets, self._weights, strict=True)
         return sum(each.progress() * weight for each, weight in parts) / sum(self._weights)
 
@@ -83,8 +83,8 @@ class HalvingSearch(_Brackets):
 def plan_brackets(setup: SearchSetup) -> list[BracketPlan]:
     """Return the brackets of ``adaptive_asha``, those with most rungs first.
 
-    Trials are shared out by ``divisor ** (rungs - 1) / rungs``: a bracket that stops trials early
-    can afford more of them.
+    Trials are divided in proportion to ``divisor ** (rungs - 1) / rungs``: a bracket that stops
+    trials early can afford more of them.
     """
     settings = setup.settings
     divisor, trials = float(settings["divisor"]), int(settings["max_trials"])
@@ -124,7 +124,7 @@ def _rungs_of_brackets(setup: SearchSetup, divisor: float, trials: int) -> list[
 
 
 def _floor_log(number: float, base: float) -> int:
-    """Return the largest n with ``base ** n <= number``, of which math.log may miss by one."""
+    """Return the largest n with ``base ** n <= number``, for which math.log may be off by one."""
     power = max(0, round(math.log(number, base)))
     return power if base**power <= number else power - 1
 
@@ -132,7 +132,7 @@ def _floor_log(number: float, base: float) -> int:
 def _shares(trials: int, weights: Sequence[float]) -> list[int]:
     total = sum(weights)
     shares = [max(1, int(trials * weight / total)) for weight in weights]
-    while sum(shares) > trials:  # every bracket has one trial at least
+    while sum(shares) > trials:  # every bracket has at least one trial
         shares[shares.index(max(shares))] -= 1
     shares[0] += trials - sum(shares)
     return shares

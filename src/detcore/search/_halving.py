@@ -1,4 +1,4 @@
-"""Asynchronous successive halving: one bracket."""
+"""Run one bracket of asynchronous successive halving."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORST = math.inf
 
 
 def rung_lengths(max_length: int, *, num_rungs: int, divisor: float) -> list[int]:
-    """Return how far trials train to reach each rung, counted from their beginning; at least 1."""
+    """Return the training length of each rung, counted from the start of a trial; at least 1."""
     return [
         max(1, int(max_length / divisor ** (num_rungs - 1 - rung))) for rung in range(num_rungs)
     ]
@@ -26,14 +26,14 @@ def rung_lengths(max_length: int, *, num_rungs: int, divisor: float) -> list[int
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BracketPlan:
-    """What a bracket is to do.
+    """Settings of a bracket.
 
     Attributes:
-        max_trials: Trials in all; those that reject their hyperparameters are not counted.
-        num_rungs: How often a trial is judged at most; >= 1.
+        max_trials: Total number of trials, without those that reject their hyperparameters.
+        num_rungs: Maximum number of times a trial is judged; >= 1.
         max_length: Length of the top rung.
         divisor: One trial in this many is promoted; > 1.
-        max_concurrent_trials: Trials at one time; >= 1.
+        max_concurrent_trials: Maximum number of trials at a time; >= 1.
         stop_once: Whether a trial is judged when it reports, once and for all.
     """
 
@@ -47,7 +47,7 @@ class BracketPlan:
 
 @dataclasses.dataclass(slots=True)
 class _Result:
-    """A trial's metric at a rung; the best are first."""
+    """A trial's metric at a rung; sorted with the best first."""
 
     metric: float
     trial: int
@@ -61,17 +61,17 @@ class _Rung:
     results: list[_Result] = dataclasses.field(default_factory=list)
 
     def insert(self, result: _Result) -> int:
-        """Put a result behind all that are as good or better; return its place."""
+        """Insert a result behind all that are as good or better; return its position."""
         place = bisect.bisect_right([each.metric for each in self.results], result.metric)
         self.results.insert(place, result)
         return place
 
 
 class Bracket:
-    """Decides for the trials of one bracket.
+    """Makes the decisions of one bracket.
 
     Args:
-        plan: What it is to do.
+        plan: Its settings.
         sample: Returns hyperparameters for a new trial.
     """
 
@@ -94,18 +94,18 @@ class Bracket:
         return [self._new() for _ in range(count)]
 
     def created(self, trial: int) -> None:
-        """Note the index that a trial of this bracket got."""
+        """Record the index of a new trial of this bracket."""
         self._rung_of[trial] = 0
         self._running.add(trial)
 
     def validated(self, trial: int, metric: float) -> list[Answer]:
-        """Take note of a trial's metric (lower is better), and say what to do next."""
+        """Record a trial's metric (lower is better), and return the next decisions."""
         self._invalid.accepted()
         return self._reported(trial, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> list[Answer]:
-        """Take note of a trial that ended by itself: it counts as the worst, if it counts."""
-        if trial not in self._running:  # it waits, and its metric is known
+        """Record a trial that ended by itself; if it counts, it counts as the worst."""
+        if trial not in self._running:  # it is waiting, and its metric is known
             self._exited.add(trial)
             self._closed.add(trial)
             return self._close_leftovers()
@@ -120,9 +120,9 @@ class Bracket:
         return self._reported(trial, _WORST)
 
     def progress(self) -> float:
-        """Return how far the bottom rung is filled, and the trials in it closed."""
+        """Return the mean of two fractions: results in the bottom rung, and closed trials."""
         total = self._plan.max_trials
-        # A promoted trial that rejects its hyperparameters later leaves a result of its own.
+        # A promoted trial that rejects its hyperparameters later leaves an extra result.
         return min(1.0, 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total)
 
     def _reported(self, trial: int, metric: float) -> list[Answer]:
@@ -142,7 +142,7 @@ class Bracket:
         return [*answers, *self._close_leftovers()]
 
     def _promote(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
-        """Promote the new trial if it is good enough, else who the larger quota admits."""
+        """Promote the new trial if it is good enough, else one that the larger quota admits."""
         old_quota = int(len(rung.results) / self._plan.divisor)
         quota = int((len(rung.results) + 1) / self._plan.divisor)
         result = _Result(metric, trial)
@@ -150,8 +150,8 @@ class Bracket:
             if quota == old_quota:
                 return []
             result = rung.results[old_quota]
-            # Closed are those that waited when the rung was full; it may have grown since, by a
-            # trial that replaces one that rejected its hyperparameters.
+            # Trials that were waiting when the rung was full are closed. The rung may have grown
+            # since then, by a trial that replaces one that rejected its hyperparameters.
             if result.is_promoted or result.trial in self._closed - self._exited:
                 return []
         result.is_promoted = True
@@ -166,7 +166,7 @@ class Bracket:
         return self._close(trial)
 
     def _raise(self, trial: int) -> list[Answer]:
-        """Send a trial to the next rung; one that ended takes the last place there at once."""
+        """Send a trial to the next rung; one that ended takes the last place there immediately."""
         self._rung_of[trial] += 1
         rung = self._rungs[self._rung_of[trial]]
         if trial not in self._exited:
@@ -195,7 +195,7 @@ class Bracket:
         return [TrainTo(trial, None)]
 
     def _close_leftovers(self) -> list[Answer]:
-        """Close what waits in a rung that nobody can be promoted from any more."""
+        """Close the trials waiting in rungs from which no more can be promoted."""
         if len(self._rungs[0].results) < self._plan.max_trials:
             return []
         answers: list[Answer] = []

@@ -1,4 +1,4 @@
-"""What a search method is told, and what it answers."""
+"""Define the events that a search method receives, and the operations that follow."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ExitReason(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Validated:
-    """A trial trained as far as it was told to, and was validated there.
+    """A trial trained to its requested length, and was validated there.
 
     Attributes:
         trial: Index of the trial in its search, in order of creation; >= 0.
-        length: How far it trained since its beginning, in the unit of ``searcher.max_length``.
+        length: Its training length since its start, in the unit of ``searcher.max_length``.
         metric: The searcher's metric there; not NaN.
     """
 
@@ -52,7 +52,7 @@ class Exited:
 
     Attributes:
         trial: Index of the trial in its search.
-        reason: Why.
+        reason: Why it ended.
     """
 
     trial: int
@@ -76,7 +76,7 @@ class Create:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Train:
-    """Train a trial up to a length, counted from its beginning, and validate it there."""
+    """Train a trial up to a length, counted from its start, and validate it there."""
 
     trial: int
     length: int
@@ -84,7 +84,7 @@ class Train:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Close:
-    """Train a trial no further."""
+    """End the training of a trial."""
 
     trial: int
 
@@ -106,10 +106,10 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(value: Mapping[str, Any]) -> Event:
-    """Return the event that `event_to_json` was given.
+    """Return the event for a result of `event_to_json`.
 
     Raises:
-        SearchError: If it is none.
+        SearchError: If the value is not an event.
     """
     try:
         kind = value["type"]

@@ -1,4 +1,4 @@
-"""What a search method implements."""
+"""Define the interface of search methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NewTrial:
 
     Attributes:
         hparams: Its hyperparameters; JSON values.
-        length: How far to train it first; > 0.
+        length: Length of its first training; > 0.
     """
 
     hparams: Mapping[str, Any]
@@ -26,7 +26,7 @@ class NewTrial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainTo:
-    """Train a trial on, up to a length since its beginning; None: no further."""
+    """Continue a trial up to a length since its start; None: end its training."""
 
     trial: int
     length: int | None
@@ -37,13 +37,13 @@ Answer = NewTrial | TrainTo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSetup:
-    """What a search method is made from.
+    """Values from which a search method is made.
 
     Attributes:
         settings: The ``searcher`` section of the experiment file, as plain values.
         hyperparameters: The space to draw from, as in the experiment file.
         seed: ``reproducibility.experiment_seed``.
-        max_length: ``searcher.max_length`` in its unit; 0 where the method has none.
+        max_length: ``searcher.max_length`` in its unit; 0 if the method has none.
     """
 
     settings: Mapping[str, Any]
@@ -57,16 +57,16 @@ class SearchSetup:
         return bool(self.settings.get("smaller_is_better", True))
 
     def signed(self, metric: float) -> float:
-        """Return a metric such that lower is better."""
+        """Return a metric for which lower is better."""
         return metric if self.smaller_is_better else -metric
 
 
 class SearchMethod(Protocol):
-    """Decides which trials there are and how far each is trained.
+    """Decides which trials to create and how far to train each of them.
 
-    Made with a `SearchSetup`. What it answers must follow from the setup and the calls so far
-    alone: no clock, no generator that is seeded otherwise, no order of a set. A search that is
-    resumed makes the method anew and repeats all calls, and must get the same answers.
+    Made with a `SearchSetup`. Its decisions must follow from the setup and the calls so far alone:
+    they must not depend on a clock, on a generator with another seed, or on the order of a set.
+    Resuming a search makes a new method and repeats all calls, which must give the same decisions.
 
     Trials have indices in the order in which the method names them as `NewTrial`, from 0.
 
@@ -79,20 +79,20 @@ class SearchMethod(Protocol):
         """Return the first trials."""
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Take note of a metric, and say what to do next.
+        """Record a metric, and return the next decisions.
 
         Args:
-            trial: The trial, which trained as far as it was told to.
-            length: How far that was.
-            metric: The searcher's metric, as it was reported.
+            trial: The trial, which trained to its requested length.
+            length: That length.
+            metric: The searcher's metric, as reported.
 
         Returns:
-            New trials, trials to train on, and trials to close. A trial that is not named stays
+            New trials, trials to continue, and trials to close. A trial that is not named stays
             open: it waits until a later answer names it.
         """
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
-        """Take note of a trial that ended before it was closed, and say what to do next."""
+        """Record a trial that ended before it was closed, and return the next decisions."""
 
     def progress(self) -> float:
-        """Return how much of the search is done, 0 to 1; for displays."""
+        """Return the completed fraction of the search, 0 to 1; for displays."""

@@ -1,4 +1,4 @@
-"""Search by any sampler and pruner of Optuna."""
+"""Search with any sampler and pruner of Optuna."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PRIMITIVE = (str, int, float, bool, type(None))
 class OptunaSearch(ReplacingQueue):
     """Trials whose hyperparameters an Optuna sampler suggests, and which a pruner may stop.
 
-    The study lives in memory and its sampler is seeded with the experiment's seed: made anew and
-    told the same in the same order, it suggests the same.
+    The study lives in memory and its sampler has the experiment's seed: a new study that receives
+    the same events in the same order makes the same suggestions.
 
     Raises:
-        SearchError: If Optuna is not installed, or has no such sampler or pruner.
+        SearchError: If Optuna is not installed, or lacks the sampler or pruner.
     """
 
     def __init__(self, setup: SearchSetup) -> None:
@@ -47,7 +47,7 @@ class OptunaSearch(ReplacingQueue):
             )
             pruner = _make(optuna.pruners, "pruner", settings.get("pruner", "NopPruner"), None)
             self._study = optuna.create_study(
-                # Hyperband chooses brackets by it.
+                # Hyperband derives brackets from it.
                 study_name="detcore",
                 sampler=sampler,
                 pruner=pruner,
@@ -55,7 +55,7 @@ class OptunaSearch(ReplacingQueue):
             )
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Tell the study; close the trial if it is done or pruned, else train it on."""
+        """Report to the study; close the trial if it is done or pruned, else continue it."""
         asked = self._trials[trial]
         asked.report(metric, length)
         is_done = length >= self._setup.max_length
@@ -70,7 +70,7 @@ class OptunaSearch(ReplacingQueue):
         return super().validated(trial, length, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
-        """Tell the study that the trial failed; replace it if it rejected its hyperparameters."""
+        """Report a failed trial to the study; replace it if it rejected its hyperparameters."""
         self._study.tell(self._trials[trial], state=self._optuna.trial.TrialState.FAIL)
         return super().exited(trial, reason)
 
@@ -81,7 +81,7 @@ class OptunaSearch(ReplacingQueue):
 
 
 class _Space:
-    """The hyperparameters as Optuna's distributions, named by their places: ``optimizer.lr``."""
+    """The hyperparameters as Optuna's distributions, named by their paths: ``optimizer.lr``."""
 
     def __init__(self, optuna: Any, hyperparameters: Mapping[str, Any]) -> None:
         self._hyperparameters = hyperparameters
@@ -111,7 +111,7 @@ def _distribution(distributions: Any, value: Mapping[str, Any]) -> Any:
     kind = value["type"]
     if kind == "categorical":
         choices = value["vals"]
-        # Optuna takes nothing but plain values; of others it is given the index.
+        # Optuna supports only plain values; other choices are represented by their index.
         return distributions.CategoricalDistribution(
             choices if _is_choice_list(choices) else range(len(choices))
         )
@@ -125,7 +125,7 @@ def _distribution(distributions: Any, value: Mapping[str, Any]) -> Any:
 
 
 def _is_choice_list(values: Sequence[Any]) -> bool:
-    # 1, 1.0 and True are one choice to Optuna.
+    # 1, 1.0 and True are the same choice to Optuna.
     return all(isinstance(value, _PRIMITIVE) for value in values) and len(set(values)) == len(
         values
     )
@@ -133,7 +133,7 @@ def _is_choice_list(values: Sequence[Any]) -> bool:
 
 @contextlib.contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Keep Optuna from saying that there is a study, and that what was asked for may change."""
+    """Suppress Optuna's log messages and its warnings about experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -156,7 +156,7 @@ def _import_optuna() -> Any:
 
 
 def _make(module: Any, what: str, wanted: str | Mapping[str, Any], seed: int | None) -> Any:
-    """Make a sampler or pruner by name; arguments that are one themselves are made first."""
+    """Make a sampler or pruner by name; nested ones among its arguments are made first."""
     options: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
     name = str(options.pop("name", ""))
     known = sorted(
@@ -175,7 +175,7 @@ def _make(module: Any, what: str, wanted: str | Mapping[str, Any], seed: int | N
             options[key] = _make(module, what, value, seed)
     if "seed" in options:
         raise SearchError(
-            f"searcher.{what} has a seed of its own.\n"
+            f"searcher.{what} has a separate seed.\n"
             "Everything is drawn with reproducibility.experiment_seed; leave seed out."
         )
     if seed is not None and "seed" in inspect.signature(made).parameters:

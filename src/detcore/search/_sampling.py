@@ -1,4 +1,4 @@
-"""Hyperparameters of the k-th trial, and the points of a grid."""
+"""Sample the hyperparameters of the k-th trial, and list the points of a grid."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["grid_points", "place_values", "sample", "seed_of_trial"]
 def sample(hyperparameters: Mapping[str, Any], *, seed: int, index: int) -> dict[str, Any]:
     """Draw the hyperparameters of a trial.
 
-    They depend on nothing but the arguments: not on trials drawn before, nor on the machine.
+    They depend only on the arguments: not on trials drawn before, nor on the machine.
 
     Args:
         hyperparameters: The space.
         seed: The experiment's seed.
-        index: How many were drawn before; >= 0.
+        index: Number of previous draws; >= 0.
     """
     return resolve_constants(hyperparameters, seed=_derived(seed, index))
 
@@ -37,7 +37,7 @@ def seed_of_trial(seed: int, index: int) -> int:
 
 
 def grid_points(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return every combination of a grid; of names in sorted order, the last changes fastest.
+    """Return every combination of a grid; with names in sorted order, the last changes fastest.
 
     Raises:
         SearchError: If a range has no ``count``.
@@ -55,11 +55,11 @@ def grid_points(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
 def place_values(
     hyperparameters: Mapping[str, Any], values: Mapping[tuple[Any, ...], Any]
 ) -> dict[str, Any]:
-    """Return hyperparameters with given values for all that have a type.
+    """Return hyperparameters with the given values for all that have a type.
 
     Args:
         hyperparameters: The space.
-        values: By place: the names of the groups, then its own.
+        values: Values by path: the names of the groups, then the hyperparameter's name.
     """
 
     def group(part: Mapping[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def place_values(
 
 
 def _derived(seed: int, index: int) -> int:
-    # The first trial is the one that `single` trains with the same seed.
+    # The first trial is the same as with `single` and the same seed.
     if index == 0:
         return seed
     from numpy.random import SeedSequence

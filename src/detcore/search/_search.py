@@ -1,4 +1,4 @@
-"""A search: its method, the state of its trials, and the log that both follow from."""
+"""Track a search: its method, the state of its trials, and the log that determines both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["PlannedTrial", "Search"]
 
 @dataclasses.dataclass(slots=True)
 class PlannedTrial:
-    """What the search knows of a trial.
+    """A trial's state in the search.
 
     Attributes:
         hparams: Its hyperparameters.
         seed: Its seed.
-        length: How far it is to train, or has trained if `is_waiting`.
-        is_waiting: Whether it trained that far, and the method has not said what comes next.
-        is_closed: Whether it is trained no further.
+        length: Length to train to, or that it has trained to if `is_waiting`.
+        is_waiting: Whether it reached that length, and the method has not decided its next step.
+        is_closed: Whether its training has ended.
     """
 
     hparams: Mapping[str, Any]
@@ -35,10 +35,10 @@ class PlannedTrial:
 
 
 class Search:
-    """Tells a search method what happens and keeps what follows.
+    """Passes events to a search method and keeps the resulting state.
 
-    The method's answers follow from the events alone, so the log of events is the whole state: a
-    search made anew and given the same events, in the same order, is the same search.
+    The method's decisions follow from the events alone, so the log of events is the whole state: a
+    new search that receives the same events, in the same order, is the same search.
 
     Args:
         method: The search method, new.
@@ -62,7 +62,7 @@ class Search:
 
     @classmethod
     def replay(cls, method: SearchMethod, events: Iterable[Event], *, seed: int) -> Search:
-        """Return the search that was given these events."""
+        """Return a search to which these events have been applied."""
         search = cls(method, seed=seed)
         for event in events:
             search.apply(event)
@@ -70,12 +70,12 @@ class Search:
 
     @property
     def first(self) -> tuple[Operation, ...]:
-        """What the method wanted before anything happened."""
+        """The operations that the method requested at the start."""
         return self._first
 
     @property
     def is_finished(self) -> bool:
-        """Whether no trial will train any more."""
+        """Whether all trials have finished training."""
         return all(trial.is_closed for trial in self.trials)
 
     @property
@@ -99,10 +99,10 @@ class Search:
         return min(1.0, max(0.0, done))
 
     def apply(self, event: Event) -> tuple[Operation, ...]:
-        """Take note of what happened; return what is to be done now.
+        """Apply an event; return the operations to perform now.
 
         Raises:
-            SearchError: If it cannot have happened, or if the method answers what cannot be.
+            SearchError: If the event is impossible in this state, or the method's answer is.
         """
         trial = self._checked(event)
         if isinstance(event, Validated):
@@ -122,7 +122,7 @@ class Search:
             raise SearchError(
                 f"{type(self.method).__name__} trains no trial and ends none: "
                 f"{', '.join(waiting)} wait for ever.\n"
-                "After the last event that can come, a method closes what it does not train on."
+                "After the last possible event, a method must close all trials that wait."
             )
         return operations
 
@@ -163,6 +163,6 @@ class Search:
             trial.is_closed = True
             return [Close(answer.trial)]
         if not trial.is_waiting or answer.length <= trial.length:
-            raise SearchError(f"{answer}: the trial was told to train to {trial.length} before")
+            raise SearchError(f"{answer}: the trial already had the length {trial.length}")
         trial.length, trial.is_waiting = answer.length, False
         return [Train(answer.trial, answer.length)]

@@ -1,4 +1,4 @@
-"""Methods that train every trial to the same length: single, random, grid."""
+"""Implement methods that train every trial to the same length: single, random, grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore.search._sampling import grid_points, sample
 
 __all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]
 
-# Somebody's code that rejects whatever is drawn would be asked for ever.
+# Without a limit, code that rejects all hyperparameters would be tried forever.
 _MAX_INVALID_IN_A_ROW = 100
 
 
@@ -24,26 +24,26 @@ class TooManyInvalid:
         self._count = 0
 
     def accepted(self) -> None:
-        """Note a trial that trained."""
+        """Record a trial that trained."""
         self._count = 0
 
     def rejected(self) -> None:
-        """Note a trial that raised `InvalidHP`.
+        """Record a trial that raised `InvalidHP`.
 
         Raises:
-            SearchError: If so many did, one after the other, that no end is in sight.
+            SearchError: If too many trials in a row did.
         """
         self._count += 1
         if self._count >= _MAX_INVALID_IN_A_ROW:
             raise SearchError(
                 f"{self._count} trials in a row rejected their hyperparameters (InvalidHP).\n"
                 "Each is replaced by another one, and none was accepted.\n"
-                "Make the ranges in the experiment file fit what the code accepts."
+                "Limit the ranges in the experiment file to values that the code accepts."
             )
 
 
 class _Queue:
-    """Trials that wait for a place; each starts when one of those that run is done.
+    """Trials that wait for a slot; each starts when a running one is done.
 
     Args:
         setup: The search.
@@ -71,11 +71,11 @@ class _Queue:
         self.planned_length = total * setup.max_length
 
     def start(self) -> Sequence[Answer]:
-        """Return as many trials as may run at one time."""
+        """Return as many trials as may run at a time."""
         return [answer for _ in range(min(self._limit, self._total)) for answer in self._next()]
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Close the trial, which trained all it should, and start the next one."""
+        """Close the trial, which has reached its full length, and start the next one."""
         self._ended += 1
         return [TrainTo(trial, None), *self._next()]
 
@@ -85,7 +85,7 @@ class _Queue:
         return self._next()
 
     def progress(self) -> float:
-        """Return the part of the trials that ended."""
+        """Return the fraction of the trials that ended."""
         return self._ended / self._total
 
     def _next(self) -> list[Answer]:
@@ -94,7 +94,7 @@ class _Queue:
 
 
 class ReplacingQueue(_Queue):
-    """``max_trials`` trials, of which each that rejects its hyperparameters is replaced.
+    """``max_trials`` trials, not counting replacements for rejected hyperparameters.
 
     Args:
         setup: The search.
@@ -116,7 +116,7 @@ class ReplacingQueue(_Queue):
         return super().validated(trial, length, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
-        """Start the next trial, which is one more where the last rejected its hyperparameters."""
+        """Start the next trial, which is an extra one if the last rejected its hyperparameters."""
         if reason is ExitReason.INVALID_HP:
             self._invalid.rejected()
             self._left += 1
@@ -149,7 +149,7 @@ class SingleSearch(_Queue):
 
 
 class GridSearch(_Queue):
-    """Every point of a grid, from the last to the first; one that is rejected is left out."""
+    """Every point of a grid, from the last to the first; rejected ones are skipped."""
 
     def __init__(self, setup: SearchSetup) -> None:
         points = grid_points(setup.hyperparameters)

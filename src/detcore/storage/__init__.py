@@ -1,4 +1,4 @@
-"""Where checkpoint files live: the `StorageBackend` protocol and its implementations."""
+"""Store checkpoint files: the `StorageBackend` protocol and its implementations."""
 
 from detcore.storage._bulk import BulkTransfers
 from detcore.storage._check import Finding, check_storage

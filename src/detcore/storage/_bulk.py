@@ -1,7 +1,7 @@
-"""Many files over one asynchronous fsspec file system, with a bound on memory.
+"""Transfer many files over one asynchronous fsspec file system, within a memory bound.
 
-Its calls for several files are not used: they expand ``*?[]`` in names, and their results depend on
-what exists already. Their speed comes from many requests at once, which is done here.
+fsspec's calls for several files are not used: they expand ``*?[]`` in names, and their results
+depend on existing files. Their speed comes from many concurrent requests, which this module makes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from detcore.storage._small import read_whole, write_whole
 
 __all__ = ["LARGE_BYTES", "BulkTransfers"]
 
-# Files up to this size travel in one request; larger ones are read in parts.
+# Files up to this size are transferred in one request; larger ones are read in parts.
 LARGE_BYTES = 8 << 20
 _PART_BYTES = 4 << 20
 _PARTS_AHEAD = 3
-# Requests at once for files below a size: what is under way stays below 64 MB.
+# Concurrent requests for files below a size, so that less than 64 MB are in flight.
 _AT_ONCE = ((1 << 20, 48), (LARGE_BYTES, 8))
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class BulkTransfers:
 
     Args:
         fs: An asynchronous fsspec file system.
-        policy: How long to try.
+        policy: The retry policy.
     """
 
     def __init__(self, fs: Any, policy: RetryPolicy) -> None:
@@ -44,7 +44,7 @@ class BulkTransfers:
         self._policy = policy
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run one call on the file system's loop, trying again; from any other thread."""
+        """Run one call with retries on the file system's loop; callable from any other thread."""
         from fsspec.asyn import sync
 
         async def run() -> T:
@@ -54,7 +54,7 @@ class BulkTransfers:
         return result
 
     def once(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run one call that tries again itself, on the file system's loop."""
+        """Run one call, which retries by itself, on the file system's loop."""
         from fsspec.asyn import sync
 
         result: T = sync(self._fs.loop, work)
@@ -67,7 +67,7 @@ class BulkTransfers:
 
         Args:
             files: Local file, path in the file system, size in bytes.
-            progress: Told of each file.
+            progress: Called after each file with its size.
         """
 
         async def put(path: Path, target: str, size: int) -> FileDigest:
@@ -91,8 +91,8 @@ class BulkTransfers:
 
         Args:
             files: Local file (None = only digest it), path in the file system, size in bytes.
-            algorithm: How to digest them.
-            progress: Told of each file.
+            algorithm: The digest algorithm.
+            progress: Called after each file with its size.
         """
 
         async def get(path: Path | None, source: str, size: int) -> FileDigest:
@@ -116,7 +116,7 @@ class BulkTransfers:
         algorithm: str,
         progress: Progress | None,
     ) -> FileDigest:
-        """Download a large file in parts, some ahead of the one that is written."""
+        """Download a large file in parts, some of them ahead of the write position."""
         from fsspec.asyn import sync
 
         async def read() -> FileDigest:
@@ -171,7 +171,7 @@ class BulkTransfers:
         self._all([(0, functools.partial(delete, path)) for path in paths])
 
     def _all(self, work: Sequence[tuple[int, Callable[[], Awaitable[T]]]]) -> list[T]:
-        """Do all work, some at once; the first failure ends the rest and is raised."""
+        """Do all work with limited concurrency; the first failure cancels the rest."""
         from fsspec.asyn import sync
 
         async def run() -> list[T]:

@@ -1,4 +1,4 @@
-"""Trying out what a store can do, rather than believing what its documentation says."""
+"""Test the capabilities of a store, rather than trusting its documentation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SMALL_FILES = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What one trial showed.
+    """Result of one check.
 
     Attributes:
-        name: What was tried.
-        is_ok: Whether the store did it.
-        is_needed: Whether checkpoints cannot be kept there without it.
-        text: What was seen, for people.
+        name: Name of the check.
+        is_ok: Whether the store passed.
+        is_needed: Whether checkpoints require it.
+        text: The observation, for users.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Finding:
 
 
 def check_storage(storage: StorageBackend) -> Iterator[Finding]:
-    """Write, read, list and delete below a new prefix of its own, which is removed again.
+    """Write, read, list and delete below a new prefix, which is removed afterwards.
 
     Args:
-        storage: Where.
+        storage: The storage to check.
 
     Yields:
-        What each trial showed, as it ends; after the first needed thing that fails nothing more.
+        The result of each check; the first failure of a required one ends the checks.
     """
     prefix = f".detcore-check-{uuid.uuid4().hex}"
     trials: list[tuple[str, bool, Callable[[StorageBackend, str], str]]] = [
@@ -82,7 +82,7 @@ def check_storage(storage: StorageBackend) -> Iterator[Finding]:
 
 
 class _Shown(Exception):
-    """A store does not do something, and says so or shows it."""
+    """A store does not support an operation, or does it wrongly."""
 
 
 def _write_and_read(storage: StorageBackend, prefix: str) -> str:
@@ -90,7 +90,7 @@ def _write_and_read(storage: StorageBackend, prefix: str) -> str:
     start = time.perf_counter()
     storage.replace(f"{prefix}/a", data)
     if storage.read(f"{prefix}/a") != data:
-        raise _Shown("what was read is not what was written")
+        raise _Shown("the data read differs from the data written")
     return f"{(time.perf_counter() - start) * 1000:.0f} ms for both"
 
 
@@ -181,7 +181,7 @@ def _transfer(storage: StorageBackend, prefix: str, sizes: list[int]) -> str:
         got = storage.get_tree([(folder / "back" / key, key) for _, key in pairs])
         end = time.perf_counter()
     if put != got:
-        raise _Shown("what was read is not what was written")
+        raise _Shown("the data read differs from the data written")
     up, down = middle - start, end - middle
     if len(sizes) > 1:
         return f"{len(sizes) / up:.0f} files/s up, {len(sizes) / down:.0f} files/s down"

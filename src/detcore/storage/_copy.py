@@ -1,4 +1,4 @@
-"""Moving bytes and digesting them on the way, files in parallel."""
+"""Copy bytes and digest them on the way, several files in parallel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """Target of bytes."""
 
     def write(self, data: bytes | memoryview, /) -> int | None:
-        """Take bytes."""
+        """Write bytes."""
 
 
 def copy_stream(
@@ -32,7 +32,7 @@ def copy_stream(
     *,
     algorithm: str = DEFAULT_ALGORITHM,
 ) -> FileDigest:
-    """Copy a stream to another (None: only read it), and return the digest of what was copied."""
+    """Copy a stream to another (None: only read it), and return the digest of the copied bytes."""
     digester = Digester(algorithm)
     for chunk in read_chunks(source):
         digester.update(chunk)
@@ -44,7 +44,7 @@ def copy_stream(
 
 
 def write_all(sink: Sink, data: bytes | memoryview) -> None:
-    """Write all of it: a file without a buffer may take a part."""
+    """Write all of the data: an unbuffered file may accept only a part of it."""
     size = len(data)
     written = sink.write(data)
     while written is not None and written < size:
@@ -60,13 +60,13 @@ def run_all(
 ) -> list[FileDigest]:
     """Apply `work` to all items, large ones in parallel, small ones in batches.
 
-    All work that has begun has ended when this returns or raises.
+    All work that has started has finished when this returns or raises.
 
     Args:
         work: Called once per item, from any thread.
-        items: What to work on.
-        sizes: Bytes of each item, to share them out; a guess will do.
-        workers: Threads at most; default: some for each processor.
+        items: The items.
+        sizes: Size of each item in bytes, for balancing; estimates are sufficient.
+        workers: Maximum number of threads; default: some for each processor.
 
     Returns:
         The results, in the order of the items.
@@ -95,7 +95,7 @@ def run_all(
 
 
 def _batches(sizes: Sequence[int]) -> list[list[int]]:
-    """Share out indices: large files alone, largest first, then batches of small ones."""
+    """Group indices: large files alone, largest first, then batches of small ones."""
     large = [index for index, size in enumerate(sizes) if size >= SMALL_BYTES]
     small = [index for index, size in enumerate(sizes) if size < SMALL_BYTES]
     large.sort(key=lambda index: sizes[index], reverse=True)

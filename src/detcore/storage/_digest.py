@@ -1,4 +1,4 @@
-"""What tells that a file is still what was written."""
+"""Compute digests, which detect changes of stored files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Digester", "digest_bytes", "digest_file", "digest_stream", "read_chunks"]
 
-# Larger pieces are no faster to digest, and slower to write: Linux then looks for large pages to
-# keep them in, which on virtual machines took up to eight times as long.
+# Larger pieces are no faster to digest, and slower to write: Linux then tries to find large pages
+# for them, which took up to eight times as long on virtual machines.
 CHUNK_BYTES = 1 << 18
 
 
@@ -32,20 +32,20 @@ def _xxh3_128() -> _Hash:
     return xxhash.xxh3_128()
 
 
-# XXH3 is no defence against somebody who means harm, and need not be one: who can change a file
-# can change the manifest beside it. It finds accidents as SHA-256 does, at a thirtieth of the time;
-# docs/storage.md has the reasons and the numbers.
+# XXH3 does not protect against attackers, and need not: anyone who can change a file can change the
+# manifest beside it. It detects accidents as SHA-256 does, in a thirtieth of the time; see
+# docs/storage.md for the reasons and the numbers.
 _ALGORITHMS: dict[str, Callable[[], _Hash]] = {"xxh3_128": _xxh3_128, "sha256": hashlib.sha256}
 
 
 class Digester:
-    """Digests bytes as they pass.
+    """Digests bytes incrementally.
 
     Args:
         algorithm: ``"xxh3_128"`` or ``"sha256"``.
 
     Raises:
-        StorageError: If there is no such algorithm here.
+        StorageError: If the algorithm is unknown.
     """
 
     def __init__(self, algorithm: str = DEFAULT_ALGORITHM) -> None:
@@ -61,19 +61,19 @@ class Digester:
         self._size = 0
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self._hash.update(data)
         self._size += len(data)
 
     def result(self) -> FileDigest:
-        """Return the digest of what was taken so far."""
+        """Return the digest of all bytes so far."""
         return FileDigest(self._size, self._hash.hexdigest(), self._algorithm)
 
 
 def digest_bytes(
     data: bytes | bytearray | memoryview, algorithm: str = DEFAULT_ALGORITHM
 ) -> FileDigest:
-    """Return the digest of what is in memory as a whole."""
+    """Return the digest of a value in memory."""
     if algorithm == DEFAULT_ALGORITHM:
         import xxhash
 
@@ -84,10 +84,10 @@ def digest_bytes(
 
 
 def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
-    """Read a stream to its end; each piece is valid until the next one is asked for.
+    """Read a stream to its end; each piece is valid until the next one is requested.
 
-    Files that are not buffered are read into one and the same memory: new memory for each piece
-    costs more than reading it.
+    Unbuffered files are read into one reused buffer: allocating memory for each piece costs more
+    than reading it.
     """
     if not isinstance(source, io.FileIO):
         while chunk := source.read(CHUNK_BYTES):
@@ -99,7 +99,7 @@ def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
 
 
 def digest_stream(source: BinaryIO, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
-    """Return the digest of a stream's rest."""
+    """Return the digest of the rest of a stream."""
     digester = Digester(algorithm)
     for chunk in read_chunks(source):
         digester.update(chunk)

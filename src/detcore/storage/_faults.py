@@ -1,4 +1,4 @@
-"""Saying in detcore's words what a store said in its own."""
+"""Translate the errors of stores into detcore's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from detcore.errors import DetcoreError, StorageError, StorageFullError, in_one_
 
 __all__ = ["is_full", "is_transient", "means_exists", "translated"]
 
-# Libraries under fsspec whose own errors tell of the network or the store.
+# Libraries below fsspec whose errors concern the network or the store.
 _CLIENTS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
-# What trying again cannot change.
+# Errors that a retry cannot change.
 _PERMANENT = (
     FileNotFoundError,
     FileExistsError,
@@ -22,7 +22,7 @@ _PERMANENT = (
     NotADirectoryError,
 )
 _PERMANENT_NUMBERS = frozenset({errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS})
-# aiohttp's, with a cause that has the status 400, which no server sent.
+# Raised by aiohttp, with a cause of status 400 that no server sent.
 _CUT_OFF = frozenset({"ClientPayloadError"})
 _PERMANENT_NAMES = frozenset(
     {
@@ -43,17 +43,17 @@ _PERMANENT_NAMES = frozenset(
 )
 _PATIENCE = (408, 429)
 
-# EFBIG is what a file size limit (ulimit -f) gives where a full disk gives ENOSPC.
+# EFBIG is the counterpart of ENOSPC for a file size limit (ulimit -f).
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that there is no room left."""
+    """Whether an error means that the storage is full."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again may help: resets, timeouts, throttling, a server's own faults."""
+    """Whether a retry may help: resets, timeouts, throttling, server errors."""
     if isinstance(error, (DetcoreError, *_PERMANENT)) or is_full(error):
         return False
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
@@ -69,7 +69,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status that an error tells of, if it does."""
+    """Return the HTTP status of an error, if it has one."""
     for candidate in (error, error.__cause__):
         response = getattr(candidate, "response", None)
         if isinstance(response, dict):
@@ -96,7 +96,7 @@ def means_exists(error: BaseException) -> bool:
     """Whether a failed create-only write means that the key exists.
 
     s3fs 2026.9 maps a 412 to FileExistsError only if the server's answer names the condition,
-    which SeaweedFS does not do; the cause then tells.
+    which SeaweedFS does not do; the error's cause has the status then.
     """
     if isinstance(error, FileExistsError):
         return True
@@ -111,7 +111,7 @@ def translated(what: str, url: str) -> Iterator[None]:
     """Turn operating system errors into `StorageError`; let missing and existing keys through.
 
     Args:
-        what: What is being done, such as ``"writing a/b"``.
+        what: Description of the operation, such as ``"writing a/b"``.
         url: The store's root.
     """
     try:
@@ -122,7 +122,7 @@ def translated(what: str, url: str) -> Iterator[None]:
         if is_full(error):
             raise StorageFullError(
                 f"{what} failed: no room left in {url} ({error.strerror or error}).\n"
-                "Make room there, then go on from the last checkpoint, which is untouched."
+                "Make room there, then resume from the last checkpoint, which is untouched."
             ) from error
         hint = "Check that you may read and write there."
         if isinstance(error, PermissionError):

@@ -1,4 +1,4 @@
-"""Bringing files to the disk while the processor does something else."""
+"""Flush files to the disk in the background while the processor does other work."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Flusher", "flushing", "syncing_at_once"]
 
-# So much of a file is handed to the disk at a time, while the next piece is written.
+# Size of the pieces whose flush is started while the next one is written.
 _PIECE_BYTES = 8 << 20
-_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin to write, do not wait
+_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE: start writing, do not wait
 
-# For fewer files, one by one is as fast; with more that others left to be written, faster.
+# For fewer files, individual calls are as fast; with pending data of other processes, faster.
 _MANY_FILES = 64
 _MOST_DIRTY_BYTES = 256 << 20
-# Where syncfs brings everything to the disk, and nothing but what is of this machine.
+# File systems on which syncfs flushes everything, and only data of this machine.
 _LOCAL_KINDS = frozenset({"ext3", "ext4", "xfs"})
-_SINCE = (5, 8)  # before this release of Linux, syncfs told of no errors
+_SINCE = (5, 8)  # older releases of Linux reported no errors from syncfs
 
 
 class Flusher:
-    """A file whose content goes to the disk while more of it is written; all of it at the end.
+    """A file that is flushed to the disk while it is written, and completely at the end.
 
     Args:
-        file: Open for writing, without a buffer of its own.
+        file: The file, open for unbuffered writing.
     """
 
     def __init__(self, file: io.FileIO) -> None:
@@ -44,12 +44,12 @@ class Flusher:
         self._size = 0
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """Write what the file takes of it."""
+        """Write the data, of which the file may accept only a part."""
         written = self._file.write(data)
         self._size += written
         if self._size - self._start >= _PIECE_BYTES:
             if self._pool is None:
-                # Where the disk is behind, handing over waits.
+                # Starting a flush blocks while the disk is behind.
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="detcore-flush")
             length = self._size - self._start
             self._begun.append(
@@ -73,22 +73,22 @@ class Flusher:
             for begun in self._begun:
                 if not begun.cancelled():
                     begun.result()
-            # It also tells of everything that failed to be written since the file was opened.
+            # This also reports every write error since the file was opened.
             os.fsync(self._file.fileno())
 
 
 def _begin_writing(descriptor: int, start: int, length: int) -> None:
-    """Hand a piece of a file to the disk; does not wait until it is there."""
+    """Start flushing a piece of a file, without waiting for the end."""
     sync_file_range = _function("sync_file_range")
     if sync_file_range is None:
         os.fdatasync(descriptor)
         return
-    # What fails here (a file system that has no such thing) fails, or is done, in fsync.
+    # Failures here (if the file system does not support it) are repeated or resolved by fsync.
     sync_file_range(descriptor, start, length, _RANGE_WRITE)
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """Return ``syncfs`` or ``sync_file_range``, on Linux; Python itself has neither."""
+    """Return ``syncfs`` or ``sync_file_range`` on Linux; Python itself provides neither."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -102,7 +102,7 @@ def _function(name: str) -> Callable[..., int] | None:
 
 @contextlib.contextmanager
 def flushing(file: BinaryIO) -> Iterator[None]:
-    """Bring a file to the disk beside the block; small ones after it."""
+    """Flush a file to the disk in parallel with the block; small files after it."""
     descriptor = file.fileno()
     if os.fstat(descriptor).st_size < _PIECE_BYTES:
         yield
@@ -116,26 +116,26 @@ def flushing(file: BinaryIO) -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncing_at_once(folder: Path, files: int) -> Iterator[bool]:
-    """Bring all files of a folder to the disk after the block, with one call for them all.
+    """Flush all files of a folder to the disk after the block, with a single call.
 
-    That is many times faster than one call for each of many small files. It brings what others
-    wrote to the same file system to the disk, too, so it is not done where there is much of that.
+    This is many times faster than one call for each of many small files. It also flushes data that
+    other processes wrote to the same file system, so it is skipped if there is much of that.
 
     Args:
-        folder: Where the files are or will be; it exists.
-        files: How many there are.
+        folder: The existing folder that holds or will hold the files.
+        files: Number of files.
 
     Yields:
-        Whether it will be done. If not, the block brings each file to the disk itself.
+        Whether the flush will happen. If not, the block must flush each file itself.
 
     Raises:
-        OSError: If something that was written to the file system could not be brought to the disk.
+        OSError: If data of the file system could not be flushed.
     """
     syncfs = _function("syncfs")
     if syncfs is None or files < _MANY_FILES or not _is_syncfs_good(folder):
         yield False
         return
-    # Errors are told to descriptors that were open when they happened.
+    # Errors are reported to descriptors that were open at the time.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield True
@@ -153,7 +153,7 @@ def _is_syncfs_good(folder: Path) -> bool:
 
 
 def _kind_of(folder: Path) -> str | None:
-    """Return the type of the file system that a folder is on, as the kernel names it."""
+    """Return the kernel's name for the type of the file system that contains a folder."""
     device = folder.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -164,7 +164,7 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def _dirty_bytes() -> int:
-    """Return how much waits to be written to the disks of this machine."""
+    """Return the amount of data waiting to be written to this machine's disks, in bytes."""
     found = 0
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""Any URL that fsspec knows, as a storage back end."""
+"""Use any URL that fsspec supports as a storage back end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from detcore.storage._retry import RetryPolicy
 
 __all__ = ["FsspecStorage"]
 
-# So many files are looked at one by one; for more a listing is cheaper.
+# Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
 _PUTS_AT_ONCE = 2  # large files
 
-# The extra of the storage distribution that brings the driver of a scheme.
+# The extra of the storage distribution with the driver of a scheme.
 _EXTRAS = {
     "s3": "s3",
     "s3a": "s3",
@@ -41,7 +41,7 @@ _EXTRAS = {
     "adl": "azure",
     "az": "azure",
 }
-# What fsspec calls protocols without reaching a storage: they wrap another one, or read an archive.
+# fsspec's protocols that reach no storage: they wrap another one, or read an archive.
 _WRAPPERS = frozenset(
     {
         "async_wrapper",
@@ -73,15 +73,15 @@ class FsspecStorage:
     policy = RetryPolicy()
     """How long to try again; for file systems over a network."""
 
-    _gets_at_once = 3  # large files; their parts under way are what a transfer takes in memory
+    _gets_at_once = 3  # large files; their parts in flight determine the memory of a transfer
 
     def __init__(self, url: str, **options: Any) -> None:
-        """Remember where the files are; nothing is connected yet.
+        """Store the arguments; the connection is made later.
 
         Args:
             url: The root, such as ``"s3://bucket/prefix"``.
-            **options: Handed to the fsspec file system. Credentials are better kept in the
-                cloud's own variables and files.
+            **options: Options of the fsspec file system. Prefer the cloud's own variables and
+                files for credentials.
         """
         self._url = url.rstrip("/") if not url.endswith("://") else url
         self._options = options
@@ -90,14 +90,14 @@ class FsspecStorage:
 
     @property
     def url(self) -> str:
-        """Where the root is."""
+        """URL of the root."""
         return self._url
 
     @property
     def capabilities(self) -> Capabilities:
-        """What fsspec promises for every scheme, which is little."""
+        """Guarantees of fsspec for every scheme, which are few."""
         is_async = bool(getattr(self._fs, "async_impl", False))
-        # What a child writes to its memory its parent never sees.
+        # The parent never sees data that a child writes to its memory.
         is_memory = getattr(self._fs, "protocol", "") == "memory"
         return Capabilities(
             atomic_create=is_async,
@@ -175,7 +175,7 @@ class FsspecStorage:
         algorithm: str,
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
-        """Read files, and digest them; write those that have a path."""
+        """Read and digest files, and write those that have a path."""
         sizes = self._sizes(keys)
         bulk = self._bulk
         is_small = [bulk is not None and size <= LARGE_BYTES for size in sizes]
@@ -215,7 +215,7 @@ class FsspecStorage:
         progress: Progress | None,
         files: int,
     ) -> FileDigest:
-        """Read one of some large files (`files`: how many), and write it if there is a sink."""
+        """Read one of several large files (`files` is their number), and write it to the sink."""
         bulk = self._bulk
         if bulk is not None:
             return bulk.read_large(
@@ -255,7 +255,7 @@ class FsspecStorage:
         """Return the files below a prefix, sorted by key."""
         root = self._path(check_key(prefix) if prefix else "")
         with translated(f"listing {prefix or 'all files'}", self.url):
-            self._fs.invalidate_cache()  # other processes write here too
+            self._fs.invalidate_cache()  # other processes write here, too
             try:
                 found: dict[str, Any] = self._call("find", root, detail=True)
             except FileNotFoundError:
@@ -266,7 +266,7 @@ class FsspecStorage:
         entries = [
             Entry(path[start:], int(info["size"] or 0))
             for path, info in found.items()
-            # Some stores list folders, too, or what tools put in the place of one.
+            # Some stores also list folders, or placeholders that tools create for them.
             if info["type"] == "file" and not path.endswith("/") and len(path) > start
         ]
         return sorted(entries, key=lambda entry: entry.key)
@@ -289,16 +289,16 @@ class FsspecStorage:
         """Delete everything below a prefix."""
         check_key(prefix)
         keys = [entry.key for entry in self.list(prefix)]
-        # fsspec is never told to remove a folder recursively: for some stores that would reach
+        # fsspec is never asked to remove a folder recursively: for some stores that would reach
         # beyond the prefix (a bucket's root removes the bucket).
         within = [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
-        # A name such as "../x" is none of ours, and must not keep the others from going.
+        # detcore never writes names such as "../x"; they must not prevent deleting the others.
         self.delete(key for key in within if is_safe_key(key))
 
     def probe(self) -> None:
-        """Write, read and delete a small file; also delete those that killed processes left."""
+        """Write, read and delete a small file; also delete leftovers of killed processes."""
         self._try_out(f"{PROBES}/{probe_name()}")
-        # To look for what others left is a courtesy, which nothing depends on.
+        # Cleaning up after others is optional, so failures are ignored.
         with contextlib.suppress(OSError):
             found = [entry.key for entry in self.list(PROBES)]
             self.delete(key for key in found if is_left_over(key[len(PROBES) + 1 :]))
@@ -307,7 +307,7 @@ class FsspecStorage:
         """Write, read and delete a small file.
 
         Raises:
-            StorageError: If that does not work.
+            StorageError: If it fails.
         """
         data = uuid.uuid4().bytes
         with translated("a first test of the checkpoint storage", self.url):
@@ -322,7 +322,7 @@ class FsspecStorage:
                 self.delete([key])
 
     def close(self) -> None:
-        """Let go of the file system; fsspec shares and closes connections itself."""
+        """Release the file system; fsspec shares and closes connections itself."""
         if self._opened is not None and self._opened[0] != os.getpid():
             self._parents = self._opened
         self._opened = None
@@ -332,7 +332,7 @@ class FsspecStorage:
         return self._open()[0]
 
     def _open(self) -> tuple[Any, str]:
-        """Return the file system and its root path; anew in a forked child."""
+        """Return the file system and its root path, reconnecting in a forked child."""
         pid = os.getpid()
         if self._opened is None or self._opened[0] != pid:
             # The parent's connections are kept, unused: closing them here would wait for the
@@ -372,12 +372,12 @@ class FsspecStorage:
 
     @property
     def _bulk(self) -> BulkTransfers | None:
-        """Transfers of many files at once, where the file system is asynchronous."""
+        """Transfers of many files, if the file system is asynchronous."""
         fs = self._fs
         return BulkTransfers(fs, self.policy) if getattr(fs, "async_impl", False) else None
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the file system, trying again where it is a network's."""
+        """Call the file system, with retries for network file systems."""
         bulk = self._bulk
         if bulk is None:
             return getattr(self._fs, name)(*args, **options)
@@ -392,8 +392,8 @@ class FsspecStorage:
         return cast("BinaryIO", self._fs.open(self._path(key), "rb"))
 
     def _write_stream(self, key: str, source: BinaryIO, progress: Progress | None) -> FileDigest:
-        # An error inside this block may leave a partial object (s3fs and gcsfs commit what they
-        # have); it belongs to a checkpoint without a manifest, which does not count.
+        # An error inside this block may leave a partial object (s3fs and gcsfs commit the data so
+        # far); it belongs to a checkpoint without a manifest, which does not count.
         with self._fs.open(self._path(key), "wb") as target:
             return copy_stream(source, target, progress)
 

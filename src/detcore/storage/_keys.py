@@ -1,4 +1,4 @@
-"""Which keys are safe, and which of them can be files side by side."""
+"""Check that keys are safe, and can coexist as files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from detcore.errors import UnsafePathError
 
 __all__ = ["check_key", "check_targets", "is_safe_key"]
 
-# What every file system of today takes for one name, and S3 and GCS for a whole key.
+# All current file systems accept this length for one name, and S3 and GCS for a whole key.
 _MOST_PART_BYTES = 255
 _MOST_KEY_BYTES = 1024
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 
 
 def check_key(key: str) -> str:
-    """Return a key, if it names something below a root whatever the root is.
+    """Return a key unchanged, after checking that it names something below any root.
 
     Raises:
-        UnsafePathError: If it is empty or absolute, holds a control character (such as NUL or a
-            newline) or an empty, ``.`` or ``..`` part, cannot be written in UTF-8, or is longer
-            than stores and file systems take: 1024 bytes, 255 for each part. Also if it would do
-            so, or name a drive, where backslashes are taken for slashes: some stores do that, and
-            Windows does.
+        UnsafePathError: If it is empty or absolute, contains a control character (such as NUL or a
+            newline) or an empty, ``.`` or ``..`` part, cannot be encoded in UTF-8, or exceeds the
+            limits of stores and file systems: 1024 bytes, 255 for each part. The same holds, and it
+            must not name a drive, with backslashes read as slashes, as some stores and Windows do.
     """
     parts = key.split("/")
     windows_parts = key.replace("\\", "/").split("/")
@@ -63,7 +62,7 @@ def check_key(key: str) -> str:
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether `check_key` takes a key; some stores list others, which detcore never writes."""
+    """Whether `check_key` accepts a key; stores may list others, which detcore never writes."""
     try:
         check_key(key)
     except UnsafePathError:
@@ -80,14 +79,14 @@ def _is_utf8(key: str) -> bool:
 
 
 def check_targets(paths: Iterable[Path]) -> None:
-    """Check that files can lie side by side before one of them is written.
+    """Check, before one of them is written, that files can coexist.
 
-    Names that differ only by case, or by the form of their accents, are fine where the file system
-    tells them apart; that is tried out, in the folder where they would go.
+    Names that differ only by case, or by the form of their accents, are valid if the file system
+    distinguishes them; this is tested in the target folder.
 
     Raises:
         UnsafePathError: If two are the same, or one would be the folder of another, or the file
-            system would take two for one.
+            system does not distinguish two of them.
     """
     seen: set[str] = set()
     folders: set[str] = set()
@@ -127,7 +126,7 @@ def _fold(text: str) -> str:
 def _tells_apart(
     first: Path, second: Path, exists: Callable[[str], bool] = os.path.lexists
 ) -> bool:
-    """Try out whether two names are two files, beside where they would go."""
+    """Test whether two names are different files, in the nearest existing folder."""
     folder = Path(os.path.commonpath([first, second]))
     while not folder.is_dir():
         folder = folder.parent

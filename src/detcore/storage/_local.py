@@ -1,4 +1,4 @@
-"""A folder of this machine, or of a file system that several share, as a storage back end."""
+"""Use a folder of this machine, or of a shared file system, as a storage back end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OLD_S = 24 * 3600.0
 _REMOVE_ATTEMPTS = 5
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 _MODE = 0o644
-# Files that are brought to the disk at once: the journal then takes several in one go.
+# Files that are flushed concurrently: the file system's journal then commits several together.
 _SYNCING_WORKERS = 16
 
 
@@ -46,7 +46,7 @@ class LocalStorage(FsspecStorage):
     """Files in a folder: durable when a call returns, and never outside of the folder."""
 
     def __init__(self, root: Path | str) -> None:
-        """Remember the folder; it is made when something is written.
+        """Store the path of the folder, which is created by the first write.
 
         Args:
             root: An absolute path.
@@ -58,7 +58,7 @@ class LocalStorage(FsspecStorage):
         if not self._root.is_absolute():
             raise UnsafePathError(
                 f"the storage folder {str(root)!r} is not absolute.\n"
-                "What a relative path means would change with the working directory."
+                "The meaning of a relative path would change with the working directory."
             )
         super().__init__(self._root.as_uri())
 
@@ -74,7 +74,7 @@ class LocalStorage(FsspecStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        """A local file system can do all of it."""
+        """A local file system supports all capabilities."""
         return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=True)
 
     def direct_path(self, key: str) -> Path:
@@ -98,7 +98,7 @@ class LocalStorage(FsspecStorage):
         return path
 
     def _locate_all(self, keys: Sequence[str]) -> list[Path]:
-        """Return the paths of keys; looks once at each folder."""
+        """Return the paths of keys; checks each folder only once."""
         found = []
         folders: dict[str, Path] = {}
         for key in keys:
@@ -112,7 +112,7 @@ class LocalStorage(FsspecStorage):
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
-        """Copy local files to keys and bring them to the disk."""
+        """Copy local files to keys and flush them to the disk."""
         if not pairs:
             return {}
         keys = [key for _, key in pairs]
@@ -133,7 +133,7 @@ class LocalStorage(FsspecStorage):
         sizes: Sequence[int],
         progress: Progress | None,
     ) -> list[FileDigest]:
-        """Copy files, and bring them and their folders to the disk."""
+        """Copy files, and flush them and their folders to the disk."""
 
         def put(index: int) -> FileDigest:
             path, target, size = sources[index], targets[index], sizes[index]
@@ -190,7 +190,7 @@ class LocalStorage(FsspecStorage):
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Digest stored files, and bring them to the disk if asked."""
+        """Digest stored files, and flush them to the disk if `make_durable` is set."""
 
         if not make_durable:
             return self._fetch(keys, [None] * len(keys), algorithm, progress)
@@ -225,7 +225,7 @@ class LocalStorage(FsspecStorage):
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                # A file system without hard links: taking the name first makes one winner.
+                # A file system without hard links: creating the name first admits one winner.
                 os.close(os.open(path, _WRITE | os.O_EXCL, _MODE))
                 os.replace(temporary, path)
 
@@ -250,13 +250,13 @@ class LocalStorage(FsspecStorage):
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
             for name in (*names, *links):
                 path = os.path.join(folder, name)
-                # A link whose target is gone is still something to see and to delete.
+                # A link whose target is gone must still be visible and deletable.
                 size = os.stat(path, follow_symlinks=os.path.exists(path)).st_size
                 entries.append(Entry(os.path.relpath(path, self._root).replace(os.sep, "/"), size))
         return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files, and the folders that become empty by it."""
+        """Delete files, and the folders that become empty."""
         for key in [check_key(key) for key in keys]:
             path = self._root / key
             self.direct_path(key.rpartition("/")[0])
@@ -275,8 +275,8 @@ class LocalStorage(FsspecStorage):
                 path.unlink(missing_ok=True)
 
     def probe(self) -> None:
-        """Write, read and delete a small file; also clear away what killed processes left."""
-        # Not in a folder: that would be removed with its last file, and another process may be
+        """Write, read and delete a small file; also delete leftovers of killed processes."""
+        # Not in a folder, which would be removed with its last file while another process may be
         # about to put one there.
         prefix = f"{PROBES}-"
         self._try_out(f"{prefix}{probe_name()}")
@@ -302,15 +302,15 @@ class LocalStorage(FsspecStorage):
                 raise StorageError(
                     f"the checkpoint storage {self.url} cannot be used, because the folder "
                     f"{folder} cannot be made: {error.strerror}.\n"
-                    "A part of the path is a link to something that is not there, or in a file "
-                    "system that takes no folders, such as /proc.\n"
-                    "Name another folder, or remove what is in the way."
+                    "A part of the path is a broken link, or in a file "
+                    "system that does not support folders, such as /proc.\n"
+                    "Name another folder, or remove the obstacle."
                 ) from error
 
     @contextlib.contextmanager
     def _written_beside(self, path: Path, data: bytes) -> Iterator[Path]:
         """Write a temporary file on the same file system, for the block to move to a path."""
-        # In the root, so that what a killed process leaves is no part of any checkpoint.
+        # In the root, so that a leftover of a killed process belongs to no checkpoint.
         temporary = self._root / f"{_TEMPORARY}{uuid.uuid4().hex}"
         self._make_folder(path.parent)
         with translated(f"writing {path}", self.url):
@@ -330,7 +330,7 @@ class LocalStorage(FsspecStorage):
             self._sync_folders([path])
 
     def _sync_folders(self, paths: Iterable[Path]) -> None:
-        """Bring the names of files to the disk: every folder from theirs up to the root's."""
+        """Flush the names of files to the disk: every folder from theirs up to the root's."""
         folders = set()
         for path in paths:
             folder = path.parent
@@ -348,7 +348,7 @@ class LocalStorage(FsspecStorage):
         while folder != self._root:
             try:
                 folder.rmdir()
-            except OSError:  # not empty: something else is kept there
+            except OSError:  # the folder is not empty
                 return
             folder = folder.parent
 
@@ -358,14 +358,14 @@ class LocalStorage(FsspecStorage):
         written = sum(path.stat().st_size for path in targets if path.is_file())
         missing = total - written
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC and self._root.exists():
-            # Where it is a quota or a file size limit that ends it, free space says nothing.
+            # With a quota or a file size limit, the free space of the disk is irrelevant.
             missing -= shutil.disk_usage(self._root).free
         missing = max(1, missing)
         return StorageFullError(
             f"no room left in {self._root}: {total} bytes were to be written, {missing} bytes "
             "are missing.\n"
-            "What was written of them is removed; earlier checkpoints are untouched.\n"
-            "Make room there (detcore checkpoint delete UUID), then go on from the last one.",
+            "The partial files are removed; earlier checkpoints are untouched.\n"
+            "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
             missing_bytes=missing,
         )
 
@@ -377,7 +377,7 @@ def _count_small(sizes: Sequence[int]) -> int:
 def _large_then_small(
     work: Callable[[int], FileDigest], sizes: Sequence[int], small_workers: int
 ) -> list[FileDigest]:
-    """Call `work` with each index: large files first, some at once, then the small ones."""
+    """Call `work` with each index: large files first, some in parallel, then the small ones."""
     indices = range(len(sizes))
     large = [index for index in indices if sizes[index] >= SMALL_BYTES]
     small = [index for index in indices if sizes[index] < SMALL_BYTES]
@@ -395,7 +395,7 @@ def _write_large(path: Path, source: BinaryIO, progress: Progress | None) -> Fil
 
 def _has_link(root: str, key: str) -> bool:
     """Whether a key goes through a symbolic link below the root, or is one."""
-    # os.path.realpath answers more, and takes ten times as long; there are many small files.
+    # os.path.realpath does more, and takes ten times as long; there are many small files.
     path = root
     for part in key.split("/"):
         path = f"{path}/{part}"
@@ -408,7 +408,7 @@ def _has_link(root: str, key: str) -> bool:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder that others may be removing too, or that NFS still holds files of."""
+    """Remove a folder that others may be removing too, or in which NFS still keeps files."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""From what an experiment file or a caller says to a storage back end."""
+"""Open a storage back end from the specification in an experiment file or of a caller."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["open_folder", "open_storage"]
 
-# Which checkpoints are kept says nothing about where they are.
+# Retention settings do not affect the location.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 _BUILT_IN = ("directory", "shared_fs")
-# File systems that take a password apart from the URL.
+# File systems that take a password separately from the URL.
 _WITH_PASSWORD = frozenset({"ftp", "sftp", "smb", "ssh"})
 _BY_URL = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
 
@@ -37,18 +37,18 @@ def open_storage(
 ) -> StorageBackend:
     """Return the storage that a specification names. Nothing is connected or written yet.
 
-    Types and URL schemes of plugins come first; any other URL goes to fsspec.
+    Types and URL schemes of plugins take precedence; any other URL goes to fsspec.
 
     Args:
         spec: None for ``<home>/checkpoints``, an absolute path, a URL, or a mapping with ``type``
             and the fields of that type. A plugin's settings class gets a URL of its schemes
             through its class method ``from_url(url)``, a mapping through ``model_validate``.
         home: The folder of records.
-        plugins: Where storage types are looked up; None for the built-in ones alone.
+        plugins: Registry of storage types; None for only the built-in ones.
 
     Raises:
         ConfigError: If the specification cannot be used (a ValueError).
-        StorageTypeError: If nothing installed provides the type (also a TypeError).
+        StorageTypeError: If no installed plugin provides the type (also a TypeError).
     """
     if spec is None:
         return LocalStorage(home.absolute() / "checkpoints")
@@ -66,14 +66,14 @@ def open_storage(
 def open_folder(host_path: str, storage_path: str | None = None) -> LocalStorage:
     """Return the storage in a folder that must exist, or in one below it.
 
-    A shared file system that is not mounted is noticed this way, rather than filled in beside.
+    This detects a shared file system that is not mounted, instead of writing to the mount point.
 
     Args:
         host_path: Absolute path of an existing folder.
         storage_path: Folder below it: relative, or absolute below `host_path`. It may not exist.
 
     Raises:
-        ConfigError: If `host_path` is not absolute, or is no folder.
+        ConfigError: If `host_path` is not absolute, or is not a folder.
         CheckFailedError: If `storage_path` leads out of it.
     """
     host = Path(host_path)
@@ -130,12 +130,12 @@ def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
 
 
 def _open_with_password(url: str, parts: SplitResult) -> FsspecStorage:
-    """Open a URL with a password, which must be no part of the URL that is recorded."""
+    """Open a URL with a password, which must not be part of the recorded URL."""
     if parts.scheme not in _WITH_PASSWORD:
         raise ConfigError(
             f"checkpoint_storage has a password in a URL of the scheme {parts.scheme!r}.\n"
-            "The URL is recorded with every checkpoint, for everybody to see.\n"
-            "Give the password by the variables or files of that file system's library."
+            "The URL is recorded with every checkpoint, where other users can read it.\n"
+            "Set the password in the variables or files of that file system's library."
         )
     bare = url.replace(f":{parts.password}@", "@", 1)
     return FsspecStorage(bare, password=unquote(parts.password or ""))
@@ -157,7 +157,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
         return _open_shared_fs(fields)
     if name == "directory":
         return open_folder(_text(fields, "container_path", name))
-    how = "Install the plugin that brings it (detcore plugins list shows what is installed)."
+    how = "Install the plugin that provides it (detcore plugins list shows what is installed)."
     if name in _BY_URL:
         how = (
             f"Install it with: pip install 'detcore-storage[{name}]'\n"

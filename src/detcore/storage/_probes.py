@@ -1,4 +1,4 @@
-"""Names of the files by which a storage is tried out, and which of them were left by the dead."""
+"""Name the files that probe a storage, and recognize those left by dead processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["PROBES", "is_left_over", "probe_name"]
 
 PROBES = ".detcore-probe"
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]*)-[0-9a-f]{32}")
-# A probe takes seconds; clocks of machines may differ by more.
+# A probe takes seconds; the clocks of machines may differ by more.
 _OLD_S = 24 * 3600.0
 
 
 def probe_name() -> str:
-    """Return a name of its own, which says when and by which process it was made."""
+    """Return a unique name, which contains the time and the process that made it."""
     return f"{int(time.time())}-{os.getpid()}-{_place()}-{uuid.uuid4().hex}"
 
 
@@ -31,7 +31,7 @@ def is_left_over(name: str) -> bool:
     made_at, pid, place = int(match[1]), int(match[2]), match[3]
     if time.time() - made_at > _OLD_S:
         return True
-    # Numbers of processes of another machine, or container, say nothing here.
+    # Process ids of another machine, or container, are meaningless here.
     return bool(place) and place == _place() and not _is_there(pid)
 
 
@@ -40,13 +40,13 @@ def _is_there(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return True
     return True
 
 
 def _place() -> str:
-    """Return what names the processes that this one can see; "" where that cannot be told."""
+    """Return an identifier of the processes visible to this one; "" if it is unknown."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = os.readlink("/proc/self/ns/pid")

@@ -1,4 +1,4 @@
-"""What the checkpoint code asks of a storage back end."""
+"""Define the interface of storage back ends."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a back end can do beyond moving bytes.
+    """Guarantees of a back end beyond moving bytes.
 
     Attributes:
         atomic_create: Of several processes that `create` one key, exactly one succeeds.
         fork_safe: It may be used in a child that was forked after its first use.
-        byte_progress: Progress is told within a file, not only per file.
-        durable: What `put_tree` and `create` wrote survives a power cut when they return.
+        byte_progress: Progress is reported within a file, not only per file.
+        durable: Files of `put_tree` and `create` survive a power cut once these return.
     """
 
     atomic_create: bool
@@ -54,7 +54,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What a file holds: size in bytes and digest in hexadecimal, with the algorithm's name."""
+    """Size of a file in bytes, and its digest in hexadecimal, with the name of the algorithm."""
 
     size: int
     value: str
@@ -65,28 +65,28 @@ class StorageBackend(Protocol):
     """Files under one root, named by keys.
 
     A key is a relative POSIX path with no empty, ``.`` or ``..`` part; see `check_key`. Methods
-    may be called from several threads. Errors are `StorageError`, or `StorageFullError` where
-    there is no room, apart from the built-in ones named below.
+    may be called from several threads. Errors are `StorageError`, or `StorageFullError` if the
+    storage is full, apart from the built-in ones named below.
     """
 
     @property
     def url(self) -> str:
-        """Where the root is, as a URL that `open_storage` takes; without credentials."""
+        """URL of the root, as `open_storage` accepts it; without credentials."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this back end can do."""
+        """Guarantees of this back end."""
 
     def direct_path(self, key: str) -> Path | None:
-        """Return the local path of a key, or None where files are not on this machine."""
+        """Return the local path of a key, or None if files are not on this machine."""
 
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
-        """Copy local files to keys, replacing what is there, and digest them on the way.
+        """Copy local files to keys, replacing existing files, and digest them on the way.
 
         Raises:
-            StorageFullError: With the number of bytes missing, where the store can tell.
+            StorageFullError: With the number of missing bytes, if the store reports it.
         """
 
     def get_tree(
@@ -96,12 +96,12 @@ class StorageBackend(Protocol):
         algorithm: str = DEFAULT_ALGORITHM,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Copy keys to local files and digest them on the way; parents are made.
+        """Copy keys to local files and digest them on the way; missing parents are created.
 
         Args:
-            pairs: Where to, and which.
-            algorithm: How to digest them: as their manifest was.
-            progress: Told of the bytes.
+            pairs: Local paths and keys.
+            algorithm: The digest algorithm of their manifest.
+            progress: Called with numbers of bytes.
 
         Raises:
             FileNotFoundError: If a key does not exist.
@@ -115,24 +115,24 @@ class StorageBackend(Protocol):
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Digest stored files where they are.
+        """Digest stored files in place.
 
         Args:
-            keys: Which.
-            algorithm: How to digest them: as their manifest was.
-            make_durable: Also bring them, and their folders, safely to the disk. For files that
+            keys: The files.
+            algorithm: The digest algorithm of their manifest.
+            make_durable: Whether to flush them, and their folders, to the disk. For files that
                 were written through `direct_path`.
-            progress: Told of the bytes.
+            progress: Called with numbers of bytes.
 
         Raises:
             FileNotFoundError: If a key does not exist.
         """
 
     def create(self, key: str, data: bytes) -> None:
-        """Store a small file that does not exist yet; whole or not at all.
+        """Store a small file that does not exist yet, atomically.
 
         Raises:
-            FileExistsError: If the key exists; it is left as it was.
+            FileExistsError: If the key exists; it stays unchanged.
         """
 
     def replace(self, key: str, data: bytes) -> None:
@@ -148,21 +148,21 @@ class StorageBackend(Protocol):
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix (a key, or "" for all), sorted by key.
 
-        What other processes wrote is seen; a prefix that does not exist has no files.
+        Includes files that other processes wrote; a prefix that does not exist has no files.
         """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files; keys that do not exist are skipped."""
 
     def delete_tree(self, prefix: str) -> None:
-        """Delete everything below a prefix, empty folders included; "" is refused."""
+        """Delete everything below a prefix, including empty folders; "" is refused."""
 
     def probe(self) -> None:
-        """Write, read and delete a small file, to find out now whether that works.
+        """Write, read and delete a small file, to detect problems early.
 
         Raises:
-            StorageError: If it does not.
+            StorageError: If it fails.
         """
 
     def close(self) -> None:
-        """Release connections. Closing twice is fine."""
+        """Release connections; idempotent."""

@@ -1,4 +1,4 @@
-"""Trying again, until a deadline."""
+"""Retry operations until a deadline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to go on when a store does not answer, or asks for patience.
+    """How long to retry when a store does not respond, or throttles requests.
 
     Attributes:
-        deadline_s: A request (one file, or one part of a large one) that has not succeeded by then,
-            tries included, is an error.
+        deadline_s: A request (one file, or one part of a large one) that has not succeeded within
+            this time, including retries, is an error.
         first_pause_s: Pause after the first failure; later ones double, up to `longest_pause_s`.
         longest_pause_s: The longest pause.
     """
@@ -33,16 +33,16 @@ class RetryPolicy:
     longest_pause_s: float = 10.0
 
     def pause(self, attempt: int) -> float:
-        """Return how long to wait after a number of failures, in seconds."""
+        """Return the pause after a number of failures, in seconds."""
         longest = min(self.first_pause_s * 2.0**attempt, self.longest_pause_s)
-        # Not the generator that training draws from: it would go on with other numbers.
+        # Drawing from the generator that training uses would change the training.
         return random.SystemRandom().uniform(longest / 2, longest)
 
 
 def retry(work: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `work` until it succeeds, fails for good, or the deadline passes.
+    """Call `work` until it succeeds, fails permanently, or the deadline passes.
 
-    A call that is under way is not interrupted: `work` has its own time limit.
+    A running call is not interrupted: `work` must have a time limit.
     """
     end = time.monotonic() + policy.deadline_s
     attempt = 0
@@ -58,10 +58,10 @@ def retry(work: Callable[[], T], policy: RetryPolicy) -> T:
 
 
 async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `work()` until it succeeds, fails for good, or the deadline passes.
+    """Await `work()` until it succeeds, fails permanently, or the deadline passes.
 
     Raises:
-        StorageError: If the last try was still under way at the deadline.
+        StorageError: If the last attempt was still running at the deadline.
     """
     end = time.monotonic() + policy.deadline_s
     attempt = 0

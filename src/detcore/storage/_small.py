@@ -1,4 +1,4 @@
-"""Small files, whole: with thousands of them, what a file object costs is most of the time."""
+"""Read and write small files without file objects, whose overhead dominates for thousands."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def read_whole(path: str | os.PathLike[str], size: int) -> bytes:
     """Return a file's content.
 
     Args:
-        path: Which.
-        size: How many bytes it should have; it may have more or fewer.
+        path: The file.
+        size: Its expected size in bytes; it may have more or fewer.
     """
     descriptor = os.open(path, _READ)
     try:
         data = os.read(descriptor, size + 1)
         if len(data) == size:
             return data
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:  # it is being written
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:  # it is still growing
             return data + file.readall()
     finally:
         os.close(descriptor)
@@ -43,14 +43,14 @@ def write_whole(
     mode: int = 0o666,
     sync: bool = False,
 ) -> None:
-    """Write a file, over one that may exist.
+    """Write a file, replacing an existing one.
 
     Args:
-        path: Which; its folder exists.
-        data: What it will hold.
-        flags: More flags for `os.open`.
+        path: The file; its folder exists.
+        data: Its new content.
+        flags: Further flags for `os.open`.
         mode: Permissions of a new file, before the umask.
-        sync: Whether to bring it to the disk.
+        sync: Whether to flush it to the disk.
     """
     descriptor = os.open(path, _WRITE | flags, mode)
     try:
@@ -72,7 +72,7 @@ def copy_whole(
     mode: int = 0o666,
     sync: bool = False,
 ) -> FileDigest:
-    """Copy a small file (to None: only read it); returns the digest of what was read."""
+    """Copy a small file (to None: only read it); return the digest of the bytes read."""
     data = read_whole(source, size)
     if target is not None:
         write_whole(target, data, mode=mode, sync=sync)

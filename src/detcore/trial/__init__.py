@@ -1,6 +1,6 @@
-"""Trials: what users subclass, what they are given, and the loop that drives them.
+"""Define trials, their contexts and controllers, and the loop that trains them.
 
-Names are imported on first use: subclassing `Trial` must not cost what running one costs.
+Names are imported on first use, so that subclassing `Trial` does not load the training loop.
 """
 
 from __future__ import annotations

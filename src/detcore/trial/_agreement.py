@@ -1,4 +1,4 @@
-"""What the workers of a trial agree on at batch boundaries."""
+"""Make the workers of a trial agree at batch boundaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agreement", "Interrupts", "UnitMetrics"]
 
-# A request to stop is seen by all workers within about this time, and costs nothing in between.
+# Upper bound, roughly, on the time until all workers see a request to stop.
 _EXCHANGE_EVERY_S = 0.25
 _FASTEST_GROWTH = 4
 
@@ -25,7 +25,7 @@ _Batches = Sequence[Mapping[str, float]] | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interrupts:
-    """Whether the trial is asked to make way, and whether its code asked for its end."""
+    """Interrupts of a trial: preemption, and a stop requested by the user's code."""
 
     preempt: bool = False
     stop: bool = False
@@ -36,7 +36,7 @@ class Interrupts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitMetrics:
-    """Training metrics since the last boundary, and over how many records they are (if known)."""
+    """Training metrics since the last boundary, and the number of records, if known."""
 
     metrics: Mapping[str, float]
     batches: _Batches = None
@@ -44,13 +44,13 @@ class UnitMetrics:
 
 
 class Agreement:
-    """Exchanges between the workers of a trial, so that all of them do the same at each boundary.
+    """Exchanges between the workers of a trial, so that all of them act alike at each boundary.
 
     All workers call the same methods, at the same batches. With one worker nothing is exchanged.
 
     Args:
         distributed: The workers.
-        average: Whether training metrics are averaged over the workers; else they are the chief's.
+        average: Whether training metrics are averaged over the workers; else the chief's are used.
     """
 
     def __init__(self, distributed: DistributedContext, *, average: bool = True) -> None:
@@ -63,10 +63,10 @@ class Agreement:
         self._since = time.monotonic()
 
     def is_interrupted(self, mine: bool) -> bool:
-        """Return whether any worker has an interrupt; now and then, else what was known last.
+        """Return whether any worker was interrupted, exchanged about every 0.25 s.
 
-        How often the workers ask each other follows from the slowest one's time between two calls,
-        and is the same count of calls on all of them.
+        Calls in between return the last answer. The number of calls between two exchanges follows
+        from the slowest worker's time between calls, and is the same on all workers.
         """
         if self._is_alone:
             return mine
@@ -104,10 +104,10 @@ class Agreement:
         return merged, self._merged([flags for _, flags in answers])
 
     def soonest(self, mine: tuple[float, T] | None) -> tuple[float, T] | None:
-        """Return the least of what workers know, with what goes with it; None: nobody knows.
+        """Return the value with the earliest time of any worker, or None if no worker has one.
 
         Args:
-            mine: A time in seconds and anything else, or None.
+            mine: A time in seconds and any value, or None.
         """
         if self._is_alone:
             return mine
@@ -123,7 +123,7 @@ class Agreement:
         return seconds if self._is_alone else max(self._distributed.allgather(seconds))
 
     def _merged(self, answers: Sequence[Interrupts]) -> Interrupts:
-        # A boundary answers what `is_interrupted` told; the next unit starts afresh.
+        # The boundary handles the interrupts seen so far; the next stretch starts from scratch.
         self._is_interrupted = False
         self._reads, self._reads_wanted, self._since = 0, 1, time.monotonic()
         return Interrupts(any(a.preempt for a in answers), any(a.stop for a in answers))

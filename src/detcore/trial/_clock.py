@@ -1,4 +1,4 @@
-"""The clock: it does what the schedule says, at batch boundaries, between a controller and core."""
+"""Carry out the schedule at batch boundaries, between a controller and the core context."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _logger = logging.getLogger("detcore.trial")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSettings:
-    """What the clock needs to know that does not change.
+    """Constants that the clock needs.
 
     Attributes:
         metric: Name of the searcher's metric.
         smaller_is_better: Its direction.
-        batches_per_epoch: Batches in one epoch; 0 = unknown.
-        stops_at_nan: Whether a metric that is NaN is an error.
-        average_training_metrics: Whether those of several workers are averaged; else the chief's.
-        to_batches: Turns the length of a searcher's operation into batches.
+        batches_per_epoch: Batches in one epoch; 0 if unknown.
+        stops_at_nan: Whether a NaN metric is an error.
+        average_training_metrics: Whether to average those of several workers; else the chief's
+            are used.
+        to_batches: Converts the length of a searcher's operation to batches.
     """
 
     metric: str
@@ -49,14 +50,14 @@ class ClockSettings:
 
 
 class Clock:
-    """Tells a controller how far to train, and does what is due there.
+    """Tells a controller how far to train, and performs the work that is due there.
 
     Attributes:
-        next_boundary: Batches completed at which `boundary` must be called next; always more
-            than `steps_completed`.
+        next_boundary: Number of completed batches at which `boundary` must be called next; always
+            more than `steps_completed`.
         steps_completed: Batches completed at the last boundary, over all starts of the trial.
         stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
-            while it has not.
+            before that.
     """
 
     def __init__(
@@ -92,28 +93,28 @@ class Clock:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches in one epoch, for epoch callbacks; 0 = unknown."""
+        """Batches in one epoch, for epoch callbacks; 0 if unknown."""
         return self._settings.batches_per_epoch
 
     @property
     def interrupt_requested(self) -> bool:
-        """Whether `boundary` should be called sooner than at `next_boundary`.
+        """Whether `boundary` should be called before `next_boundary`.
 
-        With several workers all of them read it after the same batches, equally often, and get the
-        same answer: an interrupt of any of them, known to all about a quarter of a second later.
+        With several workers, all of them must read it after the same batches, equally often. They
+        get the same answer: an interrupt of any worker reaches all after about 0.25 s.
         """
         return self._agreement.is_interrupted(bool(self._interrupts()))
 
     def slowest(self, seconds: float) -> float:
-        """Return the longest time that any worker measured; all workers call it together.
+        """Return the longest time that any worker measured; all workers must call it together.
 
-        For controllers that adapt how much they do between two looks at the clock: with several
-        workers that must not depend on the time of one.
+        For controllers that adapt the amount of work between two calls of the clock: with several
+        workers, the amount must not depend on the time of one.
         """
         return self._agreement.slowest(seconds)
 
     def open(self) -> bool:
-        """Do what is due before the first step; return whether there is anything to train."""
+        """Do the work that is due before the first step; return whether there is any training."""
         return self._act()
 
     def boundary(
@@ -124,20 +125,20 @@ class Clock:
         *,
         n_records: int | None = None,
     ) -> bool:
-        """Report, then validate, checkpoint or stop as the schedule says.
+        """Report, then validate, checkpoint or stop according to the schedule.
 
-        Calls back the controller's `validate` and `save` (or `snapshot`), and raises what a save
-        behind the training failed with. With several workers all of them call it at the same batch.
+        Calls the controller's `validate` and `save` (or `snapshot`), and raises the error of a
+        failed background save. With several workers, all of them must call it at the same batch.
 
         Args:
             steps_completed: Batches completed, over all starts of the trial.
             training_metrics: This worker's metrics over its batches since the last boundary, by
-                name; what is reported is the mean over the workers, weighted by `n_records`.
+                name. The report contains the mean over the workers, weighted by `n_records`.
             batch_metrics: Metrics of each of these batches, oldest first, or None.
-            n_records: Records in this worker's batches since the last boundary; None = unknown.
+            n_records: Records in this worker's batches since the last boundary; None if unknown.
 
         Returns:
-            True to go on training, False to return from the training loop.
+            True to continue training, False to return from the training loop.
         """
         mine = UnitMetrics(training_metrics, batch_metrics, n_records)
         self._unit, interrupts = self._agreement.unit(mine, self._interrupts())
@@ -152,7 +153,7 @@ class Clock:
         self._core.checkpoint.poll()
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
-            known = None  # what is done below may take long
+            known = None  # outdated after the work below, which may take long
             decision = self._schedule.what_now(
                 preempt=interrupts.preempt, stop_requested=interrupts.stop
             )
@@ -200,7 +201,7 @@ class Clock:
         if not isinstance(result, ValidationResult):
             result = ValidationResult(dict(result))
         previous_best = self._record_validation(result) if self._is_chief else None
-        # What is decided below must be decided alike by all workers, down to the last bit.
+        # All workers must make the decisions below alike, so they use bit-identical values.
         result, previous_best = self._agreement.from_chief((result, previous_best))
         if self._settings.stops_at_nan:
             _refuse_nan(result.metrics, f"the validation at batch {self.steps_completed}")
@@ -217,7 +218,7 @@ class Clock:
         self._schedule.validated(is_best=is_best)
 
     def _tell_unread_hparams(self) -> None:
-        """Name the hyperparameters that nothing has read by the first validation."""
+        """Warn about hyperparameters that the trial has not read by the first validation."""
         if self._has_told_unread:
             return
         self._has_told_unread = True
@@ -229,7 +230,7 @@ class Clock:
             )
 
     def _record_validation(self, result: ValidationResult) -> float | None:
-        """Record a validation; return the best value before it."""
+        """Record a validation; return the previous best value."""
         train = self._core.train
         previous_best = train.get_experiment_best_validation()
         train.report_validation_metrics(
@@ -255,8 +256,8 @@ class Clock:
         if math.isnan(value):
             raise MetricError(
                 f"the searcher metric {name!r} is NaN at step {self.steps_completed}.\n"
-                "Nothing can be compared with NaN, so neither the search nor the choice of the "
-                "best checkpoint can go on.\n"
+                "NaN cannot be compared, so neither the search nor the choice of the best "
+                "checkpoint can continue.\n"
                 "Lower the learning rate, look for NaN in the data, or resume from an earlier "
                 "checkpoint with changed code."
             )
@@ -284,12 +285,12 @@ class Clock:
         return False
 
     def _settle_checkpoint(self) -> bool:
-        """Wait for the checkpoint under way; return whether it counts before the kill comes."""
+        """Wait for the checkpoint under way; return whether it was committed before the kill."""
         is_settled = self._core.settle_checkpoint() if self._is_chief else None
         return bool(self._agreement.from_chief(is_settled))
 
     def _is_previous_settled(self) -> bool:
-        """Wait for the checkpoint before; return False where a kill comes closer meanwhile."""
+        """Wait for the previous checkpoint; return False if the kill is announced for earlier."""
         is_settled = None
         if self._is_chief:
             preempt = self._core.preempt
@@ -307,7 +308,7 @@ class Clock:
         return bool(self._agreement.from_chief(is_settled))
 
     def _is_in_time(self) -> bool:
-        """Whether a checkpoint can be hoped for before the kill, where it is known when that is."""
+        """Whether a checkpoint can finish before the kill, if the time of the kill is known."""
         preempt = self._core.preempt
         mine = None
         if preempt.seconds_left is not None and preempt.grace is not None:
@@ -328,9 +329,9 @@ class Clock:
         return bool(self._agreement.from_chief(is_in_time))
 
     def _complete(self) -> bool:
-        """Complete the searcher's operation; return whether there is another one."""
+        """Complete the searcher's operation; return whether another one follows."""
         if self._searcher_metric is None:
-            raise MetricError("an operation ended without a validation")  # the schedule's promise
+            raise MetricError("an operation ended without a validation")  # the schedule forbids it
         if self._is_chief:
             self._operation.report_completed(self._searcher_metric)
         self._schedule.completed()

@@ -1,4 +1,4 @@
-"""Copying the user's code into a checkpoint."""
+"""Copy the user's code into a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 __all__ = ["copy_code", "list_code"]
 
-# What source and settings are written in. A folder of code often holds data as well, and a
-# checkpoint is not the place for it.
+# Suffixes of source and settings. Folders of code often contain data as well, which does not
+# belong in a checkpoint.
 _SUFFIXES = frozenset(
     {".cfg", ".ini", ".ipynb", ".json", ".md", ".py", ".pyi", ".sh", ".toml", ".txt"}
     | {".yaml", ".yml"}
@@ -19,15 +19,15 @@ _SUFFIXES = frozenset(
 _LARGEST_BYTES = 1 << 20
 _MOST_FILES = 50_000
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "venv"})
-# Folders of these hold records and checkpoints: a copy would grow with every checkpoint.
+# Folders with these contain records and checkpoints: a copy would grow with every checkpoint.
 _OWN_FILES = frozenset({"detcore.db", "manifest.json"})
 
 
 def list_code(source: Path) -> list[str]:
     """List the source and settings files of at most 1 MiB each below a folder.
 
-    Hidden files, caches, links, and folders with detcore's own records or checkpoints are left
-    out. In a folder with very many files the list ends early, and a warning says so.
+    Hidden files, caches, links, and folders with detcore's records or checkpoints are left out. In
+    a folder with very many files the list is cut short, with a warning.
 
     Args:
         source: Folder of the user's code.
@@ -61,7 +61,7 @@ def copy_code(
 ) -> None:
     """Copy files to a new folder, under the same names and without the experiment's secrets.
 
-    A checkpoint may be handed to people who must not have the storage's credentials.
+    A checkpoint may be passed on to users who must not have the storage's credentials.
 
     Args:
         source: Folder of the user's code.

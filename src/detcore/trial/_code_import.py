@@ -1,4 +1,4 @@
-"""Running the user's code out of a checkpoint, and leaving the process as it was."""
+"""Run the user's code from a checkpoint, and restore the state of the process afterwards."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["code_imported_from"]
 def code_imported_from(
     code: Path, aliases: Mapping[str, ModuleType] | None = None
 ) -> Iterator[None]:
-    """Make imports find a folder's modules first; afterwards all is as before.
+    """Make imports search a folder first, and undo all changes afterwards.
 
-    Inside the block the folder is also the current one, as it is for a worker. Modules of the same
-    names that were imported before are put back afterwards, and those of the folder are forgotten:
-    what was made from them lives on. No bytecode is written into the folder. Not for threads:
-    ``sys.path``, ``sys.modules`` and the current folder belong to the process.
+    Inside the block the folder is also the current folder, as it is for a worker. Imported modules
+    of the same names are put back afterwards, and the folder's modules are removed from
+    ``sys.modules``; objects created from them stay usable. No bytecode is written into the folder.
+    Not thread-safe: ``sys.path``, ``sys.modules`` and the current folder belong to the process.
 
     Args:
         code: The folder.
-        aliases: Modules to be found under other names inside the block.
+        aliases: Modules to make available under other names inside the block.
     """
     code = code.resolve()
     aliases = aliases or {}
@@ -58,7 +58,7 @@ def _importable(code: Path) -> set[str]:
     """Return the top-level names that an import may find in a folder."""
     names = {path.stem for path in code.glob("*.py")}
     names |= {path.name for path in code.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    # The running interpreter needs its own; a folder cannot replace what is imported already.
+    # The interpreter needs its own modules; a folder cannot replace the imported ones.
     return names - set(sys.stdlib_module_names)
 
 

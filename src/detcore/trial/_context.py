@@ -1,4 +1,4 @@
-"""What a trial is given."""
+"""Provide a trial with its hyperparameters, ranks and paths."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["TrialContext", "TrialSetup"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetup:
-    """Everything a `TrialContext` is made from.
+    """Values from which a `TrialContext` is made.
 
     Attributes:
-        config: The experiment's configuration as plain values, defaults applied.
+        config: The experiment's configuration as plain values, with defaults.
         hparams: Hyperparameters of this trial.
         seed: Seed of everything random in the trial.
         distributed: Ranks, and collectives between them.
-        info: Which trial this is; None where nothing is recorded (`TrialContext.from_config`).
-        tensorboard_path: Where event files go.
-        cache_dir: Where data caches that outlive the trial go.
-        ledger: Where the record ids of each batch are logged; None where that is off.
+        info: The trial's identity; None if nothing is recorded (`TrialContext.from_config`).
+        tensorboard_path: Folder of event files.
+        cache_dir: Folder of data caches that outlive the trial.
+        ledger: Log of the record ids of each batch; None if the data ledger is off.
         steps_completed: Batches completed before this process started.
-        test_mode: One batch, one validation step, one checkpoint.
+        test_mode: Whether to run one batch, one validation step and one checkpoint.
     """
 
     config: Mapping[str, Any]
@@ -53,12 +53,12 @@ class TrialSetup:
 
 
 class TrialEnv:
-    """What trials of Determined read of ``context.env``.
+    """Attributes of ``context.env`` that trials written for Determined read.
 
     Attributes:
         hparams: Hyperparameters of this trial.
         trial_seed: Seed of everything random in the trial.
-        experiment_config: The experiment's configuration as plain values, defaults applied.
+        experiment_config: The experiment's configuration as plain values, with defaults.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
@@ -76,12 +76,12 @@ class TrialEnv:
 
 
 class TrialContext:
-    """What a trial may know of its run. Framework plugins subclass it.
+    """A trial's view of its run. Framework plugins subclass it.
 
     Attributes:
         distributed: The `DistributedContext` of the trial's workers.
         planned_batches: Absolute batch at which training ends, as far as the search method has
-            asked yet; None before that is known.
+            requested; None before that is known.
         checkpoints: The checkpoints of a trial that ``detcore.experimental.create_trial_instance``
             made; None in a run.
     """
@@ -96,7 +96,7 @@ class TrialContext:
 
     @property
     def env(self) -> TrialEnv:
-        """What trials of Determined read of their environment; new code has methods for it."""
+        """Compatibility with trials written for Determined; new code uses the methods."""
         self._read_hparams.update(self.setup.hparams)
         return TrialEnv(self.setup)
 
@@ -104,11 +104,11 @@ class TrialContext:
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Make a context for debugging outside of a run.
 
-        Nothing is recorded, and the wrapping methods return what they are given.
+        Nothing is recorded, and the wrapping methods return their arguments.
 
         Args:
             config: An experiment configuration as a dictionary; only the parts that the trial
-                reads need to be there.
+                reads are required.
         """
         from detcore.config import resolve_constants
         from detcore.distributed import DistributedContext
@@ -128,7 +128,7 @@ class TrialContext:
 
     @property
     def info(self) -> TrialInfo | None:
-        """Which trial this is; None outside of a run."""
+        """The trial's identity; None outside of a run."""
         return self.setup.info
 
     @property
@@ -138,7 +138,7 @@ class TrialContext:
 
     @property
     def ledger(self) -> LedgerWriter | None:
-        """The data ledger, where ``data_ledger: true`` asks for one."""
+        """The data ledger, if ``data_ledger: true`` is set."""
         return self.setup.ledger
 
     @property
@@ -175,7 +175,7 @@ class TrialContext:
         """Return one hyperparameter.
 
         Raises:
-            InvalidExperimentError: If there is none of that name (it is also a ValueError).
+            InvalidExperimentError: If it does not exist (it is also a ValueError).
         """
         hparams = self.setup.hparams
         self._read_hparams.add(name)
@@ -188,10 +188,10 @@ class TrialContext:
         return copy.deepcopy(hparams[name])
 
     def unread_hparams(self) -> dict[str, str | None]:
-        """Return the hyperparameters that nothing has asked for, each with a near name or None.
+        """Return the hyperparameters that the trial has not read, each with a near name or None.
 
-        The near name is one that was asked for: in a file with ``droput`` beside ``dropout``, say,
-        that is ``dropout``. Who asks for all of them at once has read all.
+        The near name is one that the trial has read: with ``droput`` in the file where the code
+        reads ``dropout``, it is ``dropout``. Reading all hyperparameters at once counts for each.
         """
         unread = [name for name in self.setup.hparams if name not in self._read_hparams]
         return {
@@ -235,23 +235,23 @@ class TrialContext:
         return self.setup.steps_completed
 
     def own_folder(self, directory: Path) -> Path | None:
-        """Return the folder with what this worker saved in a checkpoint; for framework plugins.
+        """Return the folder of this worker's files in a checkpoint; for framework plugins.
 
         Args:
             directory: The checkpoint, as ``restore`` gets it.
 
         Returns:
-            The checkpoint itself on the chief, a folder in it elsewhere; None if it was saved by
-            another number of workers, so that nothing in it is this worker's alone.
+            The checkpoint itself on the chief, a folder in it elsewhere; None if another number of
+            workers saved it, so that none of its files belong to this worker alone.
         """
         from detcore.trial._saving import own_folder
 
         return own_folder(directory, self.distributed)
 
     def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
-        """Have what a trial builds start from a checkpoint; for framework plugins to override.
+        """Make the objects that a trial builds start from a checkpoint; plugins may override it.
 
-        Called for a trial that was made for debugging, before anybody uses it. The default does
+        Called for a trial that was made for debugging, before its first use. The default does
         nothing: ``checkpoints.restore()`` works with every framework.
 
         Args:
@@ -268,10 +268,10 @@ class TrialContext:
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
-        """Ask for the trial to end: it checkpoints at the next boundary, then stops.
+        """Request the end of the trial: it checkpoints at the next boundary, then stops.
 
         Args:
-            stop_requested: True to ask, False to take the request back.
+            stop_requested: True to request it, False to withdraw the request.
         """
         if not isinstance(stop_requested, bool):
             raise CheckFailedError(

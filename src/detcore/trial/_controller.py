@@ -1,4 +1,4 @@
-"""What a framework plugin implements to train: one of two controllers."""
+"""Define the two controllers, one of which a framework plugin implements to train."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """How a worker process is prepared before the trial is made.
+    """Settings with which a worker process is prepared before the trial is made.
 
     Attributes:
         seed: Seed for every random generator of the framework, ``0 <= seed < 2**31``; the same on
             all workers.
-        deterministic_ops: True or False as configured; None = the framework's plugin decides.
+        deterministic_ops: True or False as configured; None leaves it to the framework's plugin.
         rank: Index of this worker.
-        world_size: Workers of the trial. A plugin that takes only one raises
-            `InvalidExperimentError` where it is more.
+        world_size: Workers of the trial. A plugin that supports only one raises
+            `InvalidExperimentError` if it is more.
         local_rank: Index of this worker within its node, for choosing a device.
         local_world_size: Workers on this node.
     """
@@ -47,11 +47,11 @@ class PrepareOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What a validation found.
+    """Result of a validation.
 
     Attributes:
         metrics: Validation metrics by name, over all workers.
-        n_records: Records that were evaluated, over all workers, each counted once; None = unknown.
+        n_records: Records evaluated, over all workers, each counted once; None if unknown.
     """
 
     metrics: Mapping[str, float]
@@ -59,48 +59,49 @@ class ValidationResult:
 
 
 class _Controller(Protocol):
-    """What both shapes share.
+    """Methods that both kinds of controllers share.
 
     Call order: `batches_per_epoch`, then `restore` if the trial is resumed, else `start_from` if
     it starts from another trial's checkpoint (see `SupportsStartFrom`), then training.
-    `validate` and `save` may also be called after `restore` and before the first step: an initial
-    validation, or one that a killed run did not get to. All calls come from one thread.
+    `validate` and `save` may also be called after `restore` and before the first step: for an
+    initial validation, or one that a killed run did not reach. All calls come from one thread.
 
     A trial of several workers has a controller on each, and every method is called on all of them
     at the same batch.
     """
 
     def batches_per_epoch(self) -> int | None:
-        """Return how many batches one pass over the training data has; None if unknown."""
+        """Return the number of batches in one pass over the training data; None if unknown."""
 
     def validate(self) -> ValidationResult | Mapping[str, float]:
-        """Evaluate the model as it is and return its validation metrics.
+        """Evaluate the model in its current state and return its validation metrics.
 
-        Must leave the training state as it was: random generators and data position included.
-        Several workers evaluate a part of the data each, and all return the result over all of it.
+        Must not change the training state, including random generators and the data position.
+        Each of several workers evaluates a part of the data, and all return the result over all of
+        it.
         """
 
     def save(self, directory: Path) -> None:
-        """Write the whole training state into a folder that is empty but for detcore's files.
+        """Write the whole training state into a folder that contains only detcore's files.
 
-        What `restore` reads must make training go on bit for bit as if never interrupted. Of
-        several workers, the chief's folder is the checkpoint. Another one writes only what it
-        alone has, such as its position in its data; `TrialContext.own_folder` finds it again.
+        After `restore`, training must continue bit for bit as if it had not been interrupted. With
+        several workers, the chief's folder is the checkpoint. Other workers write only state that
+        they alone have, such as their position in the data; `TrialContext.own_folder` returns it.
         """
 
     def restore(self, directory: Path) -> None:
-        """Read what `save` wrote. Raises `InvalidCheckpointError` where it does not fit."""
+        """Read the files of `save`. Raises `InvalidCheckpointError` if they do not fit."""
 
     def close(self) -> None:
-        """Release what was taken; called once, also after a failure."""
+        """Release resources; called once, also after a failure."""
 
 
 @runtime_checkable
 class SteppingController(_Controller, Protocol):
-    """A controller that is told how many batches to train: the smallest way to add a framework.
+    """A controller that trains a given number of batches: the smallest way to add a framework.
 
-    `train` is called for a stretch of about half a second at a time, so that an interrupt is
-    seen soon; what it returns is averaged over the stretches up to the next report.
+    `train` is called for about half a second of training at a time, so that interrupts are seen
+    soon; its metrics are averaged over the calls up to the next report.
     """
 
     def train(self, num_batches: int) -> Mapping[str, float]:
@@ -116,37 +117,37 @@ class SteppingController(_Controller, Protocol):
 
 @runtime_checkable
 class LoopingController(_Controller, Protocol):
-    """A controller whose framework owns its loop and asks the clock at batch boundaries."""
+    """A controller whose framework owns its loop and calls the clock at batch boundaries."""
 
     def run(self, clock: Clock) -> None:
         """Train until ``clock.boundary(...)`` returns False.
 
-        The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are done, and
-        may call it earlier; it should do so soon after ``clock.interrupt_requested`` is true.
+        The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are completed,
+        and may call it earlier; it should do so soon after ``clock.interrupt_requested`` is true.
         """
 
 
 @runtime_checkable
 class SupportsStartFrom(Protocol):
-    """A controller of either shape that can start from what another trial learned.
+    """A controller of either kind that can start from another trial's checkpoint.
 
-    It is what ``searcher.source_checkpoint_uuid`` and ``searcher.source_trial_id`` need. A
-    controller without this method is an error there, and nowhere else.
+    Required by ``searcher.source_checkpoint_uuid`` and ``searcher.source_trial_id``: with these
+    settings, and only then, a controller without this method is an error.
     """
 
     def start_from(self, directory: Path) -> None:
-        """Take over what another trial's checkpoint holds of the model, as a fresh trial.
+        """Load the model from another trial's checkpoint, as a fresh trial.
 
-        Weights, the optimizer's state and counters that are part of the model (a global step, the
-        optimizer's iterations) become what they are in the checkpoint. The clock, the position in
+        Weights, the optimizer's state and counters that belong to the model (a global step, the
+        optimizer's iterations) take their values from the checkpoint. The clock, the position in
         the data and the random generators stay those of a trial that starts at batch 0.
 
-        Called instead of `restore`, in every process of the trial that starts before the trial has
-        a checkpoint of its own, and must lead to the same training each time.
+        Called instead of `restore`, in every process of the trial that starts before the trial's
+        first checkpoint, and must lead to the same training each time.
 
         Args:
-            directory: The checkpoint's folder; it is only read. It may come from another system,
-                if the framework's plugin knows its checkpoints.
+            directory: The checkpoint's folder, to be read only. It may come from another system,
+                if the framework's plugin supports its checkpoints.
 
         Raises:
             InvalidCheckpointError: If it does not fit the model.
@@ -155,31 +156,31 @@ class SupportsStartFrom(Protocol):
 
 @runtime_checkable
 class SupportsSnapshot(Protocol):
-    """A controller of either shape whose checkpoints can be written while training goes on.
+    """A controller of either kind whose checkpoints can be written while training continues.
 
-    Without this method a checkpoint's files are written by `save` while training stands still; only
-    what comes after (digests, upload, commit) goes on behind it.
+    Without this method, `save` writes a checkpoint's files while training waits, and only the
+    remaining work (digests, upload, commit) runs in the background.
     """
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
-        """Copy the whole training state, and return what writes the copy.
+        """Copy the whole training state, and return a function that writes the copy.
 
-        Called in the place of `save`, on the thread that trains, and must return soon: training
-        goes on right after. What is small may be written to the folder at once. Both together
-        leave the same files there as `save` would have at that moment.
+        Called instead of `save`, on the training thread, and must return soon: training continues
+        right after it. Small files may be written to the folder immediately. Together with the
+        returned function it must leave the same files as `save` would at this moment.
 
         Args:
-            directory: As for `save`; it stays until the returned function is done.
+            directory: As for `save`; it exists until the returned function has finished.
 
         Returns:
-            A function that writes what was not written yet. It is called once, on another
-            thread, and must touch nothing that training changes. It may raise.
+            A function that writes the remaining files. It is called once, on another thread, and
+            must not touch anything that training changes. It may raise.
         """
 
 
 @runtime_checkable
 class SupportsTensors(Protocol):
-    """A controller of either shape that can tell which tensors its checkpoints hold."""
+    """A controller of either kind that can describe the tensors in its checkpoints."""
 
     def tensors(self) -> Sequence[TensorInfo]:
-        """Return the tensors in what the last `save` or `snapshot` wrote; on the chief."""
+        """Return the tensors in the files of the last `save` or `snapshot`; on the chief."""

@@ -1,4 +1,4 @@
-"""A trial that is made for debugging: its checkpoints, in a folder that the caller names."""
+"""Manage the checkpoints of a trial that is made for debugging, in a folder of the caller."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["InstanceCheckpoints", "InstanceRecord"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRecord:
-    """What a checkpoint of such a trial says of it.
+    """Description of such a trial in its checkpoints.
 
     Attributes:
-        entrypoint: How the trial class is imported.
+        entrypoint: Import path of the trial class.
         code_dir: Folder of the code.
-        code_files: Files in it that a checkpoint gets a copy of, relative to it.
-        versions: Versions of what it was made with, by distribution.
+        code_files: Files in it to copy into each checkpoint, relative to it.
+        versions: Versions of the software, by distribution.
     """
 
     entrypoint: str
@@ -47,15 +47,14 @@ class InstanceRecord:
 class InstanceCheckpoints:
     """The checkpoints of a trial that was made for debugging; its context's ``checkpoints``.
 
-    All of the trial's data and its model are built when they are first needed here. From one
-    thread at a time.
+    The trial's data and model are built on first use. Use it from one thread at a time.
 
     Args:
-        directory: Where they are: a folder of checkpoints, or one checkpoint.
+        directory: A folder of checkpoints, or one checkpoint.
         trial: The trial.
         context: Its context.
-        framework: What trains it.
-        record: Returns what a checkpoint says of it; called for each save.
+        framework: The framework that trains it.
+        record: Returns its description; called for each save.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class InstanceCheckpoints:
         return self.directory if (self.directory / TRIAL_FILE).is_file() else None
 
     def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> Path:
-        """Restore the whole training state into what the trial builds: model, data, generators.
+        """Restore the whole training state into the trial's model, data and random generators.
 
         Args:
             checkpoint: A checkpoint's folder; default: `latest`.
@@ -93,7 +92,7 @@ class InstanceCheckpoints:
             The checkpoint's folder.
 
         Raises:
-            CheckpointNotFoundError: If there is none.
+            CheckpointNotFoundError: If no checkpoint is found.
             InvalidCheckpointError: If it does not fit the trial.
         """
         folder = Path(checkpoint) if checkpoint is not None else self.latest
@@ -110,12 +109,12 @@ class InstanceCheckpoints:
     def save(self, steps_completed: int | None = None) -> Path:
         """Save the whole training state as a new checkpoint in the folder.
 
-        It can be loaded like one of a run, and a run can start from it
+        It can be loaded like a run's checkpoint, and a run can start from it
         (``searcher.source_checkpoint_uuid: FOLDER``).
 
         Args:
-            steps_completed: Batches trained, for its records; default: those of the checkpoint that
-                was restored, else 0.
+            steps_completed: Batches trained, for its records; default: those of the restored
+                checkpoint, else 0.
 
         Returns:
             The checkpoint's folder.
@@ -142,12 +141,12 @@ class InstanceCheckpoints:
         return self.directory / uuid
 
     def validate(self) -> dict[str, float]:
-        """Evaluate the model as it is on the validation data; return the metrics."""
+        """Evaluate the model in its current state on the validation data; return the metrics."""
         result = self._built().validate()
         return dict(result.metrics if isinstance(result, ValidationResult) else result)
 
     def close(self) -> None:
-        """Release what the trial's data holds, such as worker processes."""
+        """Release resources of the trial's data, such as worker processes."""
         if self._controller is not None:
             self._controller.close()
             self._controller = None
@@ -186,7 +185,7 @@ class InstanceCheckpoints:
     def _storage(self) -> Iterator[StorageBackend]:
         from detcore.storage import open_storage
 
-        # A folder, whatever schemes plugins have.
+        # Always a plain folder, whatever URL schemes plugins register.
         storage = open_storage(str(self.directory), home=self.directory, plugins=None)
         with contextlib.closing(storage):
             yield storage
@@ -197,4 +196,4 @@ def _steps_of(folder: Path) -> int:
         record = json.loads((folder / TRIAL_FILE).read_text(encoding="utf-8"))
         return int(record["steps_completed"])
     except (OSError, ValueError, TypeError, KeyError):
-        return 0  # of another system: it was restored, and does not tell
+        return 0  # a checkpoint of another system, which does not record it

@@ -1,4 +1,4 @@
-"""One trial from its first call to its outcome, in the worker process."""
+"""Run one trial in a worker process, from its first call to its outcome."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) 
     """Train a trial until its search method has no more work for it, or it is interrupted.
 
     Args:
-        core: An open context that knows which trial this is (``core.info``).
+        core: An open context with the trial's identity (``core.info``).
         trial_class: The user's class.
         settings: What the experiment file says of training.
 
@@ -69,7 +69,7 @@ def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) 
 
     Raises:
         InvalidHP: If the user's code rejects the hyperparameters.
-        DetcoreError: If the trial breaks a rule of its API.
+        DetcoreError: If the trial violates a rule of its API.
     """
     framework = find_framework(trial_class, core.plugins.frameworks())
     with open_trial(core, framework, settings) as opened:
@@ -80,7 +80,7 @@ class OpenTrial:
     """A trial whose worker process is prepared and whose context exists; made by `open_trial`.
 
     Attributes:
-        context: What the trial's code is given, of the framework's context class.
+        context: Context for the trial's code, of the framework's context class.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class OpenTrial:
         """Train until the search method has no more work for the trial, or it is interrupted.
 
         Args:
-            trial: Of the framework's trial class.
-            code_files: Files that each checkpoint gets a copy of, relative to the folder of the
-                code; None: all source and settings files there.
+            trial: An instance of the framework's trial class.
+            code_files: Files to copy into each checkpoint, relative to the folder of the code;
+                None: all source and settings files there.
 
         Returns:
             Why training ended.
 
         Raises:
-            DetcoreError: If the trial breaks a rule of its API.
+            DetcoreError: If the trial violates a rule of its API.
         """
         info = self._core.info
         assert info is not None  # checked by open_trial
@@ -124,7 +124,7 @@ class OpenTrial:
                 code_files=code_files,
             )
         except BaseException as error:
-            # What writes the controller's copies of its state may need the controller.
+            # A background save that writes copies of the state may need the controller.
             self._core.finish_saving(error)
             raise
         finally:
@@ -139,19 +139,20 @@ def open_trial(
     *,
     context: TrialContext | None = None,
 ) -> Iterator[OpenTrial]:
-    """Prepare this process for a trial and make its context, before there is a trial.
+    """Prepare this process for a trial and make its context, before the trial exists.
 
-    Seeds every random generator, so what the block builds is the same in every process.
+    Seeds every random generator, so the objects that the block builds are the same in every
+    process.
 
     Args:
         core: An open context that knows which trial this is (``core.info``).
         framework: What trains it.
         settings: What the experiment file says of training.
         context: A context that was made before the trial was known, in a process that
-            `prepare_process` prepared then; it learns now which trial it is of. Default: a new one.
+            `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
 
     Raises:
-        InvalidExperimentError: If the context belongs to no trial.
+        InvalidExperimentError: If the core context belongs to no trial.
     """
     if core.info is None:
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
@@ -173,7 +174,7 @@ def prepare_process(
     settings: TrialSettings,
     distributed: DistributedContext | None = None,
 ) -> None:
-    """Seed every random generator, and do what the framework's plugin does in a worker.
+    """Seed every random generator, and call the framework plugin's preparation of a worker.
 
     Args:
         framework: What trains.
@@ -182,7 +183,7 @@ def prepare_process(
         distributed: The trial's workers; default: this one alone.
 
     Raises:
-        InvalidExperimentError: If there are several workers, and the framework takes one.
+        InvalidExperimentError: If there are several workers and the framework supports only one.
     """
     import numpy as np
 
@@ -285,7 +286,7 @@ def _drive(
         length=to_batches(operation),
     )
     state = _restore(core, controller, framework)
-    # The checkpoint at the end of an operation is taken before the validation there.
+    # The checkpoint at the end of an operation is saved before the validation there.
     validated_metric = info.validated_metric if state else None
     schedule = Schedule(plan)
     if state:
@@ -338,7 +339,7 @@ def _drive(
         raise InvalidExperimentError(
             f"training ended at batch {clock.steps_completed} although the schedule wanted "
             f"{clock.next_boundary} batches.\n"
-            f"The controller of {framework.name!r} must go on until the clock says stop."
+            f"The controller of {framework.name!r} must train until the clock says stop."
         )
     return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
@@ -346,7 +347,7 @@ def _drive(
 def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
     """Restore the latest checkpoint into the controller; return the clock's saved state.
 
-    A trial that has none yet starts from another's, where its configuration says so.
+    Without a checkpoint, start from another trial's, if the configuration says so.
     """
     info = core.info
     if info is None or info.latest_checkpoint is None:
@@ -373,7 +374,7 @@ def _epoch_length(
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
-    """Return the versions of a framework and its plugin, as far as they can be told."""
+    """Return the versions of a framework and its plugin, as far as they are known."""
     plugin = core.plugins.provider_of_framework(framework.name)
     versions = {plugin.distribution: plugin.version}
     for name in (*framework.requires, *framework.related):
@@ -391,7 +392,7 @@ def _trial_record(
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = str(info.config.get("entrypoint"))
     if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
-        name = entrypoint  # a file in a folder, whose module name does not tell which
+        name = entrypoint  # a file in a folder, which its module name does not identify
     return {
         "version": 1,
         "framework": framework.name,
@@ -400,6 +401,6 @@ def _trial_record(
         "trial_id": info.trial_id,
         "trial_seed": info.trial_seed,
         "hparams": dict(info.hparams),
-        # A checkpoint may be handed to other people than the storage's credentials.
+        # A checkpoint may be passed on to users without the storage's credentials.
         "config": mask_config(dict(info.config)),
     }

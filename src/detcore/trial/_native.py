@@ -1,4 +1,4 @@
-"""What the native forms of the frameworks share: a script that has its model trained by detcore."""
+"""Share code between the native forms of the frameworks: scripts whose model detcore trains."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LENGTH = "max_length"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NativeStart:
-    """What a script's context is made from; made by `start_native`.
+    """Values from which a script's context is made; created by `start_native`.
 
     Attributes:
-        framework: What trains.
+        framework: The framework that trains.
         config: The configuration.
-        info: Which trial it is; of a script by itself its ids are 0 until training begins.
+        info: The trial's identity; for a standalone script its ids are 0 until training begins.
         distributed: The workers.
         has_length: Whether the configuration says how long to train.
     """
@@ -49,7 +49,7 @@ class NativeStart:
     has_length: bool
 
     def setup(self) -> TrialSetup:
-        """Return what the context is made from."""
+        """Return the values from which the context is made."""
         info = self.info
         return TrialSetup(
             config=info.config,
@@ -64,16 +64,16 @@ class NativeStart:
         )
 
     def train(self, trial: Trial, context: TrialContext, length: Mapping[str, int] | None) -> None:
-        """Record the experiment, if this is a script by itself, and train.
+        """Record the experiment, if this is a standalone script, and train.
 
         Args:
-            trial: Hands on what the script gave.
+            trial: Adapter for the script's objects.
             context: Made from `setup`.
-            length: Such as ``{"batches": 100}``; taken where the configuration gives none.
+            length: Such as ``{"batches": 100}``; used if the configuration gives none.
 
         Raises:
-            SystemExit: With code 75, if the trial was asked to make way and has saved a checkpoint.
-            DetcoreError: If a rule is broken.
+            SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
+            DetcoreError: If the script violates a rule.
         """
         config = self.config if self.has_length or length is None else self._with_length(length)
         script = self._script(context, config)
@@ -93,7 +93,7 @@ class NativeStart:
         return type(self.config).model_validate(plain)
 
     def _script(self, context: TrialContext, config: ExperimentConfig) -> ScriptExperiment:
-        """Return what is recorded if this is a script by itself."""
+        """Return the values to record for a standalone script."""
         if self.info.trial_id:
             return core.ScriptExperiment()
         setup = context.setup
@@ -107,10 +107,10 @@ class NativeStart:
         )
 
     def _code_files(self) -> list[str] | None:
-        """Return the files that checkpoints get a copy of; None: all code of the trial's folder."""
+        """Return the files to copy into checkpoints; None: all code of the trial's folder."""
         if self.info.model_dir:  # a run's, or context_dir
             return None
-        # Beside a script there may be anything, such as all of a home folder.
+        # The script's folder may contain anything, up to a whole home folder.
         file = core.script_file()
         return [file.name] if file is not None else []
 
@@ -128,18 +128,18 @@ def start_native(
     """Read the arguments of a native form's ``init``, and prepare this process for training.
 
     Args:
-        framework: What trains; its `metric` judges where the configuration names none.
-        config: A dictionary, the path of an experiment file, or None. Of no meaning in a trial of
-            ``detcore run``, whose configuration counts.
+        framework: The framework that trains; its `metric` is used if the configuration names none.
+        config: A dictionary, the path of an experiment file, or None. Ignored in a trial of
+            ``detcore run``, which has a configuration.
         local: Accepted for compatibility.
         test: Whether to train one batch, validate on one, and save one checkpoint.
-        context_dir: Folder of the code that checkpoints get a copy of; "": the script alone.
+        context_dir: Folder of the code to copy into checkpoints; "": only the script.
         command: For clusters.
         master_url: For clusters.
 
     Raises:
-        InvalidExperimentError: If `command` or `master_url` asks for a cluster, or the
-            configuration for a search.
+        InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
+            configuration requests a search.
         ConfigError: If an argument or the configuration has mistakes.
     """
     _refuse_cluster(command=command, master_url=master_url)
@@ -189,7 +189,7 @@ def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
 
 
 def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str) -> NativeStart:
-    """Return the start of a script by itself; its trial is recorded when training begins."""
+    """Return the start of a standalone script; its trial is recorded when training begins."""
     from detcore.config import ExperimentConfig, resolve_constants, smoke_config, trial_seed
 
     config, has_name, has_length = _read_config(given, framework.metric)
@@ -203,7 +203,7 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         config, has_length = smoke_config(config), True
     distributed = _workers()
     if distributed.size > 1:
-        # Each worker has drawn a seed where the configuration gives none: the chief's counts.
+        # Without a seed in the configuration each worker has drawn one: the chief's is used.
         chiefs = distributed.broadcast(config.model_dump(mode="json"))
         config = ExperimentConfig.model_validate(chiefs)
     plain = config.model_dump(mode="json")
@@ -232,7 +232,7 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
 
 
 def _workers() -> DistributedContext:
-    """Return the workers that detcore started, this one among them; else this one alone."""
+    """Return the workers that detcore started, including this one; else only this one."""
     alone = read_environment().num_workers == 1
     return core.DistributedContext() if alone else core.DistributedContext.from_env()
 
@@ -251,7 +251,7 @@ def _read_config(config: Any, metric: str) -> tuple[ExperimentConfig, bool, bool
     given = copy.deepcopy(dict(config or {}))
     searcher = given.get("searcher", {})
     if not isinstance(searcher, Mapping):
-        return load_mapping(given).config, False, False  # raises, and says what is wrong
+        return load_mapping(given).config, False, False  # raises an error that explains it
     has_length = _LENGTH in searcher
     length = {} if has_length else {_LENGTH: 1}
     given["searcher"] = {"name": "single", "metric": metric, **length, **searcher}

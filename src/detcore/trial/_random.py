@@ -1,4 +1,4 @@
-"""The process-wide random generators of Python and NumPy, as values of a JSON file."""
+"""Save and restore the global random generators of Python and NumPy, as JSON values."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from detcore.types import JSONValue
 
 __all__ = ["capture_random_state", "preserved_random_state", "restore_random_state"]
 
-# The generator that NumPy has unless somebody changed it with np.random.set_bit_generator.
+# NumPy's default global generator; np.random.set_bit_generator can change it.
 _USUAL = "MT19937"
 
 
 def capture_random_state() -> dict[str, JSONValue]:
     """Return the state of ``random`` and of ``numpy.random``.
 
-    Nothing is drawn from them. Generators that were made by hand, such as
-    ``numpy.random.default_rng(3)``, are not part of it.
+    The generators do not advance. Generators that the user made, such as
+    ``numpy.random.default_rng(3)``, are not included.
 
     Returns:
-        Values for ``json.dumps``; restored from the file, both go on bit for bit.
+        Values for ``json.dumps``; after a restore, both generators continue bit for bit.
     """
     version, words, gauss = random.getstate()
     return {"python": [version, list(words), gauss], "numpy": _numpy_state()}
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Set ``random`` and ``numpy.random`` to what `capture_random_state` returned.
+    """Set ``random`` and ``numpy.random`` to a state from `capture_random_state`.
 
-    Either both are set, or none.
+    Either both are set, or neither.
 
     Args:
-        state: The state, as it was or as JSON gives it back; other keys are left alone.
+        state: The state, original or after a round trip through JSON; other keys are ignored.
 
     Raises:
-        InvalidCheckpointError: If it is damaged, or is that of another kind of generator than the
+        InvalidCheckpointError: If it is damaged, or belongs to another kind of generator than the
             process has (it is also a ValueError).
     """
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
@@ -58,7 +58,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """Leave ``random`` and ``numpy.random`` after the block as they were before it."""
+    """Restore ``random`` and ``numpy.random`` after the block to their state before it."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""From the entrypoint in the experiment file to a trial class and its framework."""
+"""Resolve the entrypoint of an experiment file to a trial class and its framework."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = [
     "is_importing_trial",
 ]
 
-# Packages that users import, and the distribution that brings each.
+# Prefix of the packages that users import, one per plugin distribution.
 _PLUGIN_PREFIX = "detcore_"
 _OLD_NAME = "determined"
 
 
 class ImportEnded(BaseException):
-    """Ends the import of a module that has come to where it would start an experiment of itself.
+    """Ends the import of a module that would start an experiment of a class it defines.
 
     Args:
-        module: The module that defines the trial class, as far as it came.
+        module: The module that defines the trial class, as far as it was executed.
     """
 
     def __init__(self, module: ModuleType | None) -> None:
@@ -49,17 +49,17 @@ def import_object(name: str) -> Any:
 def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     """Import the user's trial class.
 
-    The caller has put `model_dir` on ``sys.path``. A file's own folder is put there by this.
+    The caller has put `model_dir` on ``sys.path``. The folder of a file is added here.
 
-    The import of a script that starts an experiment of its own class
-    (``detcore.experimental.create``) ends there.
+    The import of a script that starts an experiment of the class
+    (``detcore.experimental.create``) stops at that call.
 
     Args:
         entrypoint: ``"module:Class"``, or ``"folder/file.py:Class"`` for a file below `model_dir`.
         model_dir: Folder of the user's code.
 
     Raises:
-        InvalidExperimentError: If the module or the class is not there, or is not a trial class.
+        InvalidExperimentError: If the module or the class does not exist, or is not a trial class.
         PluginNotFoundError: If the module imports a plugin that is not installed.
     """
     module_name, _, class_name = entrypoint.rpartition(":")
@@ -105,7 +105,7 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
 
 
 def _framework_class(trial_class: type[Trial]) -> str:
-    """Return the name of the class that declares what a trial class lacks."""
+    """Return the name of the class that declares the missing methods of a trial class."""
     name = min(trial_class.__abstractmethods__)  # type: ignore[attr-defined]
     return next(c.__name__ for c in reversed(trial_class.__mro__) if name in vars(c))
 
@@ -121,7 +121,7 @@ def is_importing_trial() -> bool:
 
 
 def _import_file(path: Path, entrypoint: str) -> ModuleType:
-    """Import a file as a module of its name; its neighbours can be imported by theirs."""
+    """Import a file as a module of its name; files next to it can be imported by their names."""
     if not path.is_file():
         raise InvalidExperimentError(f"entrypoint {entrypoint!r}: there is no file {path}.")
     folder = str(path.parent)
@@ -134,7 +134,7 @@ def _import_file(path: Path, entrypoint: str) -> ModuleType:
         number += 1
         name = f"{path.stem}_{number}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # of any file that ends in .py
+    assert spec is not None  # holds for any file that ends in .py
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -179,10 +179,10 @@ def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]
 
     Args:
         trial_class: The user's class.
-        frameworks: What the plugins registered, by name.
+        frameworks: Registered frameworks, by name.
 
     Raises:
-        PluginNotFoundError: If no registered framework fits, or what it needs is not installed.
+        PluginNotFoundError: If no registered framework fits, or a module it needs is missing.
     """
     ancestors = {f"{base.__module__}:{base.__qualname__}" for base in trial_class.__mro__}
     packages = {base.__module__.partition(".")[0] for base in trial_class.__mro__}

@@ -1,4 +1,4 @@
-"""Checkpoints of a trial: one folder, to which every worker may add."""
+"""Save a trial's checkpoints in one folder, to which every worker may add files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WORKERS = "workers"
 class TrialSaver:
     """Saves a trial's checkpoints.
 
-    The chief writes the checkpoint's folder. What the controllers of other workers save comes to
-    it over the `DistributedContext` and is put into ``workers/<rank>/``, so that it makes no
-    difference whether the workers share a disk.
+    The chief writes the checkpoint's folder. Other workers send the files of their controllers to
+    it over the `DistributedContext`, and it puts them into ``workers/<rank>/``, so the workers
+    need not share a disk.
 
-    With asynchronous saves training goes on once the controller has copied its state (or written
-    it, where it has no `snapshot`); all that is small is written at once.
+    With asynchronous saves, training continues once the controller has copied its state (or
+    written it, without a `snapshot` method); all small files are written immediately.
 
     Args:
         core: The trial's context.
@@ -73,11 +73,11 @@ class TrialSaver:
         """Save a checkpoint; all workers call it at the same batch.
 
         Args:
-            controller: This worker's.
+            controller: This worker's controller.
             steps_completed: Batches completed.
-            clock: What the clock has to remember.
-            has_deadline: Whether the process is killed soon, so that waiting for the upload must
-                be possible to end; it goes on behind then in any case.
+            clock: State of the clock.
+            has_deadline: Whether the process will be killed soon. The save then runs in the
+                background in any case, so that waiting for the upload can be cut short.
         """
         distributed = self._core.distributed
         if distributed.rank:
@@ -110,14 +110,14 @@ class TrialSaver:
     def _writer(
         self, controller: LoopingController | SteppingController
     ) -> Callable[[Path], Callable[[], None] | None]:
-        """Return what takes the controller's state; all workers use the same of its methods."""
+        """Return the method that copies the controller's state, the same on all workers."""
         if self._is_async and isinstance(controller, SupportsSnapshot):
             return controller.snapshot
         return controller.save
 
 
 def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
-    """Return what the clock remembered in a checkpoint.
+    """Return the state of the clock in a checkpoint.
 
     Raises:
         InvalidCheckpointError: If it is not a trial's checkpoint.
@@ -126,25 +126,25 @@ def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
     if not clock_file.exists():
         raise InvalidCheckpointError(
             f"checkpoint {uuid} has no {CLOCK_FILE}: it was not written by "
-            "a trial of this program, so training cannot go on from it"
+            "a trial of this program, so training cannot resume from it"
         )
     state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
     return state
 
 
 def own_folder(directory: Path, distributed: DistributedContext) -> Path | None:
-    """Return the folder with what this worker saved in a checkpoint.
+    """Return the folder of this worker's files in a checkpoint.
 
     Args:
         directory: The checkpoint.
-        distributed: The workers that there are now.
+        distributed: The current workers.
 
     Returns:
-        The checkpoint itself on the chief, ``workers/<rank>`` in it elsewhere; None if it was
-        saved by another number of workers.
+        The checkpoint itself on the chief, ``workers/<rank>`` in it elsewhere; None if another
+        number of workers saved it.
     """
     clock_file = directory / CLOCK_FILE
-    # A controller may be tested without a clock, on one worker.
+    # Tests of a controller may run it without a clock, on one worker.
     clock = json.loads(clock_file.read_text(encoding="utf-8")) if clock_file.exists() else {}
     if clock.get("workers", 1) != distributed.size:
         return None

@@ -1,7 +1,7 @@
-"""The schedule: what is due at a batch. No I/O, no clock, no framework.
+"""Decide which work is due at each batch, without I/O, clock or framework.
 
-All rules about periods, policies and lengths live here, so that a controller asks one question
-(``steps < schedule.next_boundary``) and is right whatever framework drives it.
+All rules about periods, policies and lengths live here, so that a controller makes one comparison
+(``steps < schedule.next_boundary``) and is right with any framework.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STATE_VERSION = 1
 
 
 class Step(enum.Enum):
-    """What a trial can have to do next."""
+    """The kinds of work that can be due."""
 
     TRAIN = "train"
     REPORT = "report"
@@ -34,13 +34,13 @@ class Step(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePlan:
-    """The periods and lengths that a schedule keeps, all in batches.
+    """The periods and lengths of a schedule, all in batches.
 
     Attributes:
-        scheduling_unit: Longest stretch of training without a look at anything else; >= 1.
-        min_validation_period: Validate at its absolute multiples; 0 = never on a period.
-        min_checkpoint_period: Checkpoint at its absolute multiples; 0 = never on a period.
-        checkpoint_policy: Which validations are followed by a checkpoint.
+        scheduling_unit: Longest stretch of training without a check; >= 1.
+        min_validation_period: Validate at multiples of this batch count; 0 for no period.
+        min_checkpoint_period: Checkpoint at multiples of this batch count; 0 for no period.
+        checkpoint_policy: Validations after which to checkpoint.
         perform_initial_validation: Whether to validate before the first batch.
         length: Absolute batch at which the searcher's current operation ends; >= 1.
 
@@ -75,18 +75,18 @@ _LEAST = {
 }
 
 
-# An interrupt waits for these: they cost nothing, and a resumed trial would have to train or
-# validate once more to get back to them.
+# Done before an interrupt takes effect: they are cheap, and a resumed trial would have to train or
+# validate once more to reach them.
 _BEFORE_INTERRUPTS = (Step.REPORT, Step.COMPLETE, Step.STOP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now.
+    """The next work to do.
 
     Attributes:
         step: The kind of work.
-        until: Absolute batch to train up to for `Step.TRAIN`; else the present batch.
+        until: Absolute batch to train up to for `Step.TRAIN`; else the current batch.
         reason: Why, for logs. For `Step.STOP` one of "completed", "preempted", "stop requested".
     """
 
@@ -96,17 +96,17 @@ class Decision:
 
 
 class Schedule:
-    """Says what is due, and is told what was done.
+    """Decides which work is due, given the work done so far.
 
-    `what_now` changes nothing: it gives the same answer until one of `trained`, `reported`,
-    `validated`, `checkpointed`, `completed`, `extended` says what happened. Nothing is asked for
-    twice at one batch. Periods count from batch 0 of the trial, not from where a process started,
-    so a resumed trial validates, checkpoints and reports where an uninterrupted one does.
+    `what_now` changes nothing: it gives the same answer until a call of `trained`, `reported`,
+    `validated`, `checkpointed`, `completed` or `extended`. No work is due twice at one batch.
+    Periods count from batch 0 of the trial, not from the start of the process, so a resumed trial
+    validates, checkpoints and reports at the same batches as an uninterrupted one.
 
     Within one batch the order is: report; validate; checkpoint. At the end of an operation it
     is: report; checkpoint; validate; complete, so that a checkpoint exists before the searcher
-    decides. A preemption or a stop request asks for no validation: what was due is done by the
-    resumed trial.
+    decides. A preemption or a stop request skips the validation: the resumed trial does the work
+    that was due.
 
     Args:
         plan: Periods and length.
@@ -115,7 +115,7 @@ class Schedule:
         last_checkpoint: Batch of the latest checkpoint, or None.
 
     Attributes:
-        plan: Periods, and the length of the operation at hand.
+        plan: Periods, and the length of the current operation.
         steps_completed: Batches completed.
     """
 
@@ -147,20 +147,20 @@ class Schedule:
 
     @property
     def next_boundary(self) -> int:
-        """Absolute batch at which `what_now` must be asked next.
+        """Absolute batch at which `what_now` must be called next.
 
-        It equals `steps_completed` while something other than training is due.
+        It equals `steps_completed` while work other than training is due.
         """
         now = self.steps_completed
         return now if self._due() is not None else self._next_cut()
 
     def what_now(self, *, preempt: bool = False, stop_requested: bool = False) -> Decision:
-        """Return what is due.
+        """Return the work that is due.
 
         Args:
-            preempt: Whether the trial is asked to make way, to be resumed later.
-            stop_requested: Whether the user's code asked for the trial to end for good; counts
-                before `preempt`.
+            preempt: Whether the trial should stop now and be resumed later.
+            stop_requested: Whether the user's code requested the final end of the trial; takes
+                precedence over `preempt`.
         """
         now = self.steps_completed
         due = self._due()
@@ -174,14 +174,13 @@ class Schedule:
         return Decision(Step.TRAIN, self._next_cut(), "nothing is due") if due is None else due
 
     def trained(self, steps_completed: int) -> None:
-        """Take note that training has reached a batch; it may be before `next_boundary`.
+        """Record that training has reached a batch, possibly before `next_boundary`.
 
         Args:
             steps_completed: Absolute count of batches, never less than before.
 
         Raises:
-            ScheduleError: If training went back, or past the boundary: what was due there is
-                then lost.
+            ScheduleError: If training went back, or past the boundary, where work was due.
         """
         now = self.steps_completed
         if not now <= steps_completed <= self.next_boundary:
@@ -196,27 +195,27 @@ class Schedule:
         self.steps_completed = steps_completed
 
     def reported(self) -> None:
-        """Take note that the training metrics so far were reported."""
+        """Record that the training metrics so far were reported."""
         self._last_report = self.steps_completed
 
     def validated(self, *, is_best: bool | None) -> None:
-        """Take note of a validation at the present batch.
+        """Record a validation at the current batch.
 
         Args:
-            is_best: Whether its searcher metric is the best of the experiment so far; None where
-                there is nothing to compare, which is not best.
+            is_best: Whether its searcher metric is the best of the experiment so far; None, which
+                counts as not best, if there is no value to compare.
         """
         self._last_validation = self.steps_completed
         policy = self.plan.checkpoint_policy
         self._wants_policy_checkpoint = policy == "all" or (policy == "best" and bool(is_best))
 
     def checkpointed(self) -> None:
-        """Take note of a committed checkpoint at the present batch."""
+        """Record a committed checkpoint at the current batch."""
         self._last_checkpoint = self.steps_completed
         self._wants_policy_checkpoint = False
 
     def completed(self) -> None:
-        """Take note that the searcher was told the result of the operation."""
+        """Record that the searcher has received the result of the operation."""
         if not self._is_done():
             raise ScheduleError(
                 f"the operation of {self.plan.length} batches is not complete at batch "
@@ -225,10 +224,10 @@ class Schedule:
         self._is_completed = True
 
     def extended(self, new_length: int) -> None:
-        """Go on with the searcher's next operation.
+        """Continue with the searcher's next operation.
 
         Args:
-            new_length: Absolute batch at which it ends; not before the present batch.
+            new_length: Absolute batch at which it ends; not before the current batch.
         """
         if new_length < self.steps_completed:
             raise ScheduleError(
@@ -239,10 +238,10 @@ class Schedule:
         self._is_completed = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint taken at the present batch has to remember. JSON values.
+        """Return the state to store in a checkpoint at the current batch, as JSON values.
 
-        The checkpoint that holds the state counts as taken for the schedule that `from_state`
-        makes; so it may be called before `checkpointed`.
+        For a schedule made by `from_state`, the checkpoint that contains the state counts as taken,
+        so this may be called before `checkpointed`.
         """
         return {
             "version": _STATE_VERSION,
@@ -254,13 +253,13 @@ class Schedule:
     def from_state(
         cls, plan: SchedulePlan, state: Mapping[str, Any], *, is_validated: bool = False
     ) -> Schedule:
-        """Make the schedule that goes on from a checkpoint.
+        """Make a schedule that continues from a checkpoint.
 
         Args:
             plan: Periods and length; they may differ from those before.
-            state: What `state_dict` returned when the checkpoint was taken.
-            is_validated: Whether a validation at its batch followed the checkpoint, of which the
-                state does not know.
+            state: Result of `state_dict` at the checkpoint.
+            is_validated: Whether a validation at the same batch followed the checkpoint, which the
+                state cannot include.
 
         Raises:
             ScheduleError: If the state was written by a newer version, or is not one.
@@ -288,7 +287,7 @@ class Schedule:
         return self._is_at_end() and self._last_checkpoint == now and self._last_validation == now
 
     def _due(self) -> Decision | None:
-        """Return what is due at the present batch regardless of interrupts; None = training."""
+        """Return the work due at the current batch regardless of interrupts; None for training."""
         now = self.steps_completed
         if now > self._last_report:
             return Decision(Step.REPORT, now, "batches were trained")

@@ -1,4 +1,4 @@
-"""Starting a fresh trial from what another one learned."""
+"""Start a fresh trial from another trial's checkpoint."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["start_from_source"]
 
 
 def start_from_source(core: Context, controller: object, framework: Framework) -> None:
-    """Hand the controller the checkpoint that the trial starts from, if it starts from one.
+    """Pass the controller the checkpoint that the trial starts from, if there is one.
 
     Args:
         core: The trial's context.
-        controller: What trains.
-        framework: What it belongs to.
+        controller: The trial's controller.
+        framework: The controller's framework.
 
     Raises:
         InvalidExperimentError: If the controller has no `start_from`.
         CheckpointNotFoundError: If the checkpoint is gone.
-        InvalidCheckpointError: If it is of another framework, or does not fit.
+        InvalidCheckpointError: If it belongs to another framework, or does not fit.
     """
     info = core.info
     if info is None or info.source_checkpoint is None:
@@ -57,8 +57,8 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
     if Path(source).is_absolute():
         if not Path(source).is_dir():
             raise CheckpointNotFoundError(
-                f"the trial starts from the folder {source}, which is not there.\n"
-                "Put it back; until the trial has a checkpoint of its own, it needs it."
+                f"the trial starts from the folder {source}, which does not exist.\n"
+                "Put it back; the trial needs it until its first checkpoint."
             )
         yield Path(source)
         return
@@ -79,7 +79,7 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
 
 
 def _check_framework(folder: Path, framework: Framework) -> None:
-    """Refuse a checkpoint that another framework wrote; one that says nothing is let through."""
+    """Refuse a checkpoint of another framework; one that names no framework is accepted."""
     path = folder / TRIAL_FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Driving a controller that is told how many batches to train."""
+"""Drive a controller that trains a given number of batches."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LONGEST_CALL_S = 0.5
 def drive_stepping(controller: SteppingController, clock: Clock) -> None:
     """Train until the clock says stop.
 
-    A stretch up to the clock's next boundary is trained in calls of about half a second; the
-    metrics that they return are averaged, weighted by their batches.
+    A stretch up to the clock's next boundary is trained in calls of about half a second; their
+    metrics are averaged, weighted by their batches.
 
     Args:
-        controller: What trains.
-        clock: What says how far, and does what is due there.
+        controller: The trial's controller.
+        clock: Says how far to train, and does the work that is due there.
     """
     pace = 1
     going = True

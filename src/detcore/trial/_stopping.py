@@ -1,4 +1,4 @@
-"""What to save when the machine is about to go away: decided from the saves seen so far."""
+"""Decide what to save before the process is killed, based on previous saves."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "LastSave", "StopPlan", "expected_save_s", "plan_stop"]
 
-# A save is not worth beginning where even at this many times the best speed seen it would be late.
+# A save is not started if it would be late even at this many times the best speed so far.
 _HOPELESS = 20.0
-# How much longer than expected a save may take for which another one is given up.
+# How much longer than expected a save may take if another one is cancelled for it.
 _SAFETY = 1.25
-# What is left of a save that takes longer than those before it, as a part of one.
+# Assumed remaining fraction of a save that takes longer than earlier ones.
 _LEAST_REST = 0.1
-# From this part on, what has arrived tells more of the present speed than the saves before.
+# Above this fraction, the arrived bytes predict the speed better than earlier saves.
 _TELLING = 0.05
 _RECENT = 5
 
 
 class Choice(enum.Enum):
-    """What is saved before the kill."""
+    """The checkpoint to finish before the kill."""
 
     FULL = "full"
     FINISH = "finish"
@@ -36,12 +36,12 @@ class Choice(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StopPlan:
-    """A decision, and why.
+    """A decision and its reason.
 
     Attributes:
-        choice: Save the present state; only finish the save that is under way; or neither.
-        gives_up: Whether the save that is under way is given up for it.
-        reason: The numbers, for people.
+        choice: Save the current state; only finish the save that is under way; or neither.
+        gives_up: Whether the save that is under way is cancelled for it.
+        reason: The numbers, for users.
     """
 
     choice: Choice
@@ -50,10 +50,10 @@ class StopPlan:
 
 
 def expected_save_s(saves: Sequence[SaveTimes]) -> tuple[float, float] | None:
-    """Return how long the next save should take, and at best, in seconds; None = nothing seen.
+    """Return the expected and the shortest duration of a save in seconds; None without data.
 
     Args:
-        saves: Those seen, oldest first. Each counts as if it had been as large as the last one.
+        saves: Previous saves, oldest first, each scaled to the size of the last one.
     """
     if not saves:
         return None
@@ -74,14 +74,14 @@ def plan_stop(
 ) -> StopPlan:
     """Decide what to save before the kill.
 
-    A save that is cut off leaves no trace and harms none before it, so the present state is saved
-    unless there is no hope at all; giving up a save that is under way is what takes certainty.
+    An incomplete save leaves no trace and does not harm earlier ones, so the current state is saved
+    unless that is hopeless; only cancelling a save that is under way needs certainty.
 
     Args:
         left_s: Seconds until the kill.
-        margin_s: Seconds of that to keep for ending.
-        saves: How long the saves took so far, oldest first.
-        under_way: The save that goes on behind the training, if there is one.
+        margin_s: Seconds of that to reserve for shutting down.
+        saves: Durations of the saves so far, oldest first.
+        under_way: The save in the background, or None.
     """
     usable = left_s - margin_s
     seen = expected_save_s(saves)
@@ -120,7 +120,7 @@ def _plan(choice: Choice, reason: str, *, gives_up: bool = False) -> StopPlan:
 def _outlook(
     under_way: SaveProgress, seen: tuple[float, float] | None
 ) -> tuple[float | None, float | None]:
-    """Return how long a save under way has left, and how long a new one should take."""
+    """Return the time that a save under way still needs, and that of a new one, in seconds."""
     part = under_way.fraction
     if part is not None and part >= _TELLING and under_way.upload_s > 0:
         upload_s = under_way.upload_s / part
@@ -132,30 +132,30 @@ def _outlook(
 
 
 class Saves(Protocol):
-    """What is asked of a `CheckpointContext`."""
+    """The part of `CheckpointContext` that `LastSave` uses."""
 
     @property
     def save_times(self) -> list[SaveTimes]:
-        """How long the last saves took."""
+        """Durations of the last saves."""
 
     def progress(self) -> SaveProgress | None:
-        """Return how far the save under way is."""
+        """Return the progress of the save under way."""
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for it."""
+        """Wait for the save under way."""
 
     def give_up(self, timeout_s: float = ...) -> None:
-        """Give it up."""
+        """Cancel the save under way."""
 
 
 class LastSave:
-    """Clears the way for the last save before a kill, as long as that can still be in time.
+    """Prepares for the last save before a kill, while it can still finish in time.
 
     Args:
         saves: The trial's checkpoints.
         left_s: Returns the seconds until the kill.
-        margin_s: Seconds of that to keep for ending.
-        say: Told each decision, with its numbers.
+        margin_s: Seconds of that to reserve for shutting down.
+        say: Receives each decision, with its numbers.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LastSave:
         self._say = say
 
     def is_worth_it(self) -> bool:
-        """Whether to save the present state now; the save under way is over then.
+        """Whether to save the current state now; no save is under way afterwards.
 
         Raises:
             StorageError: If the save under way failed.
@@ -187,17 +187,17 @@ class LastSave:
             )
             self._say(plan.reason)
             if under_way is None:
-                self._saves.wait()  # it is over, if there was one: take note of it
+                self._saves.wait()  # it has ended, if there was one: this collects its result
                 return plan.choice is Choice.FULL
             if plan.gives_up:
-                # Its traces are removed meanwhile: there is no time to wait for that.
+                # Its files are removed in the background: there is no time to wait for that.
                 self._saves.give_up(0.0)
                 return True
             if not self._finish():
                 return False
 
     def _finish(self) -> bool:
-        """Wait for the save under way, as long as there is time; return whether it is whole."""
+        """Wait for the save under way while there is time; return whether it is complete."""
         try:
             self._saves.wait(max(0.0, self._left_s() - self._margin_s))
         except CheckpointTimeoutError as error:

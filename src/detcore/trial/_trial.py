@@ -1,4 +1,4 @@
-"""The base class of what users write."""
+"""Define the base class of users' trials."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class Trial:
         """Keep the context. Overriders that need more state take it from the context.
 
         Args:
-            context: What the trial may know of its run: hyperparameters, ranks, paths.
+            context: The trial's hyperparameters, ranks and paths.
         """
         self.context = context

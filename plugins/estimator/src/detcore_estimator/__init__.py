@@ -1,4 +1,4 @@
-"""Estimator trials for detcore: `EstimatorTrial`, with ``tf.estimator`` or without it.
+"""Train Estimators with detcore: `EstimatorTrial`, with ``tf.estimator`` or without it.
 
 The names below are imported on first use: importing this package imports no TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""Checks of arguments that several parts of the Estimator API share."""
+"""Check arguments that several parts of the Estimator API share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked_count(name: str, value: Any) -> int | None:
 
     Args:
         name: Name of the argument, for the error.
-        value: What the user passed.
+        value: The user's value.
 
     Raises:
         InvalidModelError: If it is no integer.

@@ -1,6 +1,6 @@
-"""A look at the index of a TensorFlow checkpoint before TensorFlow reads it.
+"""Validate the index of a TensorFlow checkpoint before TensorFlow reads it.
 
-TensorFlow ends the whole process where an index tells of shapes that cannot be (2.15 to 2.21).
+TensorFlow ends the whole process if an index contains impossible shapes (2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_DIMENSIONS, _MOST_ELEMENTS = 254, 2**63 - 1
 
 
 def index_fault(path: Path) -> str | None:
-    """Say what an index tells that cannot be; None if TensorFlow may read it.
+    """Return the fault of an index; None if TensorFlow may read it.
 
     Args:
         path: ``<prefix>.index``.
@@ -57,7 +57,7 @@ def _check_entry(key: bytes, value: bytes) -> None:
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what an index holds, by key."""
+    """Yield the entries of an index, by key."""
     if len(content) < _FOOTER or not content.endswith(_MAGIC):
         raise ValueError("it is not the index of a checkpoint, or it is cut off")
     footer = content[-_FOOTER:]
@@ -92,7 +92,7 @@ def _block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """Return a number of variable length, and where the next byte is."""
+    """Return a number of variable length, and the position of the next byte."""
     value = shift = 0
     while True:
         byte = data[place]

@@ -1,4 +1,4 @@
-"""Datasets written once and read again by every later trial, made and read inside graphs."""
+"""Cache datasets, written once and read again by later trials, in graph mode."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class CachedDataset:
     """A dataset of records that is made at most once.
 
     Attributes:
-        key: Names it.
-        make_dataset: Makes it, where it is not there yet.
-        root: Cache folder; None = nothing is kept.
+        key: Its name.
+        make_dataset: Makes it, if it does not exist yet.
+        root: Cache folder; None to keep nothing.
         seed: Seed of the random operations in it, and of the order.
-        shuffle: Whether the records are read in an order that the seed gives.
-        reshuffle: Whether each epoch has an order of its own.
+        shuffle: Whether the records are read in an order derived from the seed.
+        reshuffle: Whether each epoch has a different order.
         shard: Rank and number of workers.
-        drop_remainder: Leave out records so that all workers have as many.
+        drop_remainder: Whether to leave out records so that all workers have equally many.
     """
 
     key: CacheKey
@@ -40,11 +40,11 @@ class CachedDataset:
     drop_remainder: bool
 
     def open(self, session_config: Any) -> Any:
-        """Return the dataset of records, in the current graph: sharded, and shuffled if asked for.
+        """Return the dataset of records, in the current graph: sharded, and possibly shuffled.
 
         Args:
             session_config: Configuration of the session in which the records are written; None
-                = not known yet.
+                if it is not known yet.
 
         Raises:
             InvalidDataTypeError: If the function did not return a ``tf.data.Dataset``.
@@ -69,7 +69,7 @@ class CachedDataset:
         return dataset
 
     def _records(self, session_config: Any) -> tuple[Any, Any]:
-        """Return all records, and their number: None where nothing is kept, so it is not known."""
+        """Return all records, and their number, which is None (unknown) if nothing is kept."""
         if self.root is None:
             return self._made(), None
 
@@ -93,14 +93,14 @@ class CachedDataset:
         return dataset
 
     def _write(self, folder: Path, session_config: Any) -> tuple[int, Any]:
-        """Write the dataset in a graph and a session of its own; the caller's graph only grows."""
+        """Write the dataset in a separate graph and session; the caller's graph only grows."""
         if session_config is None:
             raise ContextStateError(
                 f"the cached dataset {self.key.dataset_id!r} was asked for before training is set "
                 "up.\nWriting it to the cache needs a session, and the session configuration is "
                 "not known yet.\nCall the decorated function inside of input_fn."
             )
-        # A trial that finds the dataset in the cache must go on with the same random numbers.
+        # A trial that finds the dataset in the cache must continue with the same random numbers.
         with (
             preserved_random_state(),
             tf.Graph().as_default(),

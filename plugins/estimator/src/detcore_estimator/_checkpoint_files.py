@@ -1,4 +1,4 @@
-"""Finding TensorFlow's own files in the folder of a checkpoint, whoever wrote it."""
+"""Find TensorFlow's files in the folder of a checkpoint of detcore or Determined."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _STRING_BYTES, _STRINGS_BYTES = 1, 4
 def find_tensorflow_checkpoint(folder: Path) -> Path:
     """Return the prefix of the newest complete ``model.ckpt-N`` of a folder.
 
-    The folder itself is looked at, and never its file ``checkpoint``: what Determined wrote there
-    are absolute paths of another machine. Complete means that the index can be read and that the
-    data files are all there with at least the bytes the index tells of; a newer one that is not
-    complete is named in a warning. Opens no session and runs no operation.
+    Only the folder is examined, never its file ``checkpoint``, in which Determined wrote absolute
+    paths of another machine. A checkpoint is complete if its index can be read and all data files
+    exist with at least the number of bytes in the index; newer ones that are not complete are named
+    in a warning. Opens no session and runs no operation.
 
     Args:
         folder: A checkpoint's folder, of detcore or of Determined.
 
     Returns:
-        ``folder / "model.ckpt-N"``, which is what `restore_variables` and
-        ``tf.train.load_checkpoint`` take; not itself a file.
+        ``folder / "model.ckpt-N"``, for `restore_variables` and ``tf.train.load_checkpoint``; not
+        itself a file.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
-        InvalidCheckpointError: If no complete checkpoint is in it.
+        CheckpointNotFoundError: If the folder does not exist.
+        InvalidCheckpointError: If it contains no complete checkpoint.
         UnsafePathError: If one of the files is a link that leads out of the folder.
     """
     if not folder.is_dir():
@@ -88,15 +88,15 @@ def find_tensorflow_checkpoint(folder: Path) -> Path:
 
 
 def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
-    """Put the values of a checkpoint into a session's variables.
+    """Restore the values of a checkpoint into a session's variables.
 
-    It asks for more than ``saver.restore``, which puts a value of any shape into a resource
-    variable, and takes paths that TensorFlow cannot read (see `readable_by_tensorflow`).
+    Stricter than ``saver.restore``, which puts a value of any shape into a resource variable, and
+    able to read paths that TensorFlow cannot (see `readable_by_tensorflow`).
 
     Args:
         saver: A built ``tf.compat.v1.train.Saver``.
         session: A raw session on the saver's graph.
-        prefix: What `find_tensorflow_checkpoint` returned.
+        prefix: Result of `find_tensorflow_checkpoint`.
 
     Raises:
         InvalidCheckpointError: If a variable is not in the checkpoint, or has another shape or
@@ -123,13 +123,13 @@ def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
 
 
 def stored_tensors(folder: Path, name: str) -> list[TensorInfo]:
-    """Return what the files of a checkpoint hold.
+    """Return the tensors in the files of a checkpoint.
 
-    TensorFlow does not tell in which of several data files a tensor is, so there must be one;
-    otherwise nothing is returned.
+    TensorFlow does not reveal which of several data files contains a tensor, so the result is empty
+    unless there is exactly one.
 
     Args:
-        folder: Where the files are.
+        folder: Folder of the files.
         name: The prefix of the files' names.
     """
     files = [
@@ -187,7 +187,7 @@ def checked_inside(path: Path, folder: Path) -> Path:
 
 
 def _fault(prefix: Path, names: list[str]) -> str | None:
-    """Say in what way a checkpoint is not complete; None if it is."""
+    """Return why a checkpoint is not complete; None if it is."""
     index = checked_inside(prefix.with_name(f"{prefix.name}.index"), prefix.parent)
     shards: dict[int, dict[int, Path]] = {}
     for name in names:
@@ -199,7 +199,7 @@ def _fault(prefix: Path, names: list[str]) -> str | None:
             shards.setdefault(int(match[2]), {})[int(match[1])] = path
     if not shards:
         return "it has no data file"
-    # A file that a save with another number of shards left would hide what is missing.
+    # A file left by a save with another number of shards would hide missing files.
     if len(shards) > 1:
         return f"its data files are of different sets: of {' and of '.join(map(str, shards))}"
     [(count, files)] = shards.items()
@@ -289,7 +289,7 @@ def assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
 
 def _first_line(error: BaseException) -> str:
     lines = (getattr(error, "message", None) or str(error)).strip().splitlines()
-    # What a session raises tells where the operation was made before it tells what happened.
+    # A session's error names the place of the operation before its cause.
     node = next((index for index, line in enumerate(lines) if line.startswith("Node: ")), None)
     if node is not None:
         lines = lines[node + 1 :] or lines

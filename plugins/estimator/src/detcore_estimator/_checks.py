@@ -1,4 +1,4 @@
-"""What a trial's methods return, checked before anything is built."""
+"""Check the results of a trial's methods before anything is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAKEN = frozenset({"checkpoint", "code", "export"})
 
 
 class TrialParts:
-    """What the methods of a trial returned; each is called once, in this order.
+    """Results of the methods of a trial; each is called once, in this order.
 
     Attributes:
         estimator: The estimator.

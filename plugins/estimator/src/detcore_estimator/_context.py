@@ -1,4 +1,4 @@
-"""What an `EstimatorTrial` is given: the trial context, and the methods that wrap and reduce."""
+"""Define the trial context of an `EstimatorTrial`, with methods that wrap and reduce."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["EstimatorContext", "EstimatorExperimentalContext", "EstimatorTrialCo
 
 
 class EstimatorContext(TrialContext):
-    """The context of whatever trains an Estimator: a trial, or a script in the native form.
+    """The context for training an Estimator: in a trial, or in a script in the native form.
 
     Attributes:
         distributed: The `DistributedContext` of the workers.
         experimental: The `EstimatorExperimentalContext`.
         session_config: The ``ConfigProto`` of this process's sessions; None until it is known.
-        wrapped_datasets: What `wrap_dataset` and the cached datasets returned.
-        wrapped_optimizers: What `wrap_optimizer` returned.
+        wrapped_datasets: Results of `wrap_dataset` and of cached datasets.
+        wrapped_optimizers: Results of `wrap_optimizer`.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
@@ -69,10 +69,10 @@ class EstimatorContext(TrialContext):
         return self._gradients
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Name the optimizer that is trained with. Call it right after the optimizer is created.
+        """Register the optimizer. Call it right after the optimizer is created.
 
         With several workers it then averages gradients over them, and with
-        ``optimizations.aggregation_frequency`` it adds them up over batches, also on one worker.
+        ``optimizations.aggregation_frequency`` it sums them over batches, also on one worker.
 
         Args:
             optimizer: An optimizer object of ``tf.compat.v1.train`` or of Keras. A premade
@@ -81,12 +81,12 @@ class EstimatorContext(TrialContext):
                 optimizer, such as boosted trees.
 
         Returns:
-            The optimizer to go on with.
+            The optimizer to use from here on.
 
         Raises:
-            InvalidExperimentError: If `optimizer` is no optimizer.
+            InvalidExperimentError: If `optimizer` is not an optimizer.
             CheckFailedError: If it is a name or None, and there are several workers, or gradients
-                are to be added up.
+                must be summed.
         """
         if not self.is_managed:
             return optimizer
@@ -102,8 +102,8 @@ class EstimatorContext(TrialContext):
             raise CheckFailedError(
                 f"context.wrap_optimizer was given None, with {options.num_workers} worker(s) and "
                 f"optimizations.aggregation_frequency {options.frequency}.\n"
-                "Without an optimizer, gradients are neither averaged nor added up: each worker "
-                "would train a model of its own.\n"
+                "Without an optimizer, gradients are neither averaged nor summed: each worker "
+                "would train a different model.\n"
                 "Set resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
             )
         if optimizer is not None and not (options.is_plain and is_self_ordering(optimizer)):
@@ -124,15 +124,15 @@ class EstimatorContext(TrialContext):
         """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
 
         Call it in the input function, right after the dataset is created, before shuffling and
-        batching: sharding then drops records before they cost anything. Every dataset needs its
-        own call.
+        batching: sharding then drops records before they cost anything. Every dataset needs a
+        separate call.
 
         Args:
-            dataset: The dataset; anything else is returned as it is.
-            shard_dataset: False where the trial itself gives each worker its own data.
+            dataset: The dataset; anything else is returned unchanged.
+            shard_dataset: False if the trial itself gives each worker different data.
 
         Returns:
-            The dataset to go on with.
+            The dataset to use from here on.
 
         Raises:
             CheckFailedError: If the trial's training dataset is a cached one.
@@ -164,22 +164,22 @@ class EstimatorContext(TrialContext):
     ) -> tuple[Any, Any]:
         """Return a validation metric that Python code reduces, right on any number of workers.
 
-        Call it in ``model_fn``, and put what it returns into ``eval_metric_ops``. Several metrics
-        may be made. Each evaluation starts with a fresh reducer: a copy of `reducer` as it was
-        given, on which ``reset()`` is called if it has that method. The object that was passed is
-        not used itself, unless it cannot be copied.
+        Call it in ``model_fn``, and put the result into ``eval_metric_ops``. Several metrics may be
+        made. Each evaluation starts with a fresh reducer: a copy of the original `reducer`, on
+        which ``reset()`` is called if it has that method. The object itself is not used, unless it
+        cannot be copied.
 
         Args:
-            metric: A tensor, or a list, tuple or dict of tensors; what is no tensor becomes a
-                constant. The reducer is given the same structure, of NumPy values.
+            metric: A tensor, or a list, tuple or dict of tensors; other values become constants.
+                The reducer receives the same structure, of NumPy values.
             reducer: A function, called once per evaluation with the list of all batches' values in
                 the order of the data; or a `MetricReducer`, which needs less memory. In a list,
-                the batches of several workers are in turn: the first of each, the second of each.
+                the batches of several workers alternate: the first of each, the second of each.
             numpy_dtype: Type of the value: anything that ``np.dtype`` accepts and TensorFlow
                 knows. The value may be a scalar or an array of any shape.
 
         Returns:
-            The tensor with the value of the metric, and the tensor that takes in a batch.
+            The tensor with the value of the metric, and the tensor that adds a batch.
 
         Raises:
             MetricTypeError: If `metric` is empty or nested, `reducer` is neither a function nor a

@@ -1,4 +1,4 @@
-"""Training an `EstimatorTrial`: one training session, one evaluation session, detcore's clock."""
+"""Train an `EstimatorTrial` with one training session, one evaluation session, and the clock."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class EstimatorController:
         context: Its context.
 
     Raises:
-        DetcoreError: If the trial breaks a rule: a method that returned something else, data or an
-            optimizer that was not wrapped.
+        DetcoreError: If the trial violates a rule: a method that returned something else, data or
+            an optimizer that was not wrapped.
     """
 
     def __init__(self, trial: EstimatorTrial, context: EstimatorContext) -> None:
@@ -122,8 +122,8 @@ class EstimatorController:
         self._when_written = WhenFree()
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
-        # Hooks that begin, and whatever else comes before the first step, may draw numbers that
-        # an uninterrupted run drew long ago: set back right before it.
+        # Hooks that begin, and any other code before the first step, may draw numbers that an
+        # uninterrupted run drew long before: the state is restored right before that step.
         self._random_state: Mapping[str, Any] | None = None
         self._has_warned_of_nan = False
         self._close_later()
@@ -138,7 +138,7 @@ class EstimatorController:
     def _own_batches_per_epoch(self) -> int | None:
         feed = self._graph.feed
         if self._training is None:
-            # A session of its own: the trial's is opened when it is known what to restore.
+            # A separate session: the trial's is opened when the checkpoint to restore is known.
             with tf1.Session(graph=self._graph.graph, config=self._context.session_config) as probe:
                 feed.begin(probe)
                 feed.close(probe)
@@ -183,7 +183,7 @@ class EstimatorController:
     def save(self, directory: Path) -> None:
         """Write variables, data position, random states, exported models and the hooks' files.
 
-        RunHooks are told before the commit, so files that they add travel with the checkpoint.
+        RunHooks are called before the commit, so files that they add become part of the checkpoint.
         Workers other than the chief write their data position, their random states, and the
         variables that only they have.
         """
@@ -210,9 +210,9 @@ class EstimatorController:
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the variables inside the session; see `detcore.trial.SupportsSnapshot`.
 
-        Data position and random states are written at once. Where a RunHook's
-        ``on_checkpoint_end`` or a listener is to see the files, everything is, and on workers other
-        than the chief.
+        Data position and random states are written immediately. So are all other files if a
+        RunHook's ``on_checkpoint_end`` or a listener needs them, and on workers other than the
+        chief.
 
         Returns:
             A function that writes variables, graph and exported models. It may be called after
@@ -255,14 +255,14 @@ class EstimatorController:
         _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
 
     def restore(self, directory: Path) -> None:
-        """Read what `save` wrote.
+        """Read the files of `save`.
 
-        With another number of workers than it was saved by, training goes on at the same batch
-        with the same variables, and with the data in the order that this number of workers gives.
+        With a different number of workers, training continues at the same batch with the same
+        variables, and with the data in the order for the new number of workers.
 
         Raises:
-            InvalidCheckpointError: If it does not fit this model.
-            DataError: If it does not fit this data.
+            InvalidCheckpointError: If they do not fit this model.
+            DataError: If they do not fit this data.
         """
         own = self._context.own_folder(directory)
         position = _read((own or directory) / _POSITION_FILE)
@@ -281,16 +281,16 @@ class EstimatorController:
     def _go_on_with_other_shards(self, training: TrainingSession, steps: int) -> None:
         if self._is_chief:
             _logger.info(
-                "the checkpoint was saved by another number of workers: training goes on at batch "
-                "%d with the data as %d worker(s) read it; what each worker had for itself "
-                "(gradients added up but not applied, metrics of the training graph) starts anew",
+                "the checkpoint was saved by another number of workers: training continues at "
+                "batch %d with the data as %d worker(s) read it; state of single workers "
+                "(gradients summed but not applied, metrics of the training graph) starts afresh",
                 steps,
                 self._context.distributed.get_size(),
             )
         self._graph.feed.go_to(training.session, steps)
 
     def start_from(self, directory: Path) -> None:
-        """Take over the variables of a checkpoint, of detcore or of Determined, and nothing else.
+        """Load only the variables from a checkpoint, of detcore or of Determined.
 
         Raises:
             InvalidCheckpointError: If it does not fit this model.
@@ -299,17 +299,17 @@ class EstimatorController:
             self._open_from(directory)
 
     def close(self) -> None:
-        """Tell the RunHooks, and close the sessions."""
+        """Notify the RunHooks, and close the sessions."""
         self._resources.close()
 
     def _train_unit(self, training: TrainingSession, clock: Clock) -> bool:
-        """Train up to the clock's next boundary; return whether to go on."""
+        """Train up to the clock's next boundary; return whether to continue."""
         feed, ledger = self._graph.feed, self._context.ledger
         rows: list[Sequence[float]] = []
         num_records, interrupted = 0, False
 
         def is_interrupted() -> bool:
-            # Several workers read the clock equally often: once after each batch, whatever else.
+            # Several workers must read the clock equally often: once after each batch.
             nonlocal interrupted
             self._pass_on_stop(training)
             interrupted = clock.interrupt_requested
@@ -338,7 +338,7 @@ class EstimatorController:
         )
 
     def _pass_on_stop(self, training: TrainingSession) -> None:
-        """Let a hook that asked to stop end the trial, not TensorFlow's session."""
+        """Let a hook that requested a stop end the trial, not TensorFlow's session."""
         if training.hooked.should_stop:
             training.hooked.clear_stop()
             self._context.set_stop_requested(True)
@@ -432,7 +432,7 @@ class EstimatorController:
             if math.isnan(row[0]):
                 self._has_warned_of_nan = True
                 _logger.warning(
-                    "the loss of batch %d is NaN; training goes on, and later NaNs are not named",
+                    "the loss of batch %d is NaN; training continues, and later NaNs are not named",
                     first + offset,
                 )
                 return
@@ -453,7 +453,7 @@ def _is_told_of_files(hook: RunHook) -> bool:
 
 
 def _nothing() -> None:
-    """Write nothing: everything is written."""
+    """Write nothing: everything has been written."""
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
@@ -468,7 +468,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name}: it was not written by an EstimatorTrial of this "
-            "program, so training cannot go on exactly where it stood.\n"
+            "program, so training cannot resume exactly from it.\n"
             "To start a new trial with its variables, name it as searcher.source_checkpoint_uuid "
             "in the experiment file."
         ) from error

@@ -1,4 +1,4 @@
-"""Errors of the stand-alone Estimator."""
+"""Define errors of the stand-alone Estimator."""
 
 from __future__ import annotations
 

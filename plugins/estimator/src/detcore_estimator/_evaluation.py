@@ -1,4 +1,4 @@
-"""Validation: its graph and session are built once and used for every validation."""
+"""Validate with a graph and a session that are built once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["Evaluation", "EvaluationResult", "scalar_metrics"]
 
 _logger = logging.getLogger("detcore.estimator")
 
-# Larger arrays are no metrics that somebody reads as a curve.
+# Elements of larger arrays are not reported as metrics.
 _MOST_ELEMENTS = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Attributes:
         values: The value of each metric, ``loss`` and ``global_step`` among them.
@@ -52,8 +52,8 @@ class Evaluation:
     """Evaluates the model as it is in the training session.
 
     Hooks are called for each validation from ``begin`` to ``end``. If one of them adds operations
-    to the graph in ``begin``, the graph and the session are built anew for each validation, so that
-    the graph does not grow.
+    to the graph in ``begin``, each validation builds a new graph and session, so that the graph
+    does not grow.
 
     Args:
         model_fn: Called as ``(features, labels, mode, config)``.
@@ -111,7 +111,7 @@ class Evaluation:
             self._drop()
             cause = self._context.reducers.take_error()
             if cause is not None:
-                raise cause from None  # TensorFlow wraps it in pages of its own
+                raise cause from None  # TensorFlow wraps it in pages of text
             raise
         if grows:
             _logger.info("an evaluation hook adds to the graph: it is built for each validation")
@@ -266,7 +266,7 @@ def _finalize(scaffold: Any) -> None:
 
 
 def _metric_ops(spec: Any, global_step: Any, num_records: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the final value of each metric, and what is to be run for each batch."""
+    """Return the final value of each metric, and the operations to run for each batch."""
     metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
     if "loss" not in metrics:
         metrics["loss"] = mean_loss(spec.loss, num_records)
@@ -297,7 +297,7 @@ def _is_pair(batch: Any) -> bool:
 
 
 def scalar_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return what can be reported: numbers, and the elements of small arrays one by one.
+    """Return the reportable values: numbers, and the elements of small arrays one by one.
 
     Args:
         values: Scalars and arrays by name. The element ``[0, 2]`` of an array ``m`` is ``m/0/2``.

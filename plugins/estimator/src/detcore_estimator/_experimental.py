@@ -1,4 +1,4 @@
-"""Features of the context that may still change: cached datasets."""
+"""Provide features of the context that may still change: cached datasets."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class EstimatorExperimentalContext:
         """Decorate a function that makes the training dataset, so that it runs once.
 
         The first call writes the records to the cache folder, under `dataset_id` and
-        `dataset_version`; later ones, also in other trials and experiments, read them from there.
-        The decorated function takes no arguments and returns a ``tf.data.Dataset`` of records. It
-        is run in a graph of its own, so it must create what it uses. Call what the decorator
-        returns inside of ``input_fn``; batch and augment its result there.
+        `dataset_version`; later calls, including those in other trials and experiments, read them
+        from there. The decorated function takes no arguments and returns a ``tf.data.Dataset`` of
+        records. It runs in a separate graph, so it must create everything it uses. Call the
+        decorator's result inside ``input_fn``; batch and augment the dataset there.
 
-        Training goes on where a checkpoint left it, like with every other dataset. Nothing is ever
-        removed from the cache folder.
+        Like with every other dataset, training continues where a checkpoint left it. Nothing is
+        ever removed from the cache folder.
 
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
             dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order that the trial's seed gives.
+            shuffle: Whether to read the records in an order derived from the trial's seed.
             skip_shuffle_at_epoch_end: Whether all epochs have the same order.
 
         Returns:
@@ -101,7 +101,7 @@ class EstimatorExperimentalContext:
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
             dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order that the trial's seed gives, the same
+            shuffle: Whether to read the records in an order derived from the trial's seed, the same
                 in each validation.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Writing a model as a SavedModel, for serving."""
+"""Write a model as a SavedModel, for serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exporters: when to write a SavedModel after a validation, and which of them to keep."""
+"""Define exporters, which decide when to write a SavedModel and which of them to keep."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Exporter(abc.ABC):
             is_the_final_export: Whether training has ended.
 
         Returns:
-            Path of the SavedModel, or None if there is none.
+            Path of the SavedModel, or None if it was not written.
         """
 
 
 class _SavedModelExporter(Exporter):
-    """What all exporters here have in common."""
+    """Behaviour that all exporters here share."""
 
     def __init__(
         self,
@@ -174,9 +174,9 @@ def loss_is_smaller(
 class BestExporter(_SavedModelExporter):
     """Writes a SavedModel whenever a validation is better than all before it.
 
-    The earlier results are read from the event files of the evaluation, so it goes on where an
-    interrupted training left it: a first result after that which is worse than the best before is
-    not exported if exports are there already.
+    The earlier results are read from the event files of the evaluation, so it continues after an
+    interrupted training: a first result afterwards that is worse than the previous best is not
+    exported if exports exist already.
 
     Args:
         name: Name of the exporter and of its folder.

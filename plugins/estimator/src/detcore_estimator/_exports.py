@@ -1,4 +1,4 @@
-"""Exported models: one for each serving function in every checkpoint, and the user's exporters."""
+"""Export models: one for each serving function in every checkpoint, and by the user's exporters."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class ServingExports:
 class Exporters:
     """Runs the exporters of an ``EvalSpec`` after each validation.
 
-    They are given an estimator with a checkpoint of this moment. What they write goes to
+    They receive an estimator with a checkpoint of the current state. Their output goes to
     ``<model_dir>/export/<exporter's name>``; the folder outlives the process, so exporters that
-    look back at earlier results (``BestExporter``) go on where a resumed trial left them.
+    use earlier results (``BestExporter``) continue in a resumed trial.
 
     Args:
         exporters: The exporters; may be empty.

@@ -1,4 +1,4 @@
-"""Hooks that live as long as a trial."""
+"""Define hooks that live as long as a trial."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["RunHook"]
 
 
 class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """A ``SessionRunHook`` that is also told of checkpoints and of the trial's end.
+    """A ``SessionRunHook`` with further methods for checkpoints and the end of the trial.
 
     Put it into ``TrainSpec.hooks``; hooks elsewhere are only called as session hooks. The methods
-    of ``SessionRunHook`` (``begin``, ``before_run``, ...) work beside those below.
+    of ``SessionRunHook`` (``begin``, ``before_run``, ...) work as usual.
 
     Example::
 
@@ -22,7 +22,7 @@ class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has
     """
 
     def on_checkpoint_load(self, checkpoint_dir: str) -> None:
-        """Called at the start of a trial that goes on from a checkpoint, on every worker.
+        """Called at the start of a trial that resumes from a checkpoint, on every worker.
 
         It comes before ``begin`` and before anything is restored. A fresh trial never calls it.
 

@@ -1,4 +1,4 @@
-"""Calling input functions the way Estimators do."""
+"""Call input functions as Estimators do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling whose checkpoint a folder is: ours, of Determined's estimators, or of something else."""
+"""Recognize the origin of a checkpoint's folder: detcore, Determined's estimators, or other."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FORMAT = "saved_model"
 
 
 def check_is_estimator_checkpoint(folder: Path) -> None:
-    """Refuse what is not a checkpoint of an ``EstimatorTrial``.
+    """Refuse folders that are not a checkpoint of an ``EstimatorTrial``.
 
     Reads descriptions in JSON only. A checkpoint of Determined has ``load_data.json``, or only
     ``metadata.json``; its pickles (``rng_state.pkl``, ``workload_sequencer.pkl``) are not opened. A
-    folder without any description is let through: what is looked for in it will be missing or not.
+    folder without any description passes: later steps find the needed files or fail.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
-        InvalidCheckpointError: If it says that it is a checkpoint of something else, or what it
-            says cannot be read.
+        CheckpointNotFoundError: If the folder does not exist.
+        InvalidCheckpointError: If it describes a checkpoint of something else, or its description
+            cannot be read.
     """
     if not folder.is_dir():
         raise CheckpointNotFoundError(

@@ -1,4 +1,4 @@
-"""Loading a serving function out of a checkpoint."""
+"""Load a serving function from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt")
 _VARIABLES_INDEX = "variables/variables.index"
 _ASSETS = "saved_model_assets"
 _NOT_SERVING = "code"
-# What exporters of the EvalSpec write: export/<name of the exporter>/<seconds>.
+# Output of exporters in the EvalSpec: export/<name of the exporter>/<seconds>.
 _EXPORTERS = "export"
 
 
@@ -45,17 +45,17 @@ def load_estimator_from_checkpoint_path(
     Args:
         path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
         tags: Tags of the graph in the SavedModel; default ``["serve"]``.
-        name: Which serving function, a key of what ``build_serving_input_receiver_fns`` returned;
-            needed where there are several.
+        name: The serving function, a key of the dict from ``build_serving_input_receiver_fns``;
+            required if there are several.
 
     Returns:
-        What ``tf.saved_model.load`` returns; ``.signatures["serving_default"]`` is called with
-        tensors by name.
+        Result of ``tf.saved_model.load``; call ``.signatures["serving_default"]`` with tensors by
+        name.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
-        InvalidCheckpointError: If it is not a checkpoint of an ``EstimatorTrial``, has no serving
-            function, several and none was named, not that one, not with these tags, or is damaged.
+        CheckpointNotFoundError: If the folder does not exist.
+        InvalidCheckpointError: If it is not a checkpoint of an ``EstimatorTrial``, is damaged, has
+            no serving function, none of this name or with these tags, or several without a name.
         UnsafePathError: If a file of it is a link that leads out of it.
     """
     folder = Path(path)
@@ -103,8 +103,8 @@ def _choose(exports: dict[str, Path], folder: Path, name: str | None) -> Path:
     if not exports:
         raise InvalidCheckpointError(
             f"{folder} has no serving function that could be loaded.\n"
-            "Each checkpoint gets one SavedModel for each entry of what the trial's method "
-            "build_serving_input_receiver_fns returns; it is optional, and this trial has none:\n"
+            "Each checkpoint gets one SavedModel for each entry of the dict from the trial's "
+            "method build_serving_input_receiver_fns; it is optional, and missing here:\n"
             "  def build_serving_input_receiver_fns(self):\n"
             "      features = tf.feature_column.make_parse_example_spec(columns)\n"
             "      build = detcore_estimator.export.build_parsing_serving_input_receiver_fn\n"

@@ -1,4 +1,4 @@
-"""What goes into a metric and comes out of it: structures of tensors, and NumPy results."""
+"""Convert the inputs and outputs of a metric: structures of tensors, and NumPy results."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ResultType:
     """The type of a metric's value, known to both NumPy and TensorFlow.
 
     Attributes:
-        numpy: What results are cast to; ``object`` for strings.
+        numpy: Type of results; ``object`` for strings.
         graph: The ``tf.DType``.
     """
 
@@ -148,7 +148,7 @@ class ResultType:
         return cls(np.dtype(graph.as_numpy_dtype), graph)
 
     def cast(self, result: Any) -> Array:
-        """Return what a reducer returned as an array of this type.
+        """Return the result of a reducer as an array of this type.
 
         Raises:
             MetricError: If it is None, or no array of this type can be made from it.

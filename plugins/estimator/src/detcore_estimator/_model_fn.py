@@ -1,4 +1,4 @@
-"""Calling model functions: the graph they build, and the arguments that they take."""
+"""Call model functions: build their graph, and pass the arguments that they take."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def parameter_names(function: Callable[..., Any]) -> set[str]:
         parameters = inspect.signature(function).parameters
     except (ValueError, TypeError) as error:
         raise InvalidModelError(
-            f"the arguments of {function!r} cannot be told: {error}.\n"
-            "Wrap it in a function of your own that names them."
+            f"the arguments of {function!r} cannot be determined: {error}.\n"
+            "Wrap it in a function that names them."
         ) from error
     names = {
         name

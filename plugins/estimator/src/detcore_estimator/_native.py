@@ -1,4 +1,4 @@
-"""The native form: a script that makes its estimator itself and has detcore train it."""
+"""Provide the native form: a script makes its estimator, and detcore trains it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ def init(
     Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow and switches
     TensorFlow to V1 behaviour. Nothing is recorded before ``train_and_evaluate``.
 
-    In a script by itself training happens here, in this process, or in those that ``detcore
-    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, it is that
-    trial's: `config` and `test` are then those of the run.
+    In a standalone script, training happens here, in this process, or in those that ``detcore
+    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, the script
+    trains the run's trial, and the run's `config` and `test` apply.
 
     Args:
         config: The experiment's configuration, as a dictionary or the path of an experiment file.
-            In a dictionary everything may be left out: ``searcher`` is then one trial, judged by
-            ``loss``, as long as ``max_steps`` of the ``TrainSpec`` says.
+            A dictionary may leave out everything: ``searcher`` is then one trial, judged by
+            ``loss``, with the length of ``max_steps`` of the ``TrainSpec``.
         local: Accepted for compatibility. Training happens in this process either way.
-        test: Train one batch, validate on one, save one checkpoint.
-        context_dir: Folder of the code, which checkpoints get a copy of; default: the script
-            alone.
+        test: Whether to train one batch, validate on one, and save one checkpoint.
+        context_dir: Folder of the code to copy into checkpoints; default: only the script.
         command: For clusters, which this release does not have.
         master_url: For clusters, which this release does not have.
 
@@ -48,9 +47,9 @@ def init(
         The context.
 
     Raises:
-        InvalidExperimentError: If `command` or `master_url` asks for a cluster, or the
-            configuration for a search.
-        ConfigError: If the configuration has mistakes, or there is no folder `context_dir`.
+        InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
+            configuration requests a search.
+        ConfigError: If the configuration has mistakes, or the folder `context_dir` does not exist.
     """
     return EstimatorNativeContext(
         start_native(
@@ -68,7 +67,7 @@ def init(
 class EstimatorNativeContext(EstimatorContext):
     """The context of a script that trains an estimator; made by `init`.
 
-    Has what a trial's context has: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
+    Has the methods of a trial's context: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
 
     Attributes:
         serving_input_receiver_fns: Functions that describe the inputs of exported models, by name;
@@ -90,7 +89,7 @@ class EstimatorNativeContext(EstimatorContext):
         """Return the folder for event files of this trial.
 
         Raises:
-            ContextStateError: If a script by itself asks before training began.
+            ContextStateError: If a standalone script calls it before training began.
         """
         if self.setup.tensorboard_path is None:
             raise ContextStateError(
@@ -128,7 +127,7 @@ class EstimatorNativeContext(EstimatorContext):
 
 
 class NativeTrial(EstimatorTrial):
-    """The trial of a script: it hands on what ``train_and_evaluate`` was given."""
+    """The trial of a script: an adapter for the arguments of ``train_and_evaluate``."""
 
     def __init__(
         self, context: EstimatorNativeContext, estimator: Any, train_spec: Any, eval_spec: Any
@@ -150,7 +149,7 @@ class NativeTrial(EstimatorTrial):
         return self._parts[2]
 
     def build_serving_input_receiver_fns(self) -> Any:
-        """Return what the script set on its context."""
+        """Return the functions that the script set on its context."""
         return self._serving
 
 

@@ -1,9 +1,9 @@
-"""Random operations of a graph, made to go on where a checkpoint was taken.
+"""Make random operations of a graph resumable.
 
 An operation such as ``tf.nn.dropout``'s keeps the state of its random numbers inside the session,
 where it cannot be saved: a resumed run would draw the first step's numbers again. Here each of
-them is replaced by its stateless sibling, whose numbers depend on the operation's seeds and on a
-counter of steps alone.
+them is replaced by its stateless counterpart, whose numbers depend only on the operation's seeds
+and on a counter of steps.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _rewire(graph: Any, op: Any, draw: Draw, kept: set[Any]) -> bool:
 
 
 def _is_drawn_once(context: Any) -> bool:
-    """Whether a step runs what is in a control flow context at most once: no loops."""
+    """Whether a step runs the operations of a control flow context at most once: no loops."""
     while context is not None:
         if not context.IsCondContext():
             return False

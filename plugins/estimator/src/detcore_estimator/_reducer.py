@@ -1,4 +1,4 @@
-"""Metrics that Python code reduces: over batches, and over workers."""
+"""Reduce metrics with Python code, over batches and over workers."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Reducers:
                 metric.begin()
 
     def take_error(self) -> BaseException | None:
-        """Return, once, the exception that a reducer raised; None if there is none.
+        """Return the exception that a reducer raised, once, or None.
 
-        TensorFlow raises an error of its own for it, in which only the text is left.
+        TensorFlow raises a different error for it, which contains only the text.
         """
         error, self._error = self._error, None
         return error
@@ -160,7 +160,7 @@ class _Metric:
         """Take the values of a batch; `num_batches` were taken before."""
         if num_batches == 0 or self._reducer is None:
             self._reducer = self.source.fresh()
-        # Copies: TensorFlow may use the memory again, and reducers keep what they are given.
+        # Copies: TensorFlow may reuse the memory, and reducers keep their arguments.
         batch = [value.copy() if isinstance(value, np.ndarray) else value for value in values]
         self._state = self._reducer.accumulate(self._rebuild(batch))
         return np.int64(int(num_batches) + 1)
@@ -177,7 +177,7 @@ class _Metric:
         try:
             value = self._reduced([state for had, state in states if had])
         except BaseException as error:
-            # The others wait for the value, and must hear that there is none.
+            # The others wait for the value, and must be notified of the failure.
             self._distributed.broadcast(("error", f"{type(error).__name__}: {error}"))
             raise
         return self._distributed.broadcast(("value", value))[1]
@@ -196,7 +196,7 @@ class _ReducerSource:
     """Gives out reducers that have seen no batch.
 
     Args:
-        reducer: What was passed to ``make_metric``.
+        reducer: The argument of ``make_metric``.
 
     Raises:
         MetricTypeError: If it is no reducer, or can neither be copied nor reset.
@@ -210,7 +210,7 @@ class _ReducerSource:
         self._template: Any = None
         if not self._is_function:
             try:
-                # As it is now: what happens to the user's object later is not our state.
+                # Copied now, so that later changes to the user's object have no effect.
                 self._template = copy.deepcopy(reducer)
                 if self._template is reducer:
                     self._template = None

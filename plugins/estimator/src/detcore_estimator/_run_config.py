@@ -1,4 +1,4 @@
-"""How an estimator runs: folders, seeds, sessions and how often it saves."""
+"""Define the settings of an estimator's run: folders, seeds, sessions and saving."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NOT_GIVEN = _NotGiven()
 class RunConfig:
     """Settings of a run; the fields and defaults of ``tf.estimator.RunConfig``.
 
-    Read-only; `replace` makes a changed copy. What describes a cluster has the values of a single
-    process (``is_chief`` is True, ``num_worker_replicas`` 1): a trial of several workers brings
-    them itself.
+    Read-only; `replace` makes a changed copy. Fields that describe a cluster have the values of a
+    single process (``is_chief`` is True, ``num_worker_replicas`` 1): a trial of several workers
+    sets them itself.
 
     Args:
         model_dir: Folder for checkpoints and event files; None = a new one.
@@ -192,7 +192,7 @@ def refuse_cluster(config: Any) -> None:
         raise ConfigError(
             f"the environment variable TF_CONFIG describes a cluster: {cluster}.\n"
             "detcore_estimator.Estimator trains in one process; each of the cluster's would train "
-            "a model of its own and write over the others' files.\n"
+            "a separate model and write over the others' files.\n"
             "Unset TF_CONFIG; for several workers, train it as a trial."
         )
 

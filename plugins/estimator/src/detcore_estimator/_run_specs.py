@@ -1,4 +1,4 @@
-"""How a trial trains and validates: the specs that its methods return."""
+"""Define the specs for training and validation that a trial's methods return."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _TrainFields(NamedTuple):
 
 
 class TrainSpec(_TrainFields):
-    """What ``build_train_spec`` returns; the fields of ``tf.estimator.TrainSpec``.
+    """Result of ``build_train_spec``; the fields of ``tf.estimator.TrainSpec``.
 
     Args:
         input_fn: Returns the training data; see `Estimator.train`.
-        max_steps: Total number of steps, > 0; None = no limit of its own.
+        max_steps: Total number of steps, > 0; None for no separate limit.
         hooks: ``SessionRunHook`` objects.
         saving_listeners: ``CheckpointSaverListener`` objects, called around each save.
 
@@ -69,7 +69,7 @@ class _EvalFields(NamedTuple):
 
 
 class EvalSpec(_EvalFields):
-    """What ``build_validation_spec`` returns; the fields of ``tf.estimator.EvalSpec``.
+    """Result of ``build_validation_spec``; the fields of ``tf.estimator.EvalSpec``.
 
     Args:
         input_fn: Returns the validation data; see `Estimator.evaluate`.

@@ -1,4 +1,4 @@
-"""What a saver saves, read off the graph it was built in."""
+"""Find out the variables that a saver saves, from the graph in which it was built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SaveOp", "SavePlan", "read_saver"]
 # SaveSlices is the V1 format; its inputs are in the same order.
 _SAVES = ("SaveV2", "SaveSlices")
 _MERGE = "MergeV2Checkpoints"
-# What else a saver's graph consists of: it works out the names of files.
+# Other parts of a saver's graph, which compute the names of files.
 _NAMING = (
     "Const",
     "Identity",
@@ -52,7 +52,7 @@ class SavePlan:
 
     Attributes:
         saves: One for each shard, in their order.
-        is_merged: Whether each shard is written beside the checkpoint first, and then merged.
+        is_merged: Whether each shard is written next to the checkpoint first, and then merged.
     """
 
     saves: tuple[SaveOp, ...]
@@ -60,7 +60,7 @@ class SavePlan:
 
 
 def read_saver(graph: Any, saver: Any) -> SavePlan | None:
-    """Return what a saver saves, or None if its graph is of a form that is not known.
+    """Return the plan of a saver, or None if the form of its graph is unknown.
 
     Args:
         graph: Its graph.
@@ -87,9 +87,9 @@ def read_saver(graph: Any, saver: Any) -> SavePlan | None:
 
 
 def _operations(graph: Any, name: str) -> list[Any] | None:
-    """Return the operations that run when a saver saves, but not what computes its tensors.
+    """Return the operations that run when a saver saves, except those that compute its tensors.
 
-    They are in the order in which they were made; None if some do what is not known.
+    They are in the order of their creation; None if there are operations of unknown kinds.
     """
     pending, found = [graph.get_tensor_by_name(name).op], {}
     while pending:

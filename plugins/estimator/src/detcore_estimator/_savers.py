@@ -1,4 +1,4 @@
-"""The saver of a model that is built but not trained."""
+"""Provide the saver of a model that is built but not trained."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["ObjectSaver", "built_saver"]
 class ObjectSaver:
     """Reads object-based checkpoints into a graph, and writes by the variables' names.
 
-    For a scaffold whose saver is a ``tf.train.Checkpoint``: what training saved has the names of
-    objects, while the variables of a SavedModel have those of the graph.
+    For a scaffold whose saver is a ``tf.train.Checkpoint``: training's checkpoints have the names
+    of objects, while the variables of a SavedModel have those of the graph.
 
     Args:
         checkpoint: The ``tf.train.Checkpoint``.

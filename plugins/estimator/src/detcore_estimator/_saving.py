@@ -1,4 +1,4 @@
-"""The TensorFlow files of a checkpoint: variables, graph, and what the user's saver leaves out."""
+"""Write the TensorFlow files of a checkpoint: variables, graph, and values the saver leaves out."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class ModelFiles:
         return write_all
 
     def write_own(self, session: Any, directory: Path) -> None:
-        """Write what a worker has that the chief does not write."""
+        """Write values of this worker that the chief does not write."""
         self._own.write(session, directory, {})
 
     def tensors(self) -> list[TensorInfo]:
-        """Return what the files of the last `write` or `snapshot` hold."""
+        """Return the tensors in the files of the last `write` or `snapshot`."""
         return self._chiefs.tensors
 
     def read(self, session: Any, directory: Path) -> None:
@@ -121,7 +121,7 @@ class _SaverSet:
         savers: The savers by the names of their files; those that are None are left out.
 
     Attributes:
-        tensors: What the files hold that were written last, or are to be.
+        tensors: Tensors in the files that were written last, or will be.
     """
 
     def __init__(self, graph: Any, savers: Mapping[str, Any]) -> None:
@@ -160,7 +160,7 @@ class _SaverSet:
         return functools.partial(copies.write, _prefixes(directory, names))
 
     def _write_others(self, session: Any, directory: Path, names: Mapping[str, str]) -> None:
-        """Write at once what cannot be copied, and note what there is."""
+        """Write values that cannot be copied immediately, and record the tensors."""
         found = self._operations.tensors(session, names)
         for name, saver in self._others.items():
             prefix = str(directory / names[name])
@@ -211,7 +211,7 @@ def saver_of_uncovered(graph: Any, saver: Any) -> Any:
 
 
 def saver_of_local(graph: Any, *, without: Any) -> Any:
-    """Return a saver of the local variables, or None where there are none.
+    """Return a saver of the local variables, or None without such variables.
 
     Streaming metrics of the training graph (``tf.compat.v1.metrics``) keep their sums in them.
 
@@ -229,7 +229,7 @@ def saver_of_local(graph: Any, *, without: Any) -> Any:
 
 
 def saver_of(variables: Sequence[Any], name: str) -> Any:
-    """Return a saver of variables of the default graph, or None where there are none.
+    """Return a saver of variables of the default graph, or None without such variables.
 
     Args:
         variables: The variables.

@@ -1,4 +1,4 @@
-"""Scaffolds: what a session is opened with, the user's and what we must add to it."""
+"""Prepare scaffolds, the user's settings for opening a session, with our additions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def build_saver(graph: Any, scaffold: Any) -> Any:
     """Return the saver that a scaffold will have when it is finalized, and build it now.
 
     Args:
-        graph: The graph, complete but for what the scaffold adds.
-        scaffold: What `scaffold_with_saver` returned.
+        graph: The graph, complete except for the scaffold's additions.
+        scaffold: Result of `scaffold_with_saver`.
     """
     saver = scaffold.saver
     if saver is None:

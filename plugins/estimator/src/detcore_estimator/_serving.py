@@ -1,4 +1,4 @@
-"""What a served model takes in and gives out."""
+"""Define the inputs and outputs of a served model."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _ReceiverFields(NamedTuple):
 
 
 class ServingInputReceiver(_ReceiverFields):
-    """The input of a served model: what is fed, and the features that come of it.
+    """The input of a served model: tensors to feed, and the features computed from them.
 
     Args:
         features: Tensor, sparse or ragged tensor, or a dict of them with strings or integers as
-            keys: what ``model_fn`` gets. A single one is wrapped as ``{"feature": tensor}``; for
-            a model that takes a bare tensor, use `TensorServingInputReceiver`.
-        receiver_tensors: Tensor or dict of tensors with strings as keys: what a request feeds,
+            keys, for ``model_fn``. A single one is wrapped as ``{"feature": tensor}``; for a model
+            that takes a bare tensor, use `TensorServingInputReceiver`.
+        receiver_tensors: Tensor or dict of tensors with strings as keys, which a request feeds;
             most often placeholders. A single one gets the name ``"input"``.
         receiver_tensors_alternatives: Dict from a name to other `receiver_tensors`. Each makes
             further signatures, ``"name:signature"``, that feed the graph at those tensors.

@@ -1,4 +1,4 @@
-"""Sessions whose runs pass through ``SessionRunHook`` objects."""
+"""Run sessions through ``SessionRunHook`` objects."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class HookList:
         self._session: Any = None
 
     def begin(self, graph: Any) -> None:
-        """Tell the hooks that the session is about to be created; they may add to the graph."""
+        """Notify the hooks before the session is created; they may add to the graph."""
         self.should_stop = False
         with graph.as_default():
             for hook in self.hooks:
                 hook.begin()
 
     def after_create_session(self, opened: OpenSession) -> None:
-        """Tell the hooks that there is a session now."""
+        """Notify the hooks of a new session."""
         if self._session is not opened.session:
             self._session = opened.session
             self._callables.clear()
@@ -117,7 +117,7 @@ class HookList:
                 hook.after_create_session(opened.session, opened.coordinator)
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Run fetches, and what the hooks add to them, in one call of the session.
+        """Run fetches, and the additions of the hooks, in one call of the session.
 
         Raises:
             RuntimeError: If two hooks, or a hook and the caller, feed the same tensor.
@@ -155,7 +155,7 @@ class HookList:
         return values[0]
 
     def end(self, opened: OpenSession) -> None:
-        """Tell the hooks that the loop ended well."""
+        """Notify the hooks that the loop ended without an error."""
         with opened.graph.as_default():
             for hook in self.hooks:
                 hook.end(opened.session)
@@ -244,7 +244,7 @@ class HookedSession:
         return self._hooks.run(fetches, feed_dict)
 
     def end(self) -> None:
-        """Tell the hooks that the loop ended well; call it once."""
+        """Notify the hooks that the loop ended without an error; call it once."""
         self._hooks.end(self._opened)
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ def _use_hook_classes_once() -> None:
 
 
 def _identity(fetches: Any) -> Any:
-    """Return what tells one structure of fetches from another, without comparing tensors."""
+    """Return a key that identifies a structure of fetches, without comparing tensors."""
     if isinstance(fetches, Mapping):
         return (type(fetches), *((key, _identity(value)) for key, value in fetches.items()))
     if isinstance(fetches, str):

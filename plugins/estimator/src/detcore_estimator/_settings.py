@@ -1,4 +1,4 @@
-"""What of the user's run configuration and specs a trial keeps, and what it says of the rest."""
+"""Apply the user's run configuration and specs to a trial, and report ignored settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["own_run_config", "own_session_config", "size_thread_pools", "warn_of
 _logger = logging.getLogger("detcore.estimator")
 
 _STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
-# What belongs to the trial, with the values that mean "not set by the user".
+# Settings that belong to the trial, with the values that mean "not set by the user".
 _OWNED_BY_TRIAL: dict[str, tuple[Any, ...]] = {
     "save_checkpoints_steps": (None,),
     "save_checkpoints_secs": (None, 600),
@@ -26,7 +26,7 @@ _SPEC_DELAYS = {"start_delay_secs": 120, "throttle_secs": 600}
 
 
 def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
-    """Return the user's ``RunConfig`` with what a trial must own replaced.
+    """Return the user's ``RunConfig`` with the trial's own settings replaced.
 
     Args:
         user_config: The estimator's ``config``.
@@ -52,7 +52,7 @@ def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
 
 
 def own_session_config(config: Any, *, local_rank: int) -> Any:
-    """Return the user's session configuration, with this worker's GPU where there are any.
+    """Return the user's session configuration, with this worker's GPU if the machine has any.
 
     Args:
         config: The run configuration.
@@ -92,7 +92,7 @@ def size_thread_pools(session_config: Any) -> None:
 
 
 def warn_of_unused(user_config: Any, train_spec: Any, eval_spec: Any) -> None:
-    """Name, in one warning, what the user set and the trial does not use."""
+    """Name, in one warning, settings of the user that the trial does not use."""
     unused = [
         f"RunConfig.{name}={getattr(user_config, name)}"
         for name, defaults in _OWNED_BY_TRIAL.items()

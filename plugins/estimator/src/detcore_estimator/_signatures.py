@@ -1,4 +1,4 @@
-"""The signatures of an exported model: which inputs give which outputs."""
+"""Build the signatures of an exported model: the outputs for each set of inputs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _report(signatures: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
 
 
 def checked_receiver(receiver: Any) -> Any:
-    """Return what a ``serving_input_receiver_fn`` gave, checked."""
+    """Return the result of a ``serving_input_receiver_fn``, checked."""
     if not hasattr(receiver, "features") or not hasattr(receiver, "receiver_tensors"):
         raise wrong_type(
             "what serving_input_receiver_fn returns",

@@ -1,4 +1,4 @@
-"""Copies of what savers save, made inside a session and written by another thread."""
+"""Copy the tensors of savers inside a session, to be written by another thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SnapshotOps:
 
     Args:
         graph: The graph, not finalized; the operations are added to it.
-        plans: What is saved, under a name of the caller's; `can_be_copied` of each.
+        plans: The savers' plans, by names of the caller; `can_be_copied` holds for each.
 
     Attributes:
         places_in_use: Held while copies are made or written: there is one place for each tensor.
@@ -73,7 +73,7 @@ class SnapshotOps:
         return tf.group(*found)
 
     def take(self, session: Any) -> Snapshot:
-        """Copy all tensors as they are now; a copy that was never written is given up.
+        """Copy all tensors now; a previous copy that was not written is dropped.
 
         Args:
             session: The session.
@@ -97,7 +97,7 @@ class SnapshotOps:
             session.run(self._write_now, self._prefix_feeds(prefixes))
 
     def tensors(self, session: Any, files: Mapping[str, str]) -> list[TensorInfo]:
-        """Return what is saved, with the shapes of now.
+        """Return the saved tensors, with their current shapes.
 
         Args:
             session: The session.
@@ -148,7 +148,7 @@ class Snapshot:
             prefixes: For each plan the prefix of its files.
 
         Raises:
-            ContextStateError: If they were written or given up before.
+            ContextStateError: If they were written or dropped before.
         """
         with self._operations.places_in_use:
             if not self._becomes(_TAKEN):
@@ -159,7 +159,7 @@ class Snapshot:
             self._operations.run_write(self._session, prefixes)
 
     def drop(self) -> None:
-        """Give the copies up, unless they were written."""
+        """Drop the copies, unless they were written."""
         self._becomes(_DROPPED)
 
     def _becomes(self, state: int) -> bool:
@@ -171,11 +171,11 @@ class Snapshot:
 
 
 class _Place:
-    """Where the copy of one tensor waits: a variable of the graph that is in no collection.
+    """The copy of one tensor: a variable of the graph that is in no collection.
 
     Attributes:
         content: The copy.
-        fill: The operation that copies, into the memory of the copy before where it fits.
+        fill: The operation that copies, reusing the memory of the previous copy if it fits.
     """
 
     def __init__(self, tensor: Any, graph: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a model function returns, and the checks of it."""
+"""Define and check the result of a model function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class ModeKeys:
-    """What a model function builds; the values of ``tf.estimator.ModeKeys``.
+    """The purpose of a model function's call; the values of ``tf.estimator.ModeKeys``.
 
     Attributes:
         TRAIN: A training step.
@@ -63,7 +63,7 @@ class _Fields(NamedTuple):
 
 
 class EstimatorSpec(_Fields):
-    """The operations of a model for one mode; what a model function returns.
+    """The operations of a model for one mode; the result of a model function.
 
     The fields and the rules are those of ``tf.estimator.EstimatorSpec``. A spec is immutable;
     ``_replace`` makes a changed one, which is checked again.
@@ -161,15 +161,15 @@ _NEEDED = {
 
 
 def check_model_fn_spec(spec: Any, mode: str) -> None:
-    """Check what a model function returned; call it with the model's graph as the default one.
+    """Check the result of a model function; call it with the model's graph as the default one.
 
     Args:
         spec: The return value; an `EstimatorSpec`, or ``tf.estimator``'s.
         mode: The mode that the function was called with.
 
     Raises:
-        InvalidModelError: If it is something else, or lacks what the mode needs, or was built in
-            another graph.
+        InvalidModelError: If it has another type, lacks a field that the mode needs, or was built
+            in another graph.
     """
     if not all(hasattr(spec, field) for field in _Fields._fields):
         hint = (
@@ -198,6 +198,6 @@ def _check_graph(field: str, value: Any) -> None:
     if not all(is_of_graph(each, graph) for each in values):
         raise InvalidModelError(
             f"the {field} of the EstimatorSpec that model_fn returned belongs to another graph.\n"
-            "Each call of model_fn gets a graph of its own.\n"
+            "Each call of model_fn gets a new graph.\n"
             "Build the model inside model_fn, and keep nothing of an earlier call."
         )

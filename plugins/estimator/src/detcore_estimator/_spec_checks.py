@@ -1,4 +1,4 @@
-"""The rules for the parts of an ``EstimatorSpec``."""
+"""Check the parts of an ``EstimatorSpec``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checked_train_op(train_op: Any, *, is_needed: bool) -> Any:
     if not isinstance(train_op, (tf.Operation, tf.Tensor, tf.Variable)):
         raise wrong_type("train_op", train_op, "an operation or a tensor")
     if isinstance(train_op, tf.Variable):
-        # What assign_add and its like return; fetching it would not run the assignment.
+        # The result of assign_add and similar; fetching it would not run the assignment.
         train_op = train_op.op
     _check_default_graph("train_op", train_op)
     return train_op
@@ -59,7 +59,7 @@ def checked_loss(loss: Any, *, is_needed: bool) -> Any:
 
 
 def checked_predictions(predictions: Any, *, is_needed: bool) -> Any:
-    """Return the predictions; an empty dict where there are none."""
+    """Return the predictions; an empty dict instead of None."""
     if predictions is None:
         _refuse_missing("predictions", is_needed, "a tensor or a dict of tensors")
         return {}
@@ -101,7 +101,7 @@ def checked_export_outputs(outputs: Any, predictions: Any) -> dict[str, Any]:
 
 
 def checked_scaffold(scaffold: Any) -> Any:
-    """Return the scaffold; a default one where there is none."""
+    """Return the scaffold; a default one instead of None."""
     if scaffold is None:
         return tf1.train.Scaffold()
     if not isinstance(scaffold, tf1.train.Scaffold):

@@ -1,4 +1,4 @@
-"""Stateless siblings of TensorFlow's random operations."""
+"""Provide stateless counterparts of TensorFlow's random operations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PHILOX = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What the numbers of one operation depend on.
+    """Inputs that determine the numbers of one operation.
 
     Attributes:
         position: Where Philox begins, ``(2,), uint64``: block 0 of the step.
         step: Steps done, ``(), int64``.
-        key: Tells operations apart; 64 bits.
+        key: Distinguishes operations; 64 bits.
     """
 
     position: Any
@@ -32,7 +32,7 @@ class Draw:
     def philox(self) -> dict[str, Any]:
         """Return the arguments of operations that take a key and a counter.
 
-        A step has 2**64 blocks of its own, so no two steps of an operation overlap.
+        A step has 2**64 blocks, so no two steps of an operation overlap.
         """
         key = tf.constant(np.array([self.key], np.uint64))
         return {"key": key, "counter": self.position, "alg": _PHILOX}

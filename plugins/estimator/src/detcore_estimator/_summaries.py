@@ -1,4 +1,4 @@
-"""The user's summaries, in event files that TensorBoard reads."""
+"""Write the user's summaries to event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SummaryWriter:
 
     Args:
         directory: Folder of the event file.
-        graph: The training graph, written beside the first summary.
+        graph: The training graph, written with the first summary.
     """
 
     def __init__(self, directory: Path, graph: Any) -> None:
@@ -28,7 +28,7 @@ class SummaryWriter:
 
         Args:
             step: The global step.
-            summary: What ``tf.compat.v1.summary.merge_all`` gave.
+            summary: Result of ``tf.compat.v1.summary.merge_all``.
         """
         if self._writer is None:
             with self._graph.as_default():
@@ -39,7 +39,7 @@ class SummaryWriter:
         self._writer.add_summary(summary, step)
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass all written data to the operating system."""
         if self._writer is not None:
             self._writer.flush()
 

@@ -1,4 +1,4 @@
-"""TensorFlow, and what differs between its versions."""
+"""Import TensorFlow, and hide the differences between its versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
         "With tensorflow==2.15.* the estimators of tf.estimator can be trained, too."
     ) from error
 
-# TensorFlow has no type information of its own.
+# TensorFlow has no type information.
 tf: Any = tensorflow
 tf1: Any = tf.compat.v1
 
@@ -46,7 +46,7 @@ def tf_estimator() -> ModuleType | None:
 
 @contextlib.contextmanager
 def keras_counts_of_graph() -> Iterator[None]:
-    """Let Keras number layers and seed generators anew while a graph is built.
+    """Let Keras restart its numbering of layers and seeds while a graph is built.
 
     Keras 2 counts for each graph, so that each graph of a model has variables of the same names.
     Keras 3 counts in the thread, and would read ``dense_1/kernel`` from a checkpoint that was
@@ -78,8 +78,8 @@ def _keras_state() -> Any:
 def global_generator_of_graph(seed: int | None) -> Iterator[None]:
     """Let TensorFlow's global generator be one of the graph that is built.
 
-    It is a variable in the first graph that used it, which others cannot use, seeded by chance;
-    under determinism there is none that was not set.
+    It is a variable in the first graph that used it, unusable in others, with a random seed; under
+    determinism it must be set explicitly.
 
     Args:
         seed: Of the graph; None = a different one each time.
@@ -116,7 +116,7 @@ class _GeneratorOnUse:
 
 @contextlib.contextmanager
 def quiet_deprecations() -> Iterator[None]:
-    """Keep TensorFlow from advising users to replace what this plugin, not they, calls.
+    """Keep TensorFlow from advising users to replace calls that this plugin makes.
 
     It gives each such advice once in a process, so that the user's own calls are not told either.
     """

@@ -1,4 +1,4 @@
-"""The training graph of a trial and the session that runs it."""
+"""Build the training graph of a trial and run its session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ModelFn = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepValues:
-    """What some training steps gave.
+    """Results of some training steps.
 
     Attributes:
         rows: For each step the loss, then the scalar summaries in the order of
@@ -62,7 +62,7 @@ class TrainingGraph:
         mode: The mode key for training.
 
     Attributes:
-        worker_variables: Global variables that each of several workers gives values of its own.
+        worker_variables: Global variables whose values differ between workers.
 
     Raises:
         DetcoreError: If the input function or the model function breaks a rule.
@@ -203,7 +203,7 @@ class TrainingSession:
             self.hooked.close()
 
     def set_random_counter(self, steps: int) -> None:
-        """Make random operations go on as after so many steps."""
+        """Make random operations continue as after this many steps."""
         if self._training.random_ops is not None:
             self._training.random_ops.set(self.session, steps)
 
@@ -258,7 +258,7 @@ def _check_optimizer(context: EstimatorContext) -> None:
         raise InvalidExperimentError(
             "the model was built for training, but no optimizer was wrapped.\n"
             "Wrapped optimizers average their gradients over the workers of a trial; without it, "
-            "each worker would train a model of its own.\n"
+            "each worker would train a different model.\n"
             "Wrap it right after it is made: optimizer = self.context.wrap_optimizer(optimizer)"
         )
 

@@ -1,4 +1,4 @@
-"""Putting the values of one graph's variables into another graph's variables of the same names."""
+"""Transfer the values of one graph's variables to another graph's variables of the same names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["VariableTransfer", "check_variables"]
 
 
 class VariableTransfer:
-    """Copies what a checkpoint would carry, from the training session to another session.
+    """Copies the contents of a checkpoint from the training session to another session.
 
-    Values go through memory. Where a graph has a saver of its own (averaged weights, other names)
-    or state that is no variable (tables), they go through a checkpoint in a temporary folder
-    instead, so that the savers see what they expect.
+    Values go through memory. If a graph has a custom saver (averaged weights, other names) or state
+    other than variables (tables), they go through a checkpoint in a temporary folder instead, which
+    the savers can read.
 
     Args:
         source: The training graph.
@@ -47,7 +47,7 @@ class VariableTransfer:
             source_session: Session of the training graph.
             source_saver: Its saver.
             target_session: Session of the other graph.
-            saver: That one's saver.
+            saver: The saver of the other graph.
         """
         if self._through_files:
             with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
@@ -96,7 +96,7 @@ def _variables(graph: Any) -> list[Any]:
 
 
 def _can_be_fed(variables: list[Any]) -> bool:
-    """Whether each variable has an initializer with a value of its own, to be fed instead."""
+    """Whether each variable has an initializer with a separate value, to be fed instead."""
     if any(variable.initializer.type not in ASSIGNMENTS for variable in variables):
         return False
     values = {variable.initializer.inputs[1].name for variable in variables}

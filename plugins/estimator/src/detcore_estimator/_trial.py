@@ -1,4 +1,4 @@
-"""The class that users of Estimators subclass."""
+"""Define the class that users of Estimators subclass."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class EstimatorTrial(Trial, abc.ABC):
         """Return the estimator to train.
 
         Returns:
-            A ``tf.estimator.Estimator``, premade or with a ``model_fn`` of your own, or a
+            A ``tf.estimator.Estimator``, premade or with a custom ``model_fn``, or a
             `detcore_estimator.Estimator`. Its optimizer must have gone through
-            ``self.context.wrap_optimizer``. Of its ``RunConfig`` everything is kept except what a
-            trial must own: the model directory and when checkpoints are saved.
+            ``self.context.wrap_optimizer``. Its ``RunConfig`` is kept, except for the settings that
+            belong to the trial: the model directory and when checkpoints are saved.
         """
 
     @abc.abstractmethod

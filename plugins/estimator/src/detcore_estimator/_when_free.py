@@ -1,4 +1,4 @@
-"""Ending things that a write behind the training may still need."""
+"""Close resources that a background write may still need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["WhenFree"]
 
 
 class WhenFree:
-    """Ends things once nobody holds them.
+    """Closes resources once they are no longer held.
 
-    A write that goes on behind the training needs the session longer than the trial does.
+    A background write needs the session longer than the trial does.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class WhenFree:
             action()
 
     def run(self, action: Callable[[], None]) -> None:
-        """Call a function, now or once there is no hold."""
+        """Call a function, now or once nothing holds the resources."""
         with self._lock:
             if self._num_holds:
                 self._waiting.append(action)

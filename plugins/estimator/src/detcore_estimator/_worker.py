@@ -1,4 +1,4 @@
-"""What a worker process does before the trial is made: behaviour, seeds, order of operations."""
+"""Prepare a worker process before the trial is made: behaviour, seeds, order of operations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ def prepare_worker(options: PrepareOptions) -> None:
 
     Several workers find one another through Horovod.
 
-    Variables stay resource variables: what a step reads then does not depend on timing. No session
-    is opened and no device touched, because the first one fixes TensorFlow's thread pools, and the
-    user's session configuration is not known yet.
+    Variables stay resource variables, so the values that a step reads do not depend on timing. No
+    session is opened and no device touched, because the first one fixes TensorFlow's thread pools,
+    and the user's session configuration is not known yet.
 
-    Operations are made deterministic where the configuration asks for it, and by default where
-    there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
+    Operations are made deterministic if configured, and by default without a GPU: on a CPU it costs
+    next to nothing, and an exact resume needs it.
 
     Args:
-        options: The trial's seed, what the configuration says about determinism, and who this
-            worker is among how many.
+        options: The trial's seed, the configuration of determinism, and this worker's ranks.
 
     Raises:
         PluginNotFoundError: If there are several workers, but no Horovod.

@@ -1,4 +1,4 @@
-"""What a served model takes in and gives out; the names of ``tf.estimator.export``."""
+"""Define the inputs and outputs of a served model, with the names of ``tf.estimator.export``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this plugin registers. Imports no framework."""
+"""Register the Estimator framework, without importing it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def detcore_register_framework() -> Framework:
             r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",
             r"I0000 .*\] oneDNN custom operations are on\..*",
             r"WARNING:tensorflow:From .* The name \S+ is deprecated\. Please use \S+ instead\.",
-            # What the user's own code calls is shown.
+            # Warnings about calls in the user's own code are shown.
             r"WARNING:tensorflow:From \S*/site-packages/.* is deprecated and will be removed .*"
             r"\nInstructions for updating:\n.*",
         ),

@@ -1,4 +1,4 @@
-"""Keras trials for detcore: `TFKerasTrial` on Keras 2 and Keras 3.
+"""Train Keras models with detcore: `TFKerasTrial` on Keras 2 and Keras 3.
 
 The names below are imported on first use: importing this package imports no TensorFlow.
 """

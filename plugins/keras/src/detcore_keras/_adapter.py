@@ -1,4 +1,4 @@
-"""`SequenceAdapter`: a Sequence together with how its items are to be prepared."""
+"""Define `SequenceAdapter`: a Sequence with settings for preparing its items."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SequenceAdapter:
         SequenceAdapter(sequence, workers=1, use_multiprocessing=True)   # one background process
         SequenceAdapter(sequence, workers=2, use_multiprocessing=False)  # two background threads
 
-    What it is given here comes before ``context.configure_fit``.
+    These settings take precedence over ``context.configure_fit``.
 
     Attributes:
         sequence: The Sequence.
-        workers: Threads or processes; 0 = none.
-        use_multiprocessing: Processes instead of threads.
-        max_queue_size: Items that may be ready ahead of training.
+        workers: Number of threads or processes; 0 for none.
+        use_multiprocessing: Whether workers are processes instead of threads.
+        max_queue_size: Number of items that may be ready ahead of training.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class SequenceAdapter:
         workers: int = 1,
         max_queue_size: int = 10,
     ) -> None:
-        """Check and keep what is given.
+        """Check and keep the arguments.
 
         Args:
             sequence: The Sequence (``PyDataset``): an object with ``__len__``, ``__getitem__`` and
                 perhaps ``on_epoch_end``. Each item is one batch.
             use_multiprocessing: Whether workers are processes; default: threads.
-            workers: How many; >= 0.
-            max_queue_size: Items ready ahead; >= 1.
+            workers: Number of workers; >= 0.
+            max_queue_size: Number of items ready ahead; >= 1.
 
         Raises:
             InvalidDataTypeError: If `sequence` cannot be read by index.
@@ -70,5 +70,5 @@ class SequenceAdapter:
         self.max_queue_size = max_queue_size
 
     def __len__(self) -> int:
-        """Return the batches of one epoch."""
+        """Return the number of batches in one epoch."""
         return len(self.sequence)

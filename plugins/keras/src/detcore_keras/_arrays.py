@@ -1,4 +1,4 @@
-"""Variables' values as npz files: bit for bit, and without pickle."""
+"""Store values of variables as npz files, bit for bit and without pickle."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LENGTHS = ".lengths"
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read an array file of a checkpoint as it is; `decoded` gives the values.
+    """Read an array file of a checkpoint without decoding; `decoded` returns the values.
 
     Raises:
-        InvalidCheckpointError: If the file is missing or damaged, or holds anything but arrays of
-            numbers of the sizes it has.
+        InvalidCheckpointError: If the file is missing or damaged, or contains anything but arrays
+            of numbers of the declared sizes.
     """
     try:
         return read_npz(path)
@@ -35,10 +35,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return arrays of NumPy's own types that hold the same bits; the same memory where it can be.
+    """Return arrays of NumPy's own types with the same bits, without copying if possible.
 
     Strings become their bytes and lengths; types that NumPy does not know (bfloat16, float8)
-    unsigned integers of their size.
+    become unsigned integers of their size.
     """
     if array.dtype.kind in "OSU":
         texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1)]
@@ -53,10 +53,10 @@ def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def decoded(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt.NDArray[Any]:
-    """Return the values that were written under a key.
+    """Return the values that were stored under a key.
 
     Args:
-        arrays: What `read_arrays` returned.
+        arrays: Result of `read_arrays`.
         key: The key.
         dtype: TensorFlow's name of the type, such as ``"bfloat16"``.
 

@@ -1,4 +1,4 @@
-"""Datasets written once and read again by every later trial."""
+"""Cache datasets, written once and read again by every later trial."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class CachedDataset:
     """A dataset of records that is made at most once.
 
     Attributes:
-        key: Names it.
-        make_dataset: Makes it, where it is not there yet.
-        root: Cache folder; None = nothing is kept.
-        shuffle_seed: Seed of the order; None = as it was written.
-        reshuffle: Whether each epoch has an order of its own.
+        key: Its name.
+        make_dataset: Makes it, if it does not exist yet.
+        root: Cache folder; None to keep nothing.
+        shuffle_seed: Seed of the order; None for the order of writing.
+        reshuffle: Whether each epoch has a different order.
         shard: Rank and number of workers.
-        drop_remainder: Leave out records so that all workers have as many.
+        drop_remainder: Whether to leave out records so that all workers have equally many.
     """
 
     key: CacheKey
@@ -38,7 +38,7 @@ class CachedDataset:
     drop_remainder: bool
 
     def open(self) -> Any:
-        """Return the dataset of records: sharded, and shuffled if asked for.
+        """Return the dataset of records, sharded, and shuffled if requested.
 
         Raises:
             InvalidDataTypeError: If the function did not return a ``tf.data.Dataset``.
@@ -87,7 +87,7 @@ class CachedDataset:
         return dataset
 
     def _write(self, folder: Path) -> tuple[int, Any]:
-        # A trial that finds the dataset in the cache must go on with the same random numbers.
+        # A trial that finds the dataset in the cache must continue with the same random numbers.
         with preserved_rng():
             dataset = self._made()
             dataset.save(str(folder))

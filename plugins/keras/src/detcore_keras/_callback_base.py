@@ -1,4 +1,4 @@
-"""The base class of callbacks that know detcore's workloads and checkpoints."""
+"""Define the base class of callbacks with hooks for detcore's workloads and checkpoints."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     """A Keras callback with more hooks, and with state that is saved in checkpoints.
 
     A *workload* is the training between two decisions of detcore: to validate, to save, to stop.
-    ``on_train_begin`` is called each time a process starts or goes on with the trial,
-    ``on_train_end`` only where training ends without an error. ``on_test_end`` gets the validation
-    metrics, with names that begin with ``val_``.
+    ``on_train_begin`` is called each time a process starts or resumes the trial, ``on_train_end``
+    only if training ends without an error. ``on_test_end`` receives the validation metrics, with
+    names that begin with ``val_``.
 
     Attributes:
         state_name: Name under which the state is saved; default: the name of the class, and for the
-            second one of a class ``"Name-2"``. Give names of your own to callbacks that may be
+            second one of a class ``"Name-2"``. Give explicit names to callbacks that may be
             reordered.
     """
 
@@ -36,7 +36,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
         Args:
             total_batches_trained: Batches trained so far, over all starts of the trial.
-            batches_requested: Batches that the workload will have, if nothing interrupts it; None
+            batches_requested: Batches that the workload will have, unless it is interrupted; None
                 if unknown.
             logs: Empty.
         """
@@ -52,15 +52,15 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
         """Called on the chief when the files of a checkpoint are written, before its commit.
 
-        Files that are added travel with the checkpoint. A callback that has this method makes
-        training wait until model and optimizer are written; without one they are only copied.
+        Files that it adds become part of the checkpoint. A callback with this method makes training
+        wait until model and optimizer are written; otherwise they are only copied.
 
         Args:
             checkpoint_dir: Folder with the checkpoint's files.
         """
 
     def get_state(self) -> Any:
-        """Return what a resumed run needs; default: None, which is nothing.
+        """Return the state for a resumed run; default: None, for no state.
 
         Returns:
             Numbers, strings, None, NumPy arrays, and lists, tuples and dicts of them. Anything else
@@ -69,8 +69,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         return None
 
     def load_state(self, state: Any) -> None:
-        """Take what `get_state` returned in the run that is resumed; called after on_train_begin.
+        """Restore the state from `get_state` of the resumed run; called after on_train_begin.
 
         Args:
-            state: Equal to what `get_state` returned, with the same types.
+            state: Equal to the result of `get_state`, with the same types.
         """

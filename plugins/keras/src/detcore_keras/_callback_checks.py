@@ -1,4 +1,4 @@
-"""What is wrong, or worth a warning, about a list of callbacks."""
+"""Check a list of callbacks, and warn about problems."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["by_name", "check_epoch_hooks", "tell_changes", "warn_of_lost_state"]
 
 _logger = logging.getLogger("detcore.keras")
 
-# Those of Keras's callbacks that have a counterpart here.
+# Callbacks of Keras that have a counterpart here.
 _REPLACED = ("EarlyStopping", "ReduceLROnPlateau")
 _OUR_MODULES = "detcore_keras."
 
 
 def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return the callbacks that have state, by the names that it is saved under.
+    """Return the callbacks that have state, by the names under which it is saved.
 
     Raises:
-        InvalidExperimentError: If two have one name.
+        InvalidExperimentError: If two have the same name.
     """
     named: dict[str, Any] = {}
     counts: dict[str, int] = {}
@@ -40,17 +40,17 @@ def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
             raise InvalidExperimentError(
                 f"two callbacks have the state_name {name!r}: {type(named[name]).__qualname__} and "
                 f"{type(callback).__qualname__}.\n"
-                "Their state is saved by that name.\nGive each a name of its own."
+                "Their state is saved by that name.\nGive each a different name."
             )
         named[name] = callback
     return named
 
 
 def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
-    """Tell of hooks for epochs where the length of an epoch is not known.
+    """Report hooks for epochs if the length of an epoch is unknown.
 
     Raises:
-        InvalidExperimentError: If it is a callback of detcore's; others are warned about.
+        InvalidExperimentError: If a detcore callback has such hooks; others cause a warning.
     """
     for callback in callbacks:
         hooks = [name for name in ("on_epoch_begin", "on_epoch_end") if _has_hook(callback, name)]
@@ -68,7 +68,7 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
 
 
 def warn_of_lost_state(callbacks: Iterable[Any]) -> None:
-    """Say of Keras's own callbacks with state, once each, that a resumed run begins them afresh."""
+    """Warn once about each of Keras's callbacks whose state a resumed run loses."""
     told: set[str] = set()
     for callback in callbacks:
         kind = type(callback).__name__
@@ -94,7 +94,7 @@ def warn_of_lost_state(callbacks: Iterable[Any]) -> None:
 
 
 def tell_changes(gone: Iterable[str], new: Iterable[str]) -> None:
-    """Say which saved states have no callback, and which callbacks have no saved state."""
+    """Report saved states without a callback, and callbacks without a saved state."""
     for name in sorted(gone):
         _logger.warning("the checkpoint has state of a callback %r, which is not there now", name)
     for name in sorted(new):
@@ -102,6 +102,6 @@ def tell_changes(gone: Iterable[str], new: Iterable[str]) -> None:
 
 
 def _has_hook(callback: Any, name: str) -> bool:
-    """Whether a callback has a hook that is not one of ours, which only switch Keras's off."""
+    """Whether a callback overrides a hook; ours, which only disable Keras's, do not count."""
     hook = getattr(callback, name)
     return overrides(callback, name) and not hook.__module__.startswith(_OUR_MODULES)

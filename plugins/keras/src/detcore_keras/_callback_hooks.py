@@ -1,4 +1,4 @@
-"""Which hooks a callback really has: those that differ from Keras's empty ones."""
+"""Find the hooks that a callback implements, as opposed to Keras's empty ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 
 
 def has_batch_hooks(callbacks: Iterable[Any]) -> bool:
-    """Whether any callback wants to be called at each training batch.
+    """Whether any callback needs to be called at each training batch.
 
-    Such callbacks make training go batch by batch. Keras's own ``ModelCheckpoint`` and
-    ``TensorBoard`` have the hooks but, as they are usually set up, do nothing in them.
+    Such callbacks make training proceed batch by batch. Keras's own ``ModelCheckpoint`` and
+    ``TensorBoard`` have the hooks, but with their usual settings do nothing in them.
 
     Args:
         callbacks: Keras callbacks.
@@ -25,20 +25,20 @@ def has_batch_hooks(callbacks: Iterable[Any]) -> bool:
 
 
 def wants_train_batches(callback: Any) -> bool:
-    """Whether one callback wants to be called at each training batch."""
+    """Whether one callback needs to be called at each training batch."""
     hooks = [name for name in _BATCH_HOOKS if overrides(callback, name)]
     return any(not _is_idle(callback, name) for name in hooks)
 
 
 def overrides(callback: Any, name: str) -> bool:
-    """Whether a callback has a hook of its own: by its class, or set on the instance."""
+    """Whether a callback overrides a hook, in its class or on the instance."""
     if name in getattr(callback, "__dict__", {}):
         return True
     return getattr(type(callback), name, None) is not getattr(keras.callbacks.Callback, name)
 
 
 def _is_idle(callback: Any, name: str) -> bool:
-    """Whether the hook is one of Keras's own that does nothing with the callback's settings."""
+    """Whether the hook is Keras's own and does nothing with the callback's settings."""
     own = getattr(type(callback), name, None)
     kinds = keras.callbacks
     if own is getattr(kinds.ModelCheckpoint, name, None):

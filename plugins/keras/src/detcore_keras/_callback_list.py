@@ -1,4 +1,4 @@
-"""The user's callbacks, called at the right places and saved by name."""
+"""Call the user's callbacks at the right places, and save their state by name."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
 
 class CallbackMultiplexer:
-    """Hands on what happens in training to the user's callbacks.
+    """Forwards the events of training to the user's callbacks.
 
     Call order: `train_begin`, `load_state` if the run is resumed, then any number of workloads
     (`workload_begin`; for each batch `batch_begin` and `batch_end`, or `batches_done` for many at
     once; `workload_end`), validations (`test_begin`, `test_end`), `checkpoint_end` and `capture`;
-    at last `train_end`.
+    finally `train_end`.
 
     Epochs follow `batches_per_epoch`. ``on_epoch_begin`` comes before the first batch of an epoch.
     ``on_epoch_end`` comes after the validation at that batch, if there is one, with its metrics;
@@ -49,16 +49,16 @@ class CallbackMultiplexer:
         callbacks: The user's callbacks, in order.
         model: The compiled model.
         params: For ``set_params``, such as ``{"verbose": 1}``.
-        batches_per_epoch: 0 = unknown: there are no epochs.
+        batches_per_epoch: 0 if unknown: there are no epochs.
         is_chief: Whether this is the worker with rank 0.
-        tensorboard_path: Where event files go; None = where the user's callbacks say.
+        tensorboard_path: Folder of event files; None for the folders that the callbacks name.
 
     Attributes:
-        callbacks: Those that are called on this worker.
+        callbacks: The callbacks that are called on this worker.
 
     Raises:
-        InvalidExperimentError: If two callbacks have one ``state_name``, or a callback of detcore's
-            has epoch hooks while epochs are unknown.
+        InvalidExperimentError: If two callbacks have the same ``state_name``, or a callback of
+            detcore's has epoch hooks while epochs are unknown.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class CallbackMultiplexer:
 
     @property
     def stop_training(self) -> bool:
-        """Whether a callback asked for the end of training."""
+        """Whether a callback requested the end of training."""
         return bool(self._model.stop_training)
 
     # -- training ---------------------------------------------------------------------------------
 
     def train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Give the callbacks their model and begin; once per process."""
+        """Pass the model to the callbacks and begin; once per process."""
         warn_of_lost_state(self.callbacks)
         for callback in self.callbacks:
             if isinstance(callback, TensorBoard) and self._tensorboard_path is not None:
@@ -109,26 +109,26 @@ class CallbackMultiplexer:
         self._call("on_train_begin", dict(logs or {}))
 
     def train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Training ended without an error."""
+        """End training without an error."""
         self._close_epoch({})
         self._call("on_train_end", dict(logs or {}))
 
     def workload_begin(self, total_batches: int, requested: int | None) -> None:
-        """Training goes on from batch `total_batches`, for `requested` batches if that is known."""
+        """Continue from batch `total_batches`, for `requested` batches if that is known."""
         self._until = None if requested is None else total_batches + requested
         self._open_epoch(total_batches)
         for callback in self._of_detcore("on_train_workload_begin"):
             callback.on_train_workload_begin(total_batches, requested, {})
 
     def workload_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
-        """Training stands at batch `total_batches`; `logs` are the metrics of the workload."""
+        """End a workload at batch `total_batches`; `logs` are its metrics."""
         if self._ended is not None:
             self._ended[1].update(_as_numbers(logs))
         for callback in self._of_detcore("on_train_workload_end"):
             callback.on_train_workload_end(total_batches, _as_numbers(logs))
 
     def batch_begin(self, total_batches: int) -> None:
-        """A batch begins; `total_batches` were trained before."""
+        """Begin a batch, after `total_batches` others."""
         if self._epoch_batches and not self._has_begun_epoch:
             self._open_epoch(total_batches)
         if self._batch_begin:
@@ -137,7 +137,7 @@ class CallbackMultiplexer:
                 hook(index, {})
 
     def batch_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
-        """A batch ended; `total_batches` are trained now, it included."""
+        """End a batch; `total_batches` are now trained, including it."""
         if self._batch_end:
             index = self._index(total_batches - 1)
             numbers: dict[str, Any] | None = None
@@ -149,10 +149,10 @@ class CallbackMultiplexer:
             self._end_epoch(total_batches)
 
     def batches_done(self, from_total: int, to_total: int) -> None:
-        """Batches were trained in one go, without batch-level hooks.
+        """Count batches that were trained together, without batch-level hooks.
 
-        An epoch should end at `to_total` or not at all: what callbacks change at its end then holds
-        from the next batch on.
+        An epoch should end at `to_total` or not at all: changes that callbacks make at its end then
+        apply from the next batch on.
         """
         if not self._epoch_batches:
             return
@@ -167,22 +167,22 @@ class CallbackMultiplexer:
     # -- validation, checkpoints ------------------------------------------------------------------
 
     def test_begin(self) -> None:
-        """A validation begins."""
+        """Begin a validation."""
         self._call("on_test_begin", {})
 
     def test_end(self, logs: Mapping[str, Any]) -> None:
-        """A validation ended; names in `logs` begin with ``val_``."""
+        """End a validation; names in `logs` begin with ``val_``."""
         numbers = _as_numbers(logs)
         self._call("on_test_end", numbers)
         self._close_epoch(numbers)
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Whether a callback is shown the folder of a checkpoint, and may look at its files."""
+        """Whether a callback receives the folder of a checkpoint, and may read its files."""
         return bool(self._checkpoint_hooks())
 
     def checkpoint_end(self, directory: Path) -> None:
-        """The files of a checkpoint were written."""
+        """Pass the written files of a checkpoint to the callbacks."""
         for hook in self._checkpoint_hooks():
             hook(str(directory))
 
@@ -198,7 +198,7 @@ class CallbackMultiplexer:
         ]
 
     def digests(self) -> dict[str, bytes]:
-        """Return a digest of each callback's state, by name: equal where the states are."""
+        """Return a digest of each callback's state, by name; equal states have equal digests."""
         found = {}
         for name in self._stateful:
             arrays: dict[str, npt.NDArray[Any]] = {}
@@ -216,11 +216,11 @@ class CallbackMultiplexer:
 
         Args:
             directory: Folder to write into.
-            leave_out: Names of callbacks whose state the chief's checkpoint holds already.
+            leave_out: Names of callbacks whose state is the same in the chief's checkpoint.
 
         Returns:
-            Arrays by file and key. They may be those that the callbacks use: to be written, or
-            copied, before training goes on.
+            Arrays by file and key. They may be in use by the callbacks: write or copy them before
+            training continues.
 
         Raises:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the
@@ -260,15 +260,15 @@ class CallbackMultiplexer:
         arrays: Mapping[str, npt.NDArray[Any]],
         chief: SavedCallbacks | None = None,
     ) -> None:
-        """Take what `state_dict` returned, or `read_callbacks`; after `train_begin`.
+        """Restore a result of `state_dict`, or of `read_callbacks`; after `train_begin`.
 
-        Callbacks that the checkpoint does not know begin afresh, and states of callbacks that are
-        gone are dropped; a line says so.
+        Callbacks without a saved state start fresh, and states without a callback are dropped; both
+        are logged.
 
         Args:
             state: The state.
             arrays: The arrays that it refers to.
-            chief: The chief's, for what was left out of this worker's own.
+            chief: The chief's state, for callbacks left out of this worker's own.
         """
         if state.get("version") != _VERSION:
             raise InvalidCheckpointError(
@@ -333,15 +333,15 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot go "
-            "on where they were"
+            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot "
+            "continue where they were"
         ) from error
     except ValueError as error:
         raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
     return state, read_arrays(directory / _ARRAYS_FILE)
 
 
-# Those of Keras that write files, which the workers of a trial would overwrite for each other.
+# Callbacks of Keras that write files, which the workers of a trial would overwrite mutually.
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
@@ -359,7 +359,7 @@ def _is_chief_only(callback: Any) -> bool:
 def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:
     """Return the callbacks' hooks for a batch, without those that do nothing.
 
-    For hooks at a batch's end: with whether they take tensors.
+    For hooks at the end of a batch, each with whether it accepts tensors.
     """
     found: list[Any] = []
     for callback in callbacks:

@@ -1,4 +1,4 @@
-"""The state of callbacks as JSON, with arrays beside it; no pickle."""
+"""Serialize the state of callbacks as JSON and arrays, without pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore_keras._arrays import decoded
 __all__ = ["from_saved", "to_saved"]
 
 _PLAIN = (bool, int, str)
-# Keys of JSON objects that stand for something JSON has no form for.
+# Keys of JSON objects that represent values without a form in JSON.
 _ARRAY, _SCALAR, _FLOAT, _TUPLE, _PAIRS = "$array", "$scalar", "$float", "$tuple", "$pairs"
 
 
@@ -58,7 +58,7 @@ def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
 
 
 def from_saved(saved: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Turn what `to_saved` returned into the value it was given.
+    """Return the value from which `to_saved` made a JSON value.
 
     Raises:
         InvalidCheckpointError: If it is damaged.

@@ -1,4 +1,4 @@
-"""What several workers do with their tensors together: sums of gradients, and broadcasts."""
+"""Define the collectives for tensors: sums of gradients, and broadcasts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Collective(Protocol):
 
     Attributes:
         name: "horovod" or "tensorflow".
-        failure: Why no sum can succeed any more, where the error that a graph raised hides it.
+        failure: Why no sum can succeed any more, if the error that a graph raised hides it.
     """
 
     name: str
@@ -30,8 +30,8 @@ class Collective(Protocol):
         """Return the sums over the workers, in few messages.
 
         Called eagerly, or while a function is traced, also inside a branch of ``tf.cond`` or the
-        body of a loop. The name scope that it is called in is the same on all workers, and another
-        one for each call within a graph.
+        body of a loop. The enclosing name scope is the same on all workers, and differs for each
+        call within a graph.
 
         Args:
             gradients: Dense tensors; the same shapes and types on all workers.
@@ -45,18 +45,18 @@ class Collective(Protocol):
         """
 
     def close(self) -> None:
-        """Release what was taken."""
+        """Release resources."""
 
 
 def prepare_collective(options: PrepareOptions) -> None:
-    """Do what must happen before TensorFlow runs its first operation; for several workers.
+    """Prepare several workers before TensorFlow runs its first operation.
 
     Args:
-        options: What `prepare_worker` was given; its ``world_size`` is more than 1.
+        options: Arguments of `prepare_worker`; the ``world_size`` is more than 1.
 
     Raises:
-        PluginNotFoundError: If what is needed is not installed.
-        DistributedError: If the back end sees other workers than detcore does.
+        PluginNotFoundError: If a required package is not installed.
+        DistributedError: If the back end has other ranks than detcore.
     """
     if KERAS_MAJOR == 2:
         from detcore_keras._collective_horovod import start_horovod

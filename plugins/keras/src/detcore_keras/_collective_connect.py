@@ -1,7 +1,7 @@
-"""How the workers of one machine get a socket to each other one, and memory that all share.
+"""Connect the workers of one machine by sockets and shared memory.
 
-The first of them makes all that, and hands it out over a Unix socket in a folder that only their
-user may enter and that is removed at once. Nothing listens afterwards.
+The first worker creates both, and distributes them over a Unix socket in a folder that only the
+user can enter and that is removed immediately. Afterwards no socket listens.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 _HELLO = struct.Struct("<16sQ")
-_ANSWER_S = 60.0  # every worker has called before; only descriptors are handed out
+_ANSWER_S = 60.0  # every worker has connected before; only descriptors are passed on
 
 
 def connect(distributed: DistributedContext, *, timeout_s: float) -> tuple[Links, int]:
-    """Connect the workers of this machine; all of them call it together.
+    """Connect the workers of this machine; all of them must call it together.
 
     Args:
-        distributed: Tells them where to meet.
-        timeout_s: How long the links wait for a worker that lives.
+        distributed: Used to exchange the address.
+        timeout_s: How long the links wait for a worker that is alive.
 
     Returns:
         The links, and the descriptor of memory that all of them share, still empty.
@@ -51,8 +51,8 @@ def _host(
 ) -> tuple[dict[int, socket.socket], int]:
     token = secrets.token_bytes(16)
     callers: dict[int, socket.socket] = {}
-    # A socket's path has to fit into 107 bytes, so a long TMPDIR cannot be used. The folder is
-    # made with mode 0700: nobody else can connect.
+    # A socket's path must fit into 107 bytes, so a long TMPDIR cannot be used. The folder is
+    # created with mode 0700, so other users cannot connect.
     root = "/tmp" if os.access("/tmp", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(prefix="detcore-sum-", dir=root) as folder,
@@ -66,7 +66,7 @@ def _host(
         listener.settimeout(_ANSWER_S)
         while len(callers) < len(ranks) - 1:
             caller, _ = listener.accept()
-            caller.settimeout(1.0)  # what a worker says has arrived by now
+            caller.settimeout(1.0)  # the worker's message has arrived by now
             said = b""
             with contextlib.suppress(OSError):
                 said = caller.recv(_HELLO.size, socket.MSG_WAITALL)
@@ -114,7 +114,7 @@ def _call(
 
 
 def _pairs(count: int) -> dict[int, dict[int, socket.socket]]:
-    """Return a socket for each worker but the first towards each other but the first."""
+    """Return, for each worker but the first, a socket to each other worker but the first."""
     ends: dict[int, dict[int, socket.socket]] = {index: {} for index in range(1, count)}
     for one in range(1, count):
         for other in range(one + 1, count):

@@ -1,4 +1,4 @@
-"""Sums and broadcasts over Horovod: for Keras 2."""
+"""Sum and broadcast over Horovod, for Keras 2."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def start_horovod(options: PrepareOptions) -> None:
     """Join the other workers' Horovod.
 
     Args:
-        options: Which worker this is.
+        options: This worker's ranks.
 
     Raises:
         PluginNotFoundError: If Horovod is not installed.
-        DistributedError: If Horovod's ranks are not detcore's.
+        DistributedError: If Horovod's ranks differ from detcore's.
     """
     hvd = _horovod()
     hvd.init()
@@ -55,9 +55,9 @@ class HorovodCollective:
 
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Return the sums over the workers."""
-        # Workers find each other's operation by its name. At run time that begins with the names of
-        # the functions that it was inlined into, which may differ between workers where one of them
-        # was traced for another kind of input; so only the last part counts, and must be enough.
+        # Workers match operations by name. At run time the name begins with the names of the
+        # functions that inlined it, which may differ between workers if one of them was traced for
+        # another kind of input. Only the last part counts, and must therefore be unique.
         scope = tf.get_current_name_scope().replace("/", ".")
         sums: list[Any] = self._hvd.grouped_allreduce(
             list(gradients),

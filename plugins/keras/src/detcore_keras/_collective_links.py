@@ -1,7 +1,7 @@
-"""Connections between the workers of one machine: to meet, and to hear when one is gone.
+"""Connect the workers of one machine, to synchronize them and to detect when one is gone.
 
-The kernel closes the sockets of a process that dies, so the others learn of it at once, whatever
-they wait for.
+The kernel closes the sockets of a process that dies, so the others learn of it immediately,
+whatever they are waiting for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMAT = struct.Struct("<QQQQ")
 
 
 class _Message(NamedTuple):
-    """What one worker says to another; `size` is the rank meant where something went wrong."""
+    """A message of one worker; after a failure, `size` is the rank concerned."""
 
     kind: int
     number: int = 0
@@ -45,7 +45,7 @@ class Links:
     Args:
         connections: Rank over all nodes -> connection.
         rank: This worker's rank over all nodes.
-        timeout_s: How long to wait for a worker that lives.
+        timeout_s: How long to wait for a worker that is alive.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Links:
         _close_in_forks(self)
 
     def meet(self, number: int, fingerprint: int, size: int) -> None:
-        """Return once every worker has come here, with the same three numbers.
+        """Return once every worker has called this, with the same three numbers.
 
         Args:
-            number: Which meeting this is, from 1.
-            fingerprint: Which arrays are summed, ``0 <= fingerprint < 2**64``.
-            size: How many bytes they take.
+            number: Number of the meeting, from 1.
+            fingerprint: Identifies the arrays to sum, ``0 <= fingerprint < 2**64``.
+            size: Their size in bytes.
 
         Raises:
             PeerLostError: If a worker is gone; the same error at every later call.
-            CollectiveMismatchError: If another came with other numbers.
-            CollectiveTimeoutError: If one that lives did not come in time.
+            CollectiveMismatchError: If another worker passed other numbers.
+            CollectiveTimeoutError: If a worker that is alive did not call it in time.
         """
         self.check()
         mine = _Message(_MEET, number, fingerprint, size)
@@ -91,7 +91,7 @@ class Links:
                 elif said is not None:
                     self._refuse(rank, said)
             for rank, kind in self._gone.items():
-                # One that said goodbye after it came here is missed at the next meeting.
+                # One that left after reaching this meeting is missed at the next one.
                 if rank in waiting or kind == _LOST:
                     self._fail(kind, rank)
             if not waiting:
@@ -102,17 +102,17 @@ class Links:
             self._listen(remaining)
 
     def check(self) -> None:
-        """Raise what went wrong before, or that this worker has left."""
+        """Raise the previous failure, or an error if this worker has left."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Tell the others that this worker leaves. Closing twice is fine."""
+        """Notify the others that this worker leaves; idempotent."""
         self._tell(_Message(_BYE))
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the sockets and say nothing."""
+        """Close the sockets without a message."""
         self._failure = self._failure or DistributedError(
             f"rank {self._rank} sums gradients after its collectives were closed, or in a forked "
             "process.\nOnly the worker itself can, before close()."
@@ -123,7 +123,7 @@ class Links:
 
     def _tell(self, message: _Message) -> None:
         for connection in self._connections.values():
-            # A worker that does not listen is gone, which is found out by listening to it.
+            # A worker that does not receive is gone, which receiving from it will show.
             with contextlib.suppress(OSError):
                 connection.send(_FORMAT.pack(*message))
 
@@ -184,7 +184,7 @@ class Links:
 
 
 def _close_in_forks(links: Links) -> None:
-    """Close a child's copies after every fork: they would hide that this process has died."""
+    """Close a child's copies after every fork, which would hide the death of this process."""
     reference = weakref.ref(links)
 
     def close() -> None:

@@ -1,8 +1,8 @@
-"""Sums of arrays over the workers of one machine, in memory that they share.
+"""Sum arrays over the workers of one machine, in shared memory.
 
-Each worker lays its arrays down, adds up its part of what all have laid down, and copies the whole
-sum out. Additions are done in the order of the ranks: the sum has the same bits on all workers and
-in every run.
+Each worker writes its arrays, adds its part of all workers' arrays, and copies the whole sum out.
+Additions follow the order of the ranks, so the sum has the same bits on all workers and in every
+run.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedSum", "add_up"]
 
-_LINE = 64  # bytes; TensorFlow takes an array that begins at a multiple without a copy
+_LINE = 64  # bytes; TensorFlow uses an array aligned to it without a copy
 _PAGE = mmap.ALLOCATIONGRANULARITY
-_SMALL = 1 << 16  # bytes; up to here adding up everything everywhere beats meeting twice
-_BLOCK = 1 << 18  # bytes; what is added up at a time stays in the processor's cache
+_SMALL = 1 << 16  # bytes; up to this size, adding everything everywhere beats meeting twice
+_BLOCK = 1 << 18  # bytes; the amount added at a time stays in the processor's cache
 
 
 class SharedSum:
-    """The workers of one machine, as far as they sum arrays; all call the same methods together.
+    """Sums of arrays over the workers of one machine; all call the same methods together.
 
     Args:
         distributed: Connects them; used by the constructor only.
-        timeout_s: How long to wait for a worker that lives, in seconds.
+        timeout_s: How long to wait for a worker that is alive, in seconds.
     """
 
     def __init__(self, distributed: DistributedContext, *, timeout_s: float) -> None:
@@ -55,14 +55,14 @@ class SharedSum:
         self._grow(_PAGE)
 
     def sum(self, arrays: Sequence[Array], label: str) -> list[Array]:
-        """Return the sums over the workers, as arrays of the caller's own.
+        """Return the sums over the workers, in new arrays.
 
         Args:
             arrays: The same shapes and types on all workers.
-            label: What they are; the same on all workers.
+            label: Their name; the same on all workers.
 
         Raises:
-            DistributedError: As `Links.meet`; or this worker has left.
+            DistributedError: As `Links.meet`; or if this worker has left.
         """
         self._links.check()
         layout = self._layout(arrays, label)
@@ -70,7 +70,7 @@ class SharedSum:
         if layout.size > self._capacity:
             self._grow(layout.size, layout)
         is_small = layout.size <= _SMALL
-        # Two small sums take turns between two places: a slow worker may still read the last one.
+        # Small sums alternate between two places: a slow worker may still read the last one.
         start = self._number % 2 * self._count * _SMALL if is_small else self._small_area
         step = _SMALL if is_small else self._capacity
         slots = [start + index * step for index in range(self._count)]
@@ -105,7 +105,7 @@ class SharedSum:
         self._links.meet(self._number, layout.fingerprint, layout.size)
 
     def _grow(self, size: int, layout: _Layout | None = None) -> None:
-        """Make room; every worker comes here at the same sum, or they do not sum the same."""
+        """Enlarge the memory; every worker does so at the same sum, or their sums differ."""
         capacity = -(-size // _PAGE) * _PAGE
         length = self._small_area + (self._count + 1) * capacity
         if self._index == 0:
@@ -116,7 +116,7 @@ class SharedSum:
         self._capacity = capacity
 
     def _add(self, layout: _Layout, slots: list[int], out: Array, part: int, parts: int) -> None:
-        """Add up one of several parts of the slots."""
+        """Add one of several parts of the slots."""
         for dtype, start, stop in layout.regions:
             lines = (stop - start) // _LINE
             first = start + lines * part // parts * _LINE
@@ -142,8 +142,8 @@ class SharedSum:
 
 
 def add_up(terms: Sequence[Array], out: Array) -> None:
-    """Add arrays of one type in the order given; `out` may be the first of them."""
-    # What overflows in a gradient is for the optimizer's loss scale or the user to notice.
+    """Add arrays of one type in the given order; `out` may be the first of them."""
+    # Overflows in gradients are for the optimizer's loss scale or the user to notice.
     with np.errstate(all="ignore"):
         np.add(terms[0], terms[1], out=out)
         for term in terms[2:]:
@@ -152,10 +152,10 @@ def add_up(terms: Sequence[Array], out: Array) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where arrays lie one after another, those of one type together."""
+    """Consecutive positions of arrays in memory, grouped by type."""
 
     kinds: list[tuple[Any, tuple[int, ...], int]]  # dtype, shape and offset of each array
-    regions: list[tuple[Any, int, int]]  # dtype, start and end of what has one type
+    regions: list[tuple[Any, int, int]]  # dtype, start and end of each group
     size: int
     fingerprint: int
 
@@ -176,12 +176,12 @@ class _Layout:
         return cls(kinds, regions, end, zlib.crc32(text.encode()))
 
     def split(self, memory: Array) -> list[Array]:
-        """Return the arrays that lie in memory of this layout."""
+        """Return the arrays in memory of this layout."""
         return [np.ndarray(shape, dtype, memory, offset) for dtype, shape, offset in self.kinds]
 
 
 class _Leases:
-    """Memory that is used again once nobody refers to the arrays in it any more.
+    """Memory that is reused once no reference to its arrays is left.
 
     New memory for every step would cost as much as the sum: the system clears each page.
     """
@@ -190,7 +190,7 @@ class _Leases:
         self._lent: list[tuple[mmap.mmap, weakref.ref[Array]]] = []
 
     def take(self, size: int) -> Array:
-        """Return `size` bytes, aligned to a page; arrays made from them keep them taken."""
+        """Return `size` bytes, aligned to a page; arrays made from them keep them in use."""
         for index, (memory, reference) in enumerate(self._lent):
             if reference() is None and len(memory) >= size:
                 del self._lent[index]

@@ -1,8 +1,8 @@
-"""Sums and broadcasts between plain processes: for Keras 3, whose TensorFlow has no Horovod.
+"""Sum and broadcast between plain processes, for Keras 3, whose TensorFlow has no Horovod.
 
 TensorFlow's own collectives between processes need a gRPC server in each worker, which listens on
-all network interfaces and lets anybody run graphs, so they are not used. Gradients leave the graph
-for a Python function instead, once per step.
+all network interfaces and lets anyone run graphs, so they are not used. Instead, gradients leave
+the graph for a Python function, once per step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorFlowCollective", "prepare_process"]
 
-TIMEOUT_S = 1800.0  # as DistributedContext: a worker that lives may be slow
+TIMEOUT_S = 1800.0  # as DistributedContext: a worker that is alive may be slow
 
 
 def prepare_process(options: PrepareOptions) -> None:
     """Check that workers can share memory here.
 
     Args:
-        options: How many workers there are.
+        options: Settings of the workers.
 
     Raises:
         DistributedError: If the system has no anonymous shared memory (it is not Linux).
@@ -52,8 +52,8 @@ class TensorFlowCollective:
 
     Attributes:
         name: "tensorflow".
-        failure: Why no sum can succeed any more; None while they do. TensorFlow hides which error
-            a function of a graph has raised.
+        failure: Why no sum can succeed any more, or None. TensorFlow hides the error that a
+            function of a graph has raised.
     """
 
     name = "tensorflow"
@@ -65,12 +65,12 @@ class TensorFlowCollective:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Connect to the other workers; all of them call this together.
+        """Connect to the other workers; all of them must call this together.
 
         Args:
             context: The trial's context.
             options: The section ``optimizations`` of the experiment file.
-            timeout_s: How long a sum waits for a worker that lives, in seconds.
+            timeout_s: How long a sum waits for a worker that is alive, in seconds.
         """
         self._distributed = context.distributed
         self._compress = bool(options.get("gradient_compression"))
@@ -81,7 +81,7 @@ class TensorFlowCollective:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the sums over the workers; the same bits on all of them."""
+        """Return the sums over the workers, with the same bits on all of them."""
         if not gradients:
             return []
         label = tf.get_current_name_scope()
@@ -127,7 +127,7 @@ class TensorFlowCollective:
             raise
 
     def _sum_nodes(self, sums: list[Any]) -> list[Any]:
-        """Add what the first workers of the machines have, in the order of the machines."""
+        """Add the values of the first worker of each machine, in the order of the machines."""
         is_first = self._distributed.local_rank == 0
         gathered = self._distributed.gather(sums if is_first else None)
         if gathered is not None:

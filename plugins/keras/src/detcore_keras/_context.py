@@ -1,4 +1,4 @@
-"""What a `TFKerasTrial` is given: the trial context, and the methods that wrap models and data."""
+"""Define the trial context of a `TFKerasTrial`, with methods that wrap models and data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["FitOptions", "TFKerasExperimentalContext", "TFKerasTrialContext"]
 
 
 class _Unset:
-    """Tells an argument that was not given from one that is None."""
+    """Distinguishes an argument that was not given from None."""
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -36,12 +36,12 @@ _UNSET = _Unset()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """How data is fed; see `TFKerasTrialContext.configure_fit`."""
+    """Settings for feeding data; see `TFKerasTrialContext.configure_fit`."""
 
     verbose: bool = True
     class_weight: Mapping[int, float] | None = None
-    # A thread beside the one that trains shares numpy's generator with it, so what a Sequence
-    # draws would depend on timing: nobody gets that without asking for it.
+    # A second thread would share numpy's generator with the training thread, so that the numbers
+    # that a Sequence draws would depend on timing; this must be requested explicitly.
     workers: int = 0
     use_multiprocessing: bool = False
     max_queue_size: int = 10
@@ -67,11 +67,11 @@ class TFKerasTrialContext(TrialContext):
 
     @property
     def fit_options(self) -> FitOptions:
-        """What the calls of `configure_fit` add up to."""
+        """The combined settings of all calls of `configure_fit`."""
         return FitOptions(**self._fit_settings)
 
     def wrap_model(self, model: Any) -> Any:
-        """Name the model that is to be trained. Call it before ``model.compile``.
+        """Register the model to train. Call it before ``model.compile``.
 
         Args:
             model: A Keras model: functional, sequential or subclassed.
@@ -95,11 +95,11 @@ class TFKerasTrialContext(TrialContext):
         return model
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Name an optimizer that the model uses beside the one passed to ``compile``.
+        """Register an optimizer that the model uses in addition to the one of ``compile``.
 
-        Its state is then part of every checkpoint, and the gradients that it is given are averaged
-        over the workers, and added up over batches as ``optimizations`` says. The optimizer given
-        to ``model.compile``, and optimizers that are attributes of the model, are found without it.
+        Its state then becomes part of every checkpoint, and its gradients are averaged over the
+        workers, and summed over batches according to ``optimizations``. The optimizer given to
+        ``model.compile``, and optimizers that are attributes of the model, need no registration.
 
         Args:
             optimizer: A Keras optimizer object, not its name.
@@ -131,14 +131,14 @@ class TFKerasTrialContext(TrialContext):
         """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
 
         Call it right after the dataset is created, before shuffling and batching: sharding then
-        drops records before they cost anything. Every dataset needs its own call.
+        drops records before they cost anything. Every dataset needs a separate call.
 
         Args:
-            dataset: The dataset; anything else is returned as it is.
-            shard_dataset: False where the trial itself gives each worker its own data.
+            dataset: The dataset; anything else is returned unchanged.
+            shard_dataset: False if the trial itself gives each worker different data.
 
         Returns:
-            The dataset to go on with.
+            The dataset to use from here on.
         """
         from detcore_keras._keras import tf
 
@@ -158,7 +158,7 @@ class TFKerasTrialContext(TrialContext):
         return dataset
 
     def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
-        """Have ``build_model`` build one model, with the weights of a checkpoint."""
+        """Make ``build_model`` build a single model, with the weights of a checkpoint."""
         keras_trial: Any = trial
         build = keras_trial.build_model
         built: list[Any] = []
@@ -187,18 +187,18 @@ class TFKerasTrialContext(TrialContext):
         shuffle: bool | _Unset = _UNSET,
         validation_steps: int | _Unset | None = _UNSET,
     ) -> None:
-        """Set how data is fed. Later calls change what they name and leave the rest.
+        """Set how data is fed. Later calls change only the settings that they name.
 
         Args:
             verbose: Whether progress may be printed; default True.
-            class_weight: Factor of the loss for each class index; None = all alike (default).
-            workers: Threads or processes that prepare the items of a ``Sequence``; 0 = none, the
-                training thread does it, which is the default and exact after a resume.
-            use_multiprocessing: Processes instead of threads; default False.
-            max_queue_size: Items that may be ready ahead; default 10.
+            class_weight: Factor of the loss for each class index; None for equal weights (default).
+            workers: Number of threads or processes that prepare the items of a ``Sequence``. With
+                0, the default, the training thread prepares them, which is exact after a resume.
+            use_multiprocessing: Whether workers are processes instead of threads; default False.
+            max_queue_size: Number of items that may be ready ahead; default 10.
             shuffle: Whether arrays and Sequences are read in a new order each epoch; default True.
                 A ``tf.data.Dataset`` shuffles itself.
-            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None = all of it
+            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None for all of it
                 (default).
 
         Raises:
@@ -236,17 +236,18 @@ class TFKerasExperimentalContext:
         """Decorate a function that makes the training dataset, so that it runs once.
 
         The first call writes the records to the cache folder, under `dataset_id` and
-        `dataset_version`; later ones, also in other trials and experiments, read them from there.
-        The decorated function takes no arguments and returns a ``tf.data.Dataset`` of records.
-        Batch and augment what the decorated function returns, and never ``repeat()`` inside of it.
+        `dataset_version`; later calls, including those in other trials and experiments, read them
+        from there. The decorated function takes no arguments and returns a ``tf.data.Dataset`` of
+        records. Batch and augment the result of the decorated function, and never ``repeat()``
+        inside it.
 
-        Training goes on where a checkpoint left it, like with every other dataset. Nothing is ever
-        removed from the cache folder.
+        Like with every other dataset, training continues where a checkpoint left it. Nothing is
+        ever removed from the cache folder.
 
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
             dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order that the trial's seed gives.
+            shuffle: Whether to read the records in an order derived from the trial's seed.
             skip_shuffle_at_epoch_end: Whether all epochs have the same order.
 
         Returns:
@@ -254,7 +255,7 @@ class TFKerasExperimentalContext:
 
         Raises:
             CheckFailedError: If it is used twice, or together with ``context.wrap_dataset``.
-            UnsafePathError: If a name has characters that do not belong in a file name.
+            UnsafePathError: If a name has characters that are not valid in a file name.
         """
         from detcore.data import CacheKey
 
@@ -282,14 +283,14 @@ class TFKerasExperimentalContext:
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
             dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order that the trial's seed gives, the same
+            shuffle: Whether to read the records in an order derived from the trial's seed, the same
                 in each validation.
 
         Returns:
             A decorator.
 
         Raises:
-            UnsafePathError: If a name has characters that do not belong in a file name.
+            UnsafePathError: If a name has characters that are not valid in a file name.
         """
         from detcore.data import CacheKey
 

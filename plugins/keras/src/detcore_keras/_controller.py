@@ -1,4 +1,4 @@
-"""Training a `TFKerasTrial`: Keras owns the loop, detcore's clock says what happens when."""
+"""Train a `TFKerasTrial`: Keras owns the loop, and detcore's clock schedules its work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KerasController:
         context: Its context.
 
     Raises:
-        DetcoreError: If the trial breaks a rule: data of the wrong kind, a model that was not
+        DetcoreError: If the trial violates a rule: data of the wrong kind, a model that was not
             wrapped or compiled.
     """
 
@@ -116,7 +116,7 @@ class KerasController:
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
 
-        Of several workers: until each has seen its share.
+        With several workers, a pass lasts until each has seen its share.
         """
         return self._steps_per_epoch
 
@@ -133,7 +133,7 @@ class KerasController:
                 self._random.restore()
                 self._random = None
             metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
-            # Set in the last batch before a boundary, it would end Keras's fit there.
+            # Otherwise, if set in the last batch before a boundary, it would end Keras's fit there.
             self._heed_stop_training()
             going = clock.boundary(
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
@@ -169,15 +169,16 @@ class KerasController:
     def save(self, directory: Path) -> None:
         """Write model, optimizers, generators, data position and callbacks.
 
-        Of several workers, the chief writes all of it, and the others what differs from that.
-        Callbacks are told before the commit, so files that they add travel with the checkpoint.
+        The chief writes all of it, and other workers only values that differ from the chief's.
+        Callbacks are called before the commit, so files that they add become part of the
+        checkpoint.
         """
         _state.write_array_files(directory, self._capture(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
-        """Copy what `save` would write, and return what writes the copy.
+        """Copy the state for `save`, and return a function that writes the copy.
 
-        What is small is written at once, and so is all of it where a callback is shown the folder
+        Small files are written immediately, and so are all files if a callback reads the folder
         (`detcore_keras.callbacks.Callback.on_checkpoint_end`). The copies' memory is kept for the
         next snapshot.
 
@@ -191,14 +192,14 @@ class KerasController:
         return self._tensors
 
     def _prepare_memory(self) -> None:
-        """Have the memory of snapshots at hand before the first one, where there will be any."""
+        """Allocate the memory of snapshots before the first one, if there will be any."""
         wanted = self._context.setup.config.get("checkpoint_async", True)
         if wanted and self._workers.is_chief:
             found = training_variables(self._model, self._optimizers())
             self._memory.prepare(value_size(item.variable) for item in found)
 
     def _capture(self, directory: Path) -> ArrayFiles:
-        """Write what is small; return the arrays, which may be the variables' own memory."""
+        """Write small files; return the arrays, which may share the variables' memory."""
         self._build()
         self._start_together()
         callbacks = self._begun_callbacks()
@@ -231,11 +232,11 @@ class KerasController:
         return {**files, **callbacks.capture(directory, leave_out=same)}
 
     def restore(self, directory: Path) -> None:
-        """Read what `save` wrote.
+        """Read the files of `save`.
 
         Raises:
-            InvalidCheckpointError: If it does not fit this model.
-            DataError: If it does not fit this data.
+            InvalidCheckpointError: If they do not fit this model.
+            DataError: If they do not fit this data.
         """
         own = self._context.own_folder(directory)
         position = _read((own or directory) / _POSITION_FILE)
@@ -257,20 +258,20 @@ class KerasController:
         if own is None:
             self._vary()
             _logger.info(
-                "the checkpoint was saved by another number of workers: training goes on at batch "
-                "%d, in the order that %d worker(s) take the data in",
+                "the checkpoint was saved by another number of workers: training continues at "
+                "batch %d, in the order for %d worker(s)",
                 self._feed.position,
                 self._workers.size,
             )
-        # Callbacks that begin, and whatever else comes before the first step, may draw numbers that
-        # an uninterrupted run drew long ago.
+        # Callbacks that start, and any other code before the first step, may draw numbers that an
+        # uninterrupted run drew long before.
         self._random = RandomState(model_generators(self._model))
 
     def start_from(self, directory: Path) -> None:
-        """Take over weights, optimizer state and counters of another trial's checkpoint.
+        """Load weights, optimizer state and counters from another trial's checkpoint.
 
-        Of a checkpoint of Determined, the weights. Callbacks, data and random generators begin as
-        in any fresh trial.
+        From a checkpoint of Determined, only the weights. Callbacks, data and random generators
+        start as in any fresh trial.
 
         Raises:
             InvalidCheckpointError: If it does not fit this model.
@@ -307,9 +308,9 @@ class KerasController:
             _state.restore_own_state(self._model, optimizers, own)
 
     def _start_together(self) -> None:
-        """Give all workers the chief's model, and each random numbers of its own; once.
+        """Give all workers the chief's model, and each of them different random numbers; once.
 
-        Where variables are made by the first step only, this waits until after it.
+        If the first step makes the variables, this waits until after it.
         """
         if self._traced and not self._has_started:
             self._has_started = True
@@ -338,16 +339,15 @@ class KerasController:
             self._steps.build()
 
     def _build_by_training(self) -> None:
-        """Make all variables by one step on zeros; what it did is overwritten right after.
+        """Make all variables by one step on zeros, whose effects are overwritten afterwards.
 
-        For models whose step cannot be traced: eager ones, and those with a train function of
-        their own.
+        For models whose step cannot be traced: eager ones, and those with a custom train function.
         """
         zeros = tf.nest.map_structure(_zeros, self._feed.element_spec)
         keras_function(self._model, "train")(iter(tf.data.Dataset.from_tensors(zeros).repeat()))
 
     def _begun_callbacks(self) -> CallbackMultiplexer:
-        """Return the callbacks, after telling them once that training begins."""
+        """Return the callbacks, after notifying them once that training begins."""
         if self._callbacks is None:
             self._callbacks = CallbackMultiplexer(
                 self._user_callbacks,
@@ -369,7 +369,7 @@ class KerasController:
     def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
         reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
         told = self._workers.all_gather((reason, bool(self._user_callbacks)))
-        # A callback may be there on the chief alone; but all workers go the same way.
+        # A callback may exist only on the chief, but all workers must take the same path.
         reason = next((reason for reason, _ in told if reason is not None), None)
         has_callbacks = any(here for _, here in told)
         shares_metrics = has_callbacks and self._workers.size > 1
@@ -427,7 +427,7 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
 def _epoch_batches(
     config: Mapping[str, Any], context: TFKerasTrialContext, from_data: int | None
 ) -> int:
-    """Return the batches of an epoch: as configured, else as the data has it; 0 = unknown."""
+    """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
     records = config.get("records_per_epoch") or 0
     return max(1, records // context.get_global_batch_size()) if records else from_data or 0
 
@@ -450,7 +450,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name}: it was not written by a TFKerasTrial of this "
-            "program, so training cannot go on from it.\n"
+            "program, so training cannot resume from it.\n"
             "Start a new experiment, or load its weights in build_model."
         ) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:

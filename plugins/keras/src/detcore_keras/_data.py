@@ -1,4 +1,4 @@
-"""Training data: which kind it is, and feeds that hand out its batches from any position."""
+"""Feed training data of several kinds, batch by batch from any position."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
     "without_none_specs",
 ]
 
-# Batches of arrays are gathered and handed to TensorFlow in blocks of at most this size.
+# Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
 
 _ACCEPTED = (
@@ -50,7 +50,7 @@ _ACCEPTED = (
 
 
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
-# Key under which a step hands on how many records its batch has.
+# Key under which a step returns the number of records in its batch.
 RECORD_COUNT = "detcore/record_count"
 
 
@@ -58,16 +58,16 @@ class Feed(Protocol):
     """An endless stream of training batches, epoch after epoch.
 
     Attributes:
-        in_graph: Whether blocks hold many batches, which one graph execution can go through.
-        batches_per_epoch: Batches in one pass over the data (over the data of this worker, where
-            each has its own); None if unknown.
+        in_graph: Whether blocks hold many batches, which one graph execution can train on.
+        batches_per_epoch: Batches in one pass over the data (over the data of this worker, if
+            each has different data); None if unknown.
         element_spec: Nested ``tf.TypeSpec`` of one fetched batch.
-        inputs_spec: The same of a block; None where it cannot be said.
-        split: See `TrainSteps`; None where a fetched batch is all there is.
-        position: Batches handed out and trained on so far.
-        records: Records trained on by this process; None = unknown.
-        shared_records: Records or items that all workers take their batches from; None where each
-            has data of its own.
+        inputs_spec: The same of a block; None if it is unknown.
+        split: See `TrainSteps`; None if a fetched batch needs no splitting.
+        position: Batches fed and trained on so far.
+        records: Records trained on by this process; None if unknown.
+        shared_records: Records or items that all workers take their batches from; None if each
+            worker has different data.
     """
 
     in_graph: bool
@@ -80,21 +80,21 @@ class Feed(Protocol):
     shared_records: int | None
 
     def block(self, limit: int) -> tuple[Any, int]:
-        """Return the inputs of the next batches, and how many they are: 1 to `limit`."""
+        """Return the inputs of the next batches, and their number: 1 to `limit`."""
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Return batch `index` of a block; runs in the graph."""
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
-        """Note that `count` batches of the block were trained on.
+        """Record that `count` batches of the block were trained on.
 
         Args:
-            count: How many.
-            outputs: What their steps returned beside the model's metrics; see `Feed.split`.
+            count: Number of batches.
+            outputs: Outputs of their steps other than the model's metrics; see `Feed.split`.
         """
 
     def describe(self, ledger: LedgerWriter) -> None:
-        """Say what the ids are that `log` writes; before anything is fed."""
+        """Declare the kind of ids that `log` writes, before any batch is fed."""
 
     def log(
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
@@ -105,10 +105,10 @@ class Feed(Protocol):
         """Write files that `restore` needs into `directory`; return JSON values for it."""
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Continue where `save` was called."""
+        """Continue at the position of `save`."""
 
     def seek(self, position: int) -> None:
-        """Continue at a batch, where another number of workers saved the checkpoint."""
+        """Continue at a batch, after a change of the number of workers."""
 
     def close(self) -> None:
         """Release workers and memory."""
@@ -117,12 +117,12 @@ class Feed(Protocol):
 class ArrayFeed:
     """Batches of arrays in an order that is computed from seed and epoch, never stored.
 
-    Records are gathered by NumPy, block by block: the arrays (which may be memory-mapped) are never
+    NumPy gathers the records block by block, so the arrays (which may be memory-mapped) are never
     copied as a whole.
 
     Args:
         arrays: x alone, ``(x, y)`` or ``(x, y, sample_weight)``; nested tuples and dicts of arrays.
-        sampler: Says which records each batch has.
+        sampler: Selects the records of each batch.
     """
 
     in_graph = True
@@ -154,19 +154,19 @@ class ArrayFeed:
         return (leaves, tf.convert_to_tensor(offsets)), count
 
     def fetch(self, inputs: Any, index: Any) -> Any:
-        """Cut one batch out of the block; runs in the graph."""
+        """Slice one batch out of the block; runs in the graph."""
         leaves, offsets = inputs
         start, stop = offsets[index], offsets[index + 1]
         return tf.nest.pack_sequence_as(self._structure, [leaf[start:stop] for leaf in leaves])
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
-        """Note that `count` batches of the block were trained on."""
+        """Record that `count` batches of the block were trained on."""
         self.position += count
         self.records = (self.records or 0) + int(self._ends[count] - self._ends[0])
         self._ends = self._ends[count:]
 
     def describe(self, ledger: LedgerWriter) -> None:
-        """Ids are the indices of records."""
+        """Declare that ids are the indices of records."""
         ledger.describe(IdKind.RECORD_INDEX, num_records=self._sampler.num_records)
 
     def log(
@@ -189,7 +189,7 @@ class ArrayFeed:
         self.position = position
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources to release."""
 
 
 class SequenceFeed:
@@ -197,7 +197,7 @@ class SequenceFeed:
 
     Args:
         sequence: The Sequence.
-        sampler: Says which item comes when (one "record" is one item).
+        sampler: Selects the item at each position (one "record" is one item).
         loader: Prepares items: ``loader.batches(indices, epoch)`` yields them in order.
     """
 
@@ -228,11 +228,11 @@ class SequenceFeed:
         return batch, 1
 
     def fetch(self, inputs: Any, index: Any) -> Any:
-        """A block is one batch."""
+        """Return the block, which is one batch."""
         return inputs
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
-        """Note that the item was trained on; at the end of an epoch, tell the Sequence."""
+        """Record that the item was trained on; notify the Sequence at the end of an epoch."""
         self.position += count
         self.records = (self.records or 0) + self._block_records
         self._loader.release()
@@ -241,7 +241,7 @@ class SequenceFeed:
             self._loader.end_epoch()
 
     def describe(self, ledger: LedgerWriter) -> None:
-        """Ids are the indices of items."""
+        """Declare that ids are the indices of items."""
         ledger.describe(IdKind.SEQUENCE_ITEM, num_records=self._sampler.num_records)
 
     def log(
@@ -255,12 +255,12 @@ class SequenceFeed:
         return {"kind": "sequence", "num_records": len(self._sequence), "batches": self.position}
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Continue at the saved position, after the ends of epochs that came before it."""
+        """Continue at the saved position, replaying the ends of earlier epochs."""
         check_saved(state, kind="sequence", size=("num_records", len(self._sequence)))
         self.seek(state["batches"])
 
     def seek(self, position: int) -> None:
-        """Continue at a batch, after the ends of epochs that came before it."""
+        """Continue at a batch, replaying the ends of earlier epochs."""
         self.position = position
         while self._loader.epochs_ended < self._sampler.position(self.position).epoch:
             self._loader.end_epoch()
@@ -286,17 +286,17 @@ class SequenceFeed:
 
 
 def log_batches(ledger: LedgerWriter, sampler: IndexSampler, batches: range) -> None:
-    """Log what a sampler says that batches held."""
+    """Log the records of batches according to a sampler."""
     for batch, ids in zip(batches, sampler.batches(batches.start, batches.stop), strict=True):
         ledger.log(batch + 1, sampler.position(batch).epoch, ids)
 
 
 def as_arrays(data: Any, role: str) -> Any:
-    """Return arrays as ``model.fit(*data)`` would give them to the model; check their lengths.
+    """Return arrays as ``model.fit(*data)`` would pass them to the model; check their lengths.
 
     Args:
-        data: What the loader returned: x, or a tuple of x, y and sample weights, of which the
-            last two may be None.
+        data: Result of the loader: x, or a tuple of x, y and sample weights, of which the last two
+            may be None.
         role: "training" or "validation", for messages.
 
     Returns:
@@ -346,7 +346,7 @@ def _arrays_of(part: Any, role: str, name: str) -> Any:
 
 
 def not_supported(data: Any, role: str, what: str | None = None) -> InvalidDataTypeError:
-    """Return the error for data of no supported kind."""
+    """Return the error for data of an unsupported kind."""
     return InvalidDataTypeError(
         f"build_{role}_data_loader returned {what or describe(data)}, which is no supported kind "
         f"of data.\n{_ACCEPTED}"
@@ -373,9 +373,9 @@ def make_loader(data: Any, adapter: SequenceAdapter, options: FitOptions, seed: 
     """Return the loader that prepares a Sequence's items.
 
     Args:
-        data: What the trial returned; a `SequenceAdapter` brings its own settings.
+        data: Result of the trial; a `SequenceAdapter` has its own settings.
         adapter: The same as an adapter.
-        options: What ``configure_fit`` was told; used for a plain Sequence.
+        options: Settings of ``configure_fit``; used for a plain Sequence.
         seed: The trial's seed.
     """
     from detcore_keras._loader import SequenceLoader
@@ -391,7 +391,7 @@ def make_loader(data: Any, adapter: SequenceAdapter, options: FitOptions, seed: 
 
 
 def batch_tensors(batch: Any, source: Any) -> Any:
-    """Return one item of a Sequence as tensors, its floats in Keras's own precision.
+    """Return one item of a Sequence as tensors, with floats in Keras's precision.
 
     Raises:
         InvalidDataTypeError: If the item is neither inputs alone nor
@@ -409,13 +409,13 @@ def batch_tensors(batch: Any, source: Any) -> Any:
 
 
 def _given(parts: Any) -> Any:
-    """Return the parts before the first None; Keras ignores weights that have no targets, too."""
+    """Return the parts before the first None; like Keras, ignore weights without targets."""
     after = next((i for i, part in enumerate(parts) if part is None and i), len(parts))
     return parts[:after]
 
 
 def inputs_of(batch: Any) -> Any:
-    """Return the inputs of a batch, or of its specification, as Keras takes batches apart."""
+    """Return the inputs of a batch, or of its specification, as Keras unpacks batches."""
     return batch[0] if isinstance(batch, tuple | list) else batch
 
 
@@ -435,7 +435,7 @@ def _tensors_of(part: Any) -> Any:
 
 
 def batch_records(batch: Any) -> Any:
-    """Return how many records a batch of tensors has; int32 scalar, also in a graph."""
+    """Return the number of records in a batch of tensors; int32 scalar, also in a graph."""
     first = leaves(batch)[0]
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
@@ -456,7 +456,7 @@ def batch_spec(batch: Any) -> Any:
 
 
 def without_none_specs(spec: Any) -> Any:
-    """Return what tf.data says of its elements, with None for the parts that are always None."""
+    """Return tf.data's specification of elements, with None for parts that are always None."""
     none = type(tf.type_spec_from_value(None))
     return tf.nest.map_structure(lambda part: None if isinstance(part, none) else part, spec)
 
@@ -468,8 +468,8 @@ def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int]) -
         raise DataError(
             f"the checkpoint's data position is for {state.get('kind')} with "
             f"{state.get(name)} records, but the trial now has {kind} with {value}.\n"
-            "Training can only go on with the same data: which records are still to come depends "
-            "on it.\nRestore the data, or start a new experiment."
+            "Training can only continue with the same data: its remaining records depend on it.\n"
+            "Restore the data, or start a new experiment."
         )
 
 
@@ -482,5 +482,5 @@ def _dtype(array: npt.NDArray[Any]) -> Any:
 
 
 def floats_as_keras(array: npt.NDArray[Any]) -> Any:
-    """Return an array as a tensor, its floats in Keras's own precision."""
+    """Return an array as a tensor, with floats in Keras's precision."""
     return tf.convert_to_tensor(array, dtype=_dtype(array))

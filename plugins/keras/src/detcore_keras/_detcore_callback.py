@@ -1,4 +1,4 @@
-"""`DetcoreCallback`: metrics, checkpoints and resume for a ``model.fit`` of one's own."""
+"""Define `DetcoreCallback`: metrics, checkpoints and resume for a user's own ``model.fit``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     Training metrics are reported every `report_every` batches and at the end of each epoch, the
     metrics of ``fit``'s own validation at the end of each epoch, and checkpoints are saved at the
-    end of epochs. When the run is to be preempted, a checkpoint is saved at the next batch, and
-    ``fit`` raises ``SystemExit(75)``: the context then says that the script was paused, and the
-    process ends with that code. A resumed process continues with the weights, the optimizer and
-    the random generators of the latest checkpoint.
+    end of epochs. On a preemption, a checkpoint is saved at the next batch, and ``fit`` raises
+    ``SystemExit(75)``: the context then records that the script was paused, and the process ends
+    with that code. A resumed process continues with the weights, the optimizer and the random
+    generators of the latest checkpoint.
 
     Example::
 
@@ -44,15 +44,15 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             model.fit(x, y, epochs=5, initial_epoch=callback.initial_epoch, callbacks=[callback])
 
     The variables of a model exist once it has trained: a resumed run trains one batch, and then
-    sets everything back to the checkpoint. That batch is not counted. Data is fed by ``fit``, which
-    begins the epoch anew: after a checkpoint in the middle of one, its first batches come twice.
-    Where the data position must be exact, write a `TFKerasTrial`.
+    restores the checkpoint, so that batch does not count. ``fit`` feeds the data and restarts the
+    epoch: after a checkpoint in the middle of one, its first batches are repeated. If the data
+    position must be exact, write a `TFKerasTrial`.
 
     Args:
         context: The open Core API context.
         report_every: Batches between reports; >= 1.
-        checkpoint_epochs: Epochs between checkpoints; 0 = only when preempted.
-        checkpoint_async: Whether training goes on while a checkpoint is written, from a copy in
+        checkpoint_epochs: Epochs between checkpoints; 0 to save only on preemption.
+        checkpoint_async: Whether training continues while a checkpoint is written, from a copy in
             memory; the end of ``fit`` waits for it.
 
     Attributes:
@@ -93,7 +93,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self.steps_completed: int = record["steps_completed"]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Record the epoch."""
         if epoch < self.initial_epoch:
             raise InvalidExperimentError(
                 f"model.fit begins with epoch {epoch}, but the checkpoint that is resumed has "
@@ -103,7 +103,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count, report, and end where the run is to be preempted."""
+        """Count, report, and stop on a preemption."""
         if self._latest is not None:
             self._restore(self._latest)
             return
@@ -116,7 +116,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._is_preempted = self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Report what ``fit`` measured, and save."""
+        """Report the metrics of ``fit``, and save."""
         if self.model.stop_training and self._saved_at == self.steps_completed:
             return  # preempted in the middle of this epoch
         numbers = _numbers(logs)
@@ -131,11 +131,11 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._save(epoch=epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the last checkpoint; what it failed with is raised here.
+        """Wait for the last checkpoint, and raise its error if it failed.
 
         Raises:
-            SystemExit: With code 75, if the run was preempted: what comes behind ``fit`` would take
-                the model for trained.
+            SystemExit: With code 75, if the run was preempted: code after ``fit`` would assume that
+                the model is trained.
         """
         self._context.checkpoint.wait()
         if self._is_preempted:

@@ -1,4 +1,4 @@
-"""Validation: one ``model.evaluate`` over data that is made ready once."""
+"""Validate a model: one ``model.evaluate`` over data that is prepared once."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 __all__ = ["Evaluation"]
 
 _NO_LIMIT = 1 << 62
-# Arrays up to this size are held as tensors; larger ones are cut by NumPy, batch by batch.
+# Arrays up to this size are held as tensors; NumPy slices larger ones, batch by batch.
 _TENSOR_BYTES = 512 << 20
 
 
 class Evaluation:
-    """The validation data, and how to evaluate a model on it.
+    """The validation data, and the evaluation of a model on it.
 
     Args:
-        data: What ``build_validation_data_loader`` returned.
+        data: Result of ``build_validation_data_loader``.
         batch_size: Records per batch, for arrays.
-        options: What ``configure_fit`` was told.
+        options: Settings of ``configure_fit``.
         wrapped: The datasets that ``wrap_dataset`` returned.
         seed: The trial's seed.
-        test_mode: Evaluate one batch only.
-        distributed: The workers; each evaluates its share of the records or items, and of a
-            dataset what ``wrap_dataset`` left it.
+        test_mode: Whether to evaluate only one batch.
+        distributed: The workers; each evaluates its share of the records or items, or the shard of
+            a dataset from ``wrap_dataset``.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class Evaluation:
             self._dataset = _from_arrays(arrays, batch_size)
 
     def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
-        """Return the model's metrics under Keras's own names, and over how many records they are.
+        """Return the model's metrics under Keras's own names, and their number of records.
 
         Both are over all workers.
 
         Args:
             model: The compiled model; the same on all workers.
-            callbacks: The user's callbacks; those with batch-level test hooks get them called.
+            callbacks: The user's callbacks; batch-level test hooks are called.
 
         Raises:
             DataError: If there is no data on any worker.
-            InvalidModelError: If a metric cannot be put together from its parts on the workers.
+            InvalidModelError: If a metric cannot be combined from its parts on the workers.
         """
         if replaces_keras(model, "make_test_function", "_make_function"):
             tested = self._evaluate_by_own_function(model)
@@ -114,7 +114,7 @@ class Evaluation:
         return numbers, tested.n_records
 
     def _share(self, count: int) -> range:
-        """Return which of the records or items are this worker's."""
+        """Return the indices of this worker's records or items."""
         rank, size = self._distributed.rank, self._distributed.size
         return shard_range(count, rank=rank, world_size=size)
 
@@ -159,7 +159,7 @@ class Evaluation:
         return {"passes": self._passes}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Repeat what earlier validations did to data that shuffles itself after each pass."""
+        """Repeat the effects of earlier validations on data that reshuffles after each pass."""
         while self._passes < state["passes"]:
             iter(self._dataset)
             self._end_pass()
@@ -180,7 +180,7 @@ class Evaluation:
             spec = batch_spec(batch_tensors(sequence[0], sequence))
 
         def items() -> Iterator[Any]:
-            # Copied: TensorFlow may read a batch later than it asks for the next one.
+            # Copied: TensorFlow may read a batch after requesting the next one.
             for item in self._loader.batches(mine, self._passes, copy=True):
                 yield batch_tensors(item, sequence)
 
@@ -189,7 +189,7 @@ class Evaluation:
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:
-    """Return the arrays as a dataset of batches, cut from whole tensors in the graph."""
+    """Return the arrays as a dataset of batches, sliced from whole tensors in the graph."""
     leaves = tf.nest.flatten(arrays)
     num_records = len(leaves[0])
     num_batches = -(-num_records // batch_size)

@@ -1,9 +1,9 @@
-"""One training step as a graph, and many of them in one graph execution.
+"""Run one training step as a graph, and many of them in one graph execution.
 
-`TrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and keeps what each step
-returned. The loop spends its time in TensorFlow's executor, not in Python: for small models that is
-several times faster than one call for each batch, and the arithmetic is the same, bit for bit,
-because both use the one traced step.
+`TrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and collects the results of
+each step. The loop spends its time in TensorFlow's executor, not in Python: for small models that
+is several times faster than one call for each batch. The arithmetic is the same, bit for bit,
+because both use the same traced step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "without_optionals",
 ]
 
-# Key under which a step hands on the ids of its records, beside the model's own metrics.
+# Key under which a step returns the ids of its records, next to the model's own metrics.
 RECORD_IDS = "detcore/record_ids"
 
 
@@ -40,12 +40,12 @@ class TrainSteps:
     Args:
         model: The compiled model.
         element_spec: Nested ``tf.TypeSpec`` of one batch, ``(x, y)`` or ``(x, y, sample_weight)``.
-        inputs_spec: The same of a block of inputs; None where blocks say it themselves.
+        inputs_spec: The same of a block of inputs; None to take it from the blocks.
         fetch: Makes batch `index` (int32 scalar) of a block of inputs, in the graph.
         weigh: Adds class weights to a batch; see `class_weighted`.
-        split: Takes a fetched batch apart, in the graph, into outputs of its own (such as the ids
-            of its records) and what the model is trained on; None where they are the same.
-        may_compile: Whether the step may be compiled by XLA, where the model says so.
+        split: Splits a fetched batch, in the graph, into extra outputs (such as the ids of its
+            records) and the model's training data; None if there are no extra outputs.
+        may_compile: Whether XLA may compile the step, if the model says so.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TrainSteps:
         )
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
-        """Train on one batch and return what the step returned, as tensors."""
+        """Train on one batch and return the results of the step, as tensors."""
         if self._model.run_eagerly:
             extra, batch = self._take_apart(self._fetch(inputs, tf.constant(index)))
             return {**_checked_outputs(self._model, self._train(batch)), **extra}
@@ -124,9 +124,9 @@ class TrainSteps:
     def _graph_step(self) -> Callable[[Any], Any]:
         train = self._train
         if KERAS_MAJOR == 3:
-            # As Keras 3 itself: `train_step` is taken as written. Keras 2 has AutoGraph convert it.
+            # Like Keras 3: `train_step` is used as written. Keras 2 converts it with AutoGraph.
             train = tf.autograph.experimental.do_not_convert(train)
-        # Compiled or not as the model says; what is around it (hashes, say) cannot be.
+        # Compiled or not according to the model; surrounding operations (such as hashes) cannot be.
         jit = getattr(self._model, "jit_compile", None) if self._may_compile else False
         train = tf.function(train, reduce_retracing=True, jit_compile=jit)
 
@@ -188,10 +188,10 @@ def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
 
     Args:
         model: The compiled model.
-        has_batch_hooks: Whether a callback wants to be called at each batch.
+        has_batch_hooks: Whether a callback needs to be called at each batch.
     """
     if own_train_function(model):
-        return f"{type(model).__name__} has a train function of its own"
+        return f"{type(model).__name__} has a custom train function"
     if model.run_eagerly:
         return "the model is compiled with run_eagerly"
     if has_batch_hooks:
@@ -200,12 +200,12 @@ def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
 
 
 def own_train_function(model: Any) -> bool:
-    """Whether the user's class replaces what Keras calls for each batch."""
+    """Whether the user's class replaces the function that Keras calls for each batch."""
     return replaces_keras(model, "make_train_function", "_make_function")
 
 
 def replaces_keras(model: Any, *methods: str) -> bool:
-    """Whether a model, or its class, has its own version of a Keras method."""
+    """Whether a model, or its class, overrides a Keras method."""
     return any(
         name in vars(model)
         or getattr(type(model), name, None) is not getattr(keras.Model, name, None)
@@ -215,7 +215,7 @@ def replaces_keras(model: Any, *methods: str) -> bool:
 
 @contextlib.contextmanager
 def compiled_trainable_state(model: Any) -> Iterator[None]:
-    """Train what was trainable when the model was compiled, as Keras 2 does inside ``fit``."""
+    """Train variables that were trainable on compilation, as Keras 2 does inside ``fit``."""
     compiled = getattr(model, "_compiled_trainable_state", None)
     if KERAS_MAJOR != 2 or not compiled:
         yield
@@ -231,8 +231,8 @@ def compiled_trainable_state(model: Any) -> Iterator[None]:
 def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
     """Return a graph function that turns class weights into sample weights.
 
-    Like Keras's own: classes are integers or one-hot rows; a class that is not named weighs 1;
-    sample weights that are there already are multiplied.
+    As in Keras, classes are integers or one-hot rows, a class without a weight has weight 1, and
+    existing sample weights are multiplied.
     """
     size = max(int(label) for label in class_weight) + 1
     factors = [float(class_weight.get(label, 1.0)) for label in range(size)]
@@ -262,7 +262,7 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow
 def flat_tensors(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A metric may be a dict of its own; Keras reports its parts by their own names."""
+    """Flatten metrics that are dicts; Keras reports their parts by their own names."""
     flat: dict[str, Any] = {}
     for name, value in outputs.items():
         if isinstance(value, Mapping):

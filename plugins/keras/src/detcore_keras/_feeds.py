@@ -1,4 +1,4 @@
-"""From what ``build_training_data_loader`` returned to a feed."""
+"""Make a feed from the result of ``build_training_data_loader``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def make_feed(
     """Return the feed for training data of any supported kind.
 
     Args:
-        data: What the trial returned.
+        data: Result of the trial.
         context: The trial's context.
         batch_size: Records per batch and worker, for arrays.
-        weigh_dataset: Adds class weights inside a ``tf.data`` pipeline, where the step cannot.
+        weigh_dataset: Adds class weights inside a ``tf.data`` pipeline, if the step cannot.
 
     Raises:
         InvalidDataTypeError: If the kind is not supported.

@@ -1,8 +1,8 @@
-"""One ``model.fit`` without end, whose train function is ours.
+"""Run one endless ``model.fit`` with a custom train function.
 
-Keras is given a stand-in dataset that nothing reads, and a train function that takes batches from a
-`Feed` until the clock's next boundary. So the position in the data is ours to save and restore, and
-how many batches one call takes is ours to choose; everything else is Keras's own.
+Keras gets a stand-in dataset that is never read, and a train function that takes batches from a
+`Feed` until the clock's next boundary. This way detcore saves and restores the position in the
+data, and chooses the number of batches per call; everything else is Keras's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 __all__ = ["fit_until_stopped", "keras_function", "replaced_function", "stand_in"]
 
-# Keras counts one "step" for each call of the train function.
+# Keras counts each call of the train function as one "step".
 _ENDLESS = 1 << 62
 
 
@@ -30,11 +30,11 @@ def fit_until_stopped(
     Args:
         model: The compiled model.
         train: Trains some batches and returns their metrics, or None to end.
-        on_end: Called when Keras says that training ended without an error.
+        on_end: Called when Keras reports that training ended without an error.
     """
     last: Mapping[str, float] = {"loss": 0.0}
-    # Keras 2 counts the steps of a model and sets the count to zero when `fit` begins; a restored
-    # model goes on counting. Keras 3 has no such variable.
+    # Keras 2 counts the steps of a model and resets the count when `fit` begins; a restored model
+    # continues counting. Keras 3 has no such variable.
     counter = getattr(model, "_train_counter", None) if KERAS_MAJOR == 2 else None
     steps_before = None if counter is None else counter.numpy()
 
@@ -63,7 +63,7 @@ def fit_until_stopped(
 
 
 def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any], Any]:
-    """Return the function of an iterator that the model's own class makes for Keras to call."""
+    """Return the function of an iterator that the model's class makes for Keras to call."""
     attribute = f"{kind}_function"
     before = getattr(model, attribute)
     made = getattr(type(model), f"make_{kind}_function")(model)
@@ -73,7 +73,7 @@ def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any]
 
 
 class _End(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Hands on the hook that only Keras can time: training ended, and not by an error."""
+    """Forwards the hook that only Keras can time: training ended without an error."""
 
     _supports_tf_logs = True
 
@@ -91,9 +91,9 @@ def replaced_function(
 ) -> Iterator[None]:
     """Make ``model.fit`` or ``model.evaluate`` over the stand-in data call `function`.
 
-    Instance attributes, set past Keras's tracking, so the user's class stays as it is and nothing
-    of this is saved with the model. Calls with other data than the stand-in, such as a
-    callback's own ``model.train_on_batch``, get what they would have had.
+    Sets instance attributes, bypassing Keras's tracking, so the user's class stays unchanged and
+    nothing of this is saved with the model. Calls with other data than the stand-in, such as a
+    callback's own ``model.train_on_batch``, behave as usual.
     """
     made, maker = f"{kind}_function", f"make_{kind}_function"
     attributes = vars(model)
@@ -126,7 +126,7 @@ _STAND_IN_SPEC = tf.TensorSpec((0,), tf.int8)
 
 
 def stand_in() -> Any:
-    """Return a dataset for Keras to hold; nothing reads it."""
+    """Return a dataset for Keras that is never read."""
     return tf.data.Dataset.from_tensors(tf.zeros((0,), tf.int8)).repeat()
 
 

@@ -1,4 +1,4 @@
-"""The arguments of ``model.fit`` in the native form, checked and sorted."""
+"""Check and sort the arguments of ``model.fit`` in the native form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FitArguments", "read_fit_arguments"]
 
 # Names by position, as in Keras.
 _POSITIONS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks")
-# Handed to `configure_fit`.
+# Passed to `configure_fit`.
 _OPTIONS = (
     "class_weight",
     "max_queue_size",
@@ -22,9 +22,9 @@ _OPTIONS = (
     "workers",
 )
 _OTHERS = ("sample_weight", "steps_per_epoch", "validation_data")
-# What has another place here; what Keras takes for "not given", and the place.
+# Arguments that belong elsewhere: Keras's value for "not given", and the place.
 _ELSEWHERE: Mapping[str, tuple[Any, str]] = {
-    "initial_epoch": (0, "detcore run --resume goes on where a run was interrupted"),
+    "initial_epoch": (0, "detcore run --resume continues an interrupted run"),
     "validation_batch_size": (None, "validation uses the batch size of training"),
     "validation_freq": (1, "set min_validation_period in the configuration"),
     "validation_split": (0.0, "split the data, and pass validation_data"),
@@ -33,11 +33,11 @@ _ELSEWHERE: Mapping[str, tuple[Any, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FitArguments:
-    """What ``model.fit`` was given.
+    """The arguments of ``model.fit``.
 
     Attributes:
         training_data: As a `TFKerasTrial` returns it.
-        validation_data: Likewise.
+        validation_data: As a `TFKerasTrial` returns it.
         batch_size: Records per step for one worker, or None.
         length: How long to train, such as ``{"epochs": 5}``.
         callbacks: Keras callbacks.
@@ -56,7 +56,7 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
     """Read the arguments of ``model.fit`` or ``fit_generator``.
 
     Raises:
-        InvalidExperimentError: If one is unknown, missing, or has another place in detcore.
+        InvalidExperimentError: If one is unknown, missing, or belongs elsewhere in detcore.
     """
     given = _named(args, kwargs)
     for name, (default, instead) in _ELSEWHERE.items():

@@ -1,9 +1,9 @@
-"""Gradients added up, over batches and over workers, before an optimizer sees them.
+"""Sum gradients over batches and workers before an optimizer uses them.
 
-Everything that trains calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), whether
-Keras's own ``train_step`` does, ``minimize``, or a training step of the user's. So that is the one
-place: the optimizer gets a subclass of its class that hands on the mean. What follows in the
-optimizer, clipping above all, works on the mean, as it would on one worker with the whole batch.
+All training calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), whether from Keras's
+own ``train_step``, from ``minimize``, or from a training step of the user. The optimizer's class is
+therefore replaced by a subclass that passes on the mean. Later processing in the optimizer, such as
+clipping, works on the mean, as it would on one worker with the whole batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXCHANGE = "_detcore_exchange"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientOptions:
-    """How gradients are added up.
+    """Settings for summing gradients.
 
     Attributes:
         frequency: Batches whose gradients make one update; >= 1.
@@ -55,18 +55,19 @@ class GradientOptions:
 def share_gradients(
     optimizers: Sequence[Any], options: GradientOptions, collective: Collective | None
 ) -> None:
-    """Make optimizers add gradients up before they use them. Nothing changes where none are.
+    """Make optimizers sum gradients before they use them, if there is anything to sum.
 
-    An optimizer that is called by another one of them, such as the one inside of a
-    ``LossScaleOptimizer``, gets what that one hands on, and adds nothing up.
+    An optimizer that is called by another one, such as the one inside a ``LossScaleOptimizer``,
+    receives gradients that were summed already, and sums nothing.
 
     Args:
-        optimizers: Optimizers that were not used yet; the same on all workers, in the same order.
-        options: How.
-        collective: Adds up over the workers; None = there is one.
+        optimizers: Optimizers that have not been used yet; the same on all workers, in the same
+            order.
+        options: Settings for summing.
+        collective: Sums over the workers; None for a single worker.
 
     Raises:
-        InvalidExperimentError: If an optimizer adds up gradients of several batches by itself.
+        InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
     """
     if options.frequency == 1 and collective is None:
         return
@@ -86,8 +87,8 @@ def accumulated_variables(optimizer: Any) -> list[Any]:
 
 
 class _Turns:
-    """The optimizers of a trial take turns: one inside of another adds nothing up, and exchanges
-    with other workers come in the order in which the code makes them.
+    """Order of the optimizers of a trial: nested ones sum nothing, and exchanges with other
+    workers happen in the order of the code.
     """
 
     def __init__(self) -> None:
@@ -96,9 +97,9 @@ class _Turns:
         self._latest: Any = None
 
     def run(self, exchange: Callable[[], _T], marker: Callable[[_T], Any]) -> _T:
-        """Run an exchange after the one before; `marker` returns a tensor of its result.
+        """Run an exchange after the previous one; `marker` returns a tensor of its result.
 
-        Nothing else orders two exchanges of one graph, such as the updates by two optimizers.
+        Otherwise nothing would order two exchanges of one graph, such as updates by two optimizers.
         """
         if tf.executing_eagerly():
             return exchange()
@@ -118,7 +119,7 @@ class _Turns:
 
 
 class _Exchange:
-    """Adds up the gradients of one optimizer."""
+    """Sums the gradients of one optimizer."""
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class _Exchange:
 
     @property
     def is_off(self) -> bool:
-        """Whether an optimizer around this one has done it."""
+        """Whether an enclosing optimizer has done it."""
         return self._turns.is_inside
 
     def apply(
@@ -154,11 +155,11 @@ class _Exchange:
         """Call `update` with the mean gradients: now, or at every k-th batch.
 
         Args:
-            gradients: Tensors, sparse ones, and None where there is none.
-            variables: What they are of.
+            gradients: Tensors, possibly sparse, or None for variables without a gradient.
+            variables: Their variables.
             update: Uses the gradients.
             build: Makes the optimizer's variables.
-            over_workers: Whether to add up over the workers too.
+            over_workers: Whether to sum over the workers, too.
         """
         dense = [_dense(gradient) for gradient in gradients if gradient is not None]
         if not dense:
@@ -197,7 +198,7 @@ class _Exchange:
         return [gradient / tf.cast(divisor, gradient.dtype) for gradient in gradients]
 
     def _sums_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> _Sums:
-        # A step may update several groups of variables, each by a call of its own.
+        # A step may update several groups of variables, each with a separate call.
         key = tuple(id(variable) for variable in variables)
         if key not in self._sums:
             self._sums[key] = _Sums(self._name, variables, gradients)
@@ -205,10 +206,10 @@ class _Exchange:
 
 
 class _Sums:
-    """The gradients of some variables, added up over batches."""
+    """The gradients of some variables, summed over batches."""
 
     def __init__(self, name: str, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-        self._variables = list(variables)  # alive, so that their ids stay theirs
+        self._variables = list(variables)  # kept alive, so that their ids are not reused
         with tf.init_scope():
             self.count = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name=f"{name}/batches_added_up"
@@ -295,7 +296,7 @@ def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
     names = {
         **methods,
         _EXCHANGE: exchange,
-        # Under its own name the optimizer is saved with a model, and loaded, as what it is.
+        # Under its original name the optimizer is saved with a model, and loaded, correctly.
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
@@ -317,13 +318,13 @@ def _check_not_twice(optimizer: Any, options: GradientOptions) -> None:
 
 
 def _dense(gradient: Any) -> Any:
-    # Sparse gradients of embeddings too: what an optimizer does then is the same for any number of
-    # workers and batches, and one message holds all of a step. The rows of all workers, gathered,
-    # would be smaller where few rows of a large table are used.
+    # Sparse gradients of embeddings, too: an optimizer then does the same for any number of workers
+    # and batches, and one message holds a whole step. Gathering the rows of all workers would be
+    # smaller if few rows of a large table are used.
     return tf.convert_to_tensor(gradient)
 
 
 def _with_missing(present: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Put None back where there was no gradient."""
+    """Put None back for variables without a gradient."""
     following = iter(present)
     return [None if gradient is None else next(following) for gradient in given]

@@ -1,4 +1,4 @@
-"""Copies of training state in the host's memory, made as fast as memory can be copied."""
+"""Copy training state in the host's memory, at the speed of memory."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _ALIGNMENT = 64
 _PIECE_BYTES = 8 << 20
 _MAX_THREADS = 4
 _WORTH_A_THREAD_BYTES = 32 << 20
-# For what is not counted beforehand: strings, callbacks' counters.
+# For data that is not counted beforehand: strings, callbacks' counters.
 _SPARE_BYTES = 1 << 20
 
 
 def host_array(variable: Any) -> npt.NDArray[Any]:
     """Return the value of a variable, without a copy where TensorFlow allows that.
 
-    Of a variable in the host's memory it is, as a rule, that memory itself, read-only. As long as
-    the array lives, TensorFlow gives the variable new memory with its next update, which costs more
-    than a copy made here would: drop the array, or what was made from it, before training goes on.
+    For a variable in the host's memory it is usually that memory itself, read-only. As long as the
+    array exists, TensorFlow allocates new memory for the variable's next update, which costs more
+    than a copy made here would: drop the array, and everything made from it, before training
+    continues.
 
     Args:
         variable: A TensorFlow variable on any device.
@@ -57,8 +58,9 @@ def host_array(variable: Any) -> npt.NDArray[Any]:
 class HostMemory:
     """Memory for copies, kept from one snapshot to the next.
 
-    New memory costs up to ten times what filling it does: the kernel hands it out page by page. So
-    a block of the state's size stays with the process from `prepare`, or the first snapshot, on.
+    Allocating memory costs up to ten times as much as filling it, since the kernel provides it page
+    by page. The process therefore keeps a block of the state's size from `prepare`, or the first
+    snapshot, on.
     """
 
     def __init__(self) -> None:
@@ -66,11 +68,11 @@ class HostMemory:
         self._preparing: threading.Thread | None = None
 
     def prepare(self, sizes: Iterable[int]) -> None:
-        """Begin to take memory on another thread, so that the first snapshot finds it there.
+        """Start allocating memory on another thread, ready for the first snapshot.
 
         Args:
-            sizes: Of the arrays that will be copied, in bytes; more memory is taken where they turn
-                out larger.
+            sizes: Sizes of the arrays that will be copied, in bytes; more memory is allocated if
+                they turn out to be larger.
         """
         size_bytes = sum(map(_aligned, sizes)) + _SPARE_BYTES
         if self._kept is None and self._preparing is None and size_bytes >= _WORTH_A_THREAD_BYTES:
@@ -85,9 +87,9 @@ class HostMemory:
         self._kept = block
 
     def copy(self, files: ArrayFiles) -> HostCopies:
-        """Copy arrays; `HostCopies.release` gives the memory back for the next time.
+        """Copy arrays; `HostCopies.release` returns the memory for the next time.
 
-        May be called while earlier copies are still in use; it takes new memory then.
+        May be called while earlier copies are still in use; it allocates new memory then.
 
         Args:
             files: Arrays of NumPy's own types, in any memory layout.
@@ -129,7 +131,7 @@ class HostCopies:
     """Arrays that `HostMemory.copy` made.
 
     Attributes:
-        files: The copies, by file and key; of no use after `release`.
+        files: The copies, by file and key; invalid after `release`.
     """
 
     def __init__(self, files: ArrayFiles, memory: HostMemory, block: npt.NDArray[np.uint8]) -> None:
@@ -138,7 +140,7 @@ class HostCopies:
         self._block: npt.NDArray[np.uint8] | None = block
 
     def release(self) -> None:
-        """Give the memory back; from any thread. Doing so again is fine."""
+        """Return the memory; from any thread. Idempotent."""
         block, self._block, self.files = self._block, None, {}
         if block is not None:
             self._memory._give_back(block)

@@ -1,4 +1,4 @@
-"""The shapes and types of a model's inputs, as JSON; and building a model from them."""
+"""Convert the shapes and types of a model's inputs to JSON, and build a model from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["build_from_spec", "spec_from_json", "spec_to_json"]
 def spec_to_json(spec: Any) -> Any:
     """Turn a nested ``tf.TypeSpec`` into JSON values.
 
-    Parts of kinds that have no JSON form here become None.
+    Parts of kinds without a JSON form here become None.
     """
     if isinstance(spec, tf.TensorSpec):
         return {"kind": "tensor", **_shape_and_type(spec)}
@@ -32,10 +32,10 @@ def spec_to_json(spec: Any) -> Any:
 
 
 def spec_from_json(value: Any) -> Any:
-    """Turn what `spec_to_json` returned into a nested ``tf.TypeSpec``.
+    """Return the nested ``tf.TypeSpec`` for a result of `spec_to_json`.
 
     Raises:
-        InvalidCheckpointError: If it is something else.
+        InvalidCheckpointError: If the value is not such a result.
     """
     if value is None:
         return None
@@ -67,7 +67,7 @@ def build_from_spec(model: Any, inputs: Any) -> None:
         raise InvalidCheckpointError(
             f"the weights of {type(model).__name__} cannot be made by calling it with the inputs "
             f"it was trained on ({inputs}): {type(error).__name__}: {error}\n"
-            "Either the code that builds the model is not what it was when the checkpoint was "
+            "Either the code that builds the model has changed since the checkpoint was "
             "saved, or the model has no call().\n"
             "Make its weights in build_model, such as with model.build(input_shape)."
         ) from error

@@ -1,6 +1,6 @@
-"""The one place where TensorFlow and Keras are imported and their versions checked.
+"""Import TensorFlow and Keras and check their versions, in this module only.
 
-Everything else takes them from here: ``from detcore_keras._keras import keras, tf``.
+All other modules import them from here: ``from detcore_keras._keras import keras, tf``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if tuple(int(part) for part in tf.__version__.split(".")[:2]) < _OLDEST:
         '  pip install "tensorflow>=2.15"'
     )
 
-# What `tf.keras` is depends on TensorFlow's version and on TF_USE_LEGACY_KERAS; the user's own
-# `tf.keras` is the one that counts.
+# The meaning of `tf.keras` depends on TensorFlow's version and on TF_USE_LEGACY_KERAS; the user's
+# `tf.keras` is the relevant one.
 keras = tf.keras
 
-# Keras 3 brought `keras.ops`; Keras 2 has no version attribute that its lazy loader would hand on.
+# Only Keras 3 has `keras.ops`; Keras 2's lazy loader does not expose a version attribute.
 KERAS_MAJOR: int = 3 if hasattr(keras, "ops") else 2
 
 if KERAS_MAJOR == 3 and keras.backend.backend() != "tensorflow":
@@ -47,7 +47,7 @@ if KERAS_MAJOR == 3 and keras.backend.backend() != "tensorflow":
 
 
 def keep_eager() -> None:
-    """Turn TensorFlow 2's behaviour on again where the user's code has turned it off.
+    """Turn TensorFlow 2's behaviour on again if the user's code has turned it off.
 
     Raises:
         InvalidExperimentError: If the code has made operations without it.
@@ -57,17 +57,17 @@ def keep_eager() -> None:
     operations = tf.compat.v1.get_default_graph().get_operations()
     if operations:
         raise InvalidExperimentError(
-            "the code turned TensorFlow 2's behaviour off and then made a graph of its own "
+            "the code turned TensorFlow 2's behaviour off and then made a graph "
             f"({len(operations)} operations, the first is {operations[0].name!r}), but a "
             "TFKerasTrial is trained with it.\n"
             "Make models and data in the trial's methods only, and remove "
             "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(); an EstimatorTrial "
             "is trained without it."
         )
-    # TensorFlow wants no default graph when it is turned on; this one is empty.
+    # TensorFlow allows turning it on only without a default graph; this one is empty.
     tf.compat.v1.reset_default_graph()
     tf.compat.v1.enable_v2_behavior()
-    # Where it was off before TensorFlow first ran, functions go on making their variables in a
+    # If it was off before TensorFlow first ran, functions continue to make their variables in a
     # graph. TensorFlow has no public name for that; checked on 2.15 and 2.21.
     from tensorflow.python.eager import context
 

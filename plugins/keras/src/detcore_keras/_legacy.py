@@ -1,4 +1,4 @@
-"""Checkpoints that Determined 0.12 to 0.17 wrote for a ``TFKerasTrial``; no pickle is read."""
+"""Read checkpoints that Determined 0.12 to 0.17 wrote for a ``TFKerasTrial``, without pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "names_of_the_earlier_system",
 ]
 
-# 0.13.8 and later: weights in TensorFlow's format. Before: the whole model as HDF5.
+# 0.13.8 and later: weights in TensorFlow's format. Earlier: the whole model as HDF5.
 _WEIGHTS = "determined-keras-model-weights"
 _H5_FILES = ("determined-keras-model.h5", "determined-keras-model")
 _DESCRIPTIONS = ("load_data.json", "metadata.json")
@@ -29,7 +29,7 @@ _TRIAL_TYPE = "TFKerasTrial"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyCheckpoint:
-    """What a checkpoint of Determined says of itself.
+    """Description of a checkpoint of Determined.
 
     Attributes:
         folder: The checkpoint's folder.
@@ -47,10 +47,10 @@ def find_legacy(folder: Path, *, weights_only: bool = False) -> LegacyCheckpoint
 
     Args:
         folder: The checkpoint's folder.
-        weights_only: Do not look for the trial class.
+        weights_only: Whether to skip looking for the trial class.
 
     Raises:
-        InvalidCheckpointError: If it is none, or of another kind of trial, or does not say enough.
+        InvalidCheckpointError: If it is not one, or of another kind of trial, or incomplete.
     """
     has_weights = (folder / f"{_WEIGHTS}.index").exists()
     if not has_weights and not any((folder / name).exists() for name in _H5_FILES):
@@ -75,10 +75,10 @@ def find_legacy(folder: Path, *, weights_only: bool = False) -> LegacyCheckpoint
 
 
 def load_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> None:
-    """Load the weights into a model that is built.
+    """Load the weights into a built model.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; the model is unchanged then.
+        InvalidCheckpointError: If they do not fit; the model stays unchanged.
     """
     folder = legacy.folder
     if (folder / f"{_WEIGHTS}.index").exists():
@@ -88,7 +88,7 @@ def load_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> None:
 
 
 def names_of_the_earlier_system() -> dict[str, ModuleType]:
-    """Return modules under which code that was written for Determined finds ours.
+    """Return modules that provide ours under the names that code for Determined imports.
 
     ``from determined.keras import TFKerasTrial`` in such code gives ``detcore_keras.TFKerasTrial``.
     """

@@ -1,4 +1,4 @@
-"""Weights in Keras's older HDF5 layout."""
+"""Load weights in Keras's older HDF5 layout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def load_h5_weights(model: Any, path: Path) -> None:
     """Load the weights of a model that Keras saved as HDF5; its configuration is not read.
 
     Args:
-        model: A model that is built.
+        model: A built model.
         path: The file: a whole model, or its weights.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; the model is unchanged then.
+        InvalidCheckpointError: If they do not fit; the model stays unchanged.
         PluginNotFoundError: If h5py is not installed.
     """
     saved = _read(path)
@@ -74,7 +74,7 @@ def _read(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
 
 
 def _texts(group: Any, name: str) -> list[str]:
-    """Return an attribute that is a list of names; long ones are in numbered parts."""
+    """Return an attribute that is a list of names; long ones are split into numbered parts."""
     parts = [name] if name in group.attrs else []
     while not parts or f"{name}{len(parts)}" in group.attrs:
         numbered = f"{name}{len(parts)}"

@@ -1,4 +1,4 @@
-"""Loading a model out of a checkpoint, for prediction or further work."""
+"""Load a model from a checkpoint, for prediction or further work."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def load_model_from_checkpoint_path(
 
     **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported and
     its ``__init__`` and ``build_model`` are called. Load only checkpoints of people you trust, or
-    use `load_weights_from_checkpoint_path` with a model of your own, which runs none. The code is
-    run with that folder as the current one; ``sys.path``, ``sys.modules`` and the current folder
-    are afterwards as they were.
+    use `load_weights_from_checkpoint_path` with your own model, which runs no such code. The code
+    runs with that folder as the current one; ``sys.path``, ``sys.modules`` and the current folder
+    are restored afterwards.
 
-    Checkpoints of Determined 0.13.8 to 0.17 (``TFKerasTrial``) are read too, and those of 0.12 and
-    0.13 in HDF5 form; none of their pickles is loaded.
+    Checkpoints of Determined 0.13.8 to 0.17 (``TFKerasTrial``) are supported, too, and those of
+    0.12 and 0.13 in HDF5 form; none of their pickles is loaded.
 
     Args:
         path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
@@ -55,7 +55,7 @@ def load_model_from_checkpoint_path(
         The Keras model that ``build_model`` compiled, with the weights. Its optimizer is fresh.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
+        CheckpointNotFoundError: If the folder does not exist.
         InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
             model that its code builds.
     """
@@ -72,7 +72,7 @@ def load_model_from_checkpoint_path(
 
 
 def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
-    """Load the weights of a checkpoint into a model that the caller made.
+    """Load the weights of a checkpoint into a model of the caller.
 
     Runs no code from the checkpoint.
 
@@ -85,9 +85,9 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
         The same model.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
+        CheckpointNotFoundError: If the folder does not exist.
         InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
-            model; the model is unchanged then.
+            model; the model stays unchanged.
         InvalidModelError: If `model` is not a Keras model.
     """
     folder = _checked_folder(path)
@@ -134,7 +134,7 @@ def _build(
     config: Mapping[str, Any],
     aliases: Mapping[str, ModuleType] | None = None,
 ) -> Any:
-    """Import the trial class out of the checkpoint and let it build its model."""
+    """Import the trial class from the checkpoint and let it build its model."""
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(

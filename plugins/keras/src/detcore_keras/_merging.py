@@ -1,4 +1,4 @@
-"""One validation of several workers: their metrics' states, added up."""
+"""Merge the states of metrics after a validation on several workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAME = 1e-5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Share:
-    """What one worker found: the states of its metrics, and what these and its test step gave."""
+    """Results of one worker: the states and results of its metrics, and its test step's outputs."""
 
     num_batches: int
     n_records: int
@@ -38,20 +38,20 @@ class _Share:
 def merged_results(
     model: Any, tested: Tested, distributed: DistributedContext
 ) -> tuple[dict[str, float], int]:
-    """Return the metrics and the number of records over all workers; all of them call it.
+    """Return the metrics and the number of records over all workers; all of them must call it.
 
-    The variables of metrics are added up, or merged by the metric's own ``merge_state``; then the
-    metrics are asked again. What a test step returns that no metric says is a number like any
-    other: the mean over the workers that had batches, weighted by their records.
+    The variables of metrics are summed, or merged by the metric's own ``merge_state``; then the
+    results are computed again. An output of the test step that is no metric's result becomes the
+    mean over the workers that had batches, weighted by their records.
 
     Args:
         model: The model, right after its share was evaluated. Its metrics are changed.
-        tested: What this worker's share gave.
+        tested: Result for this worker's share.
         distributed: The workers.
 
     Raises:
         DataError: If no worker had a batch.
-        InvalidModelError: If the variables of a metric cannot be added up.
+        InvalidModelError: If the variables of a metric cannot be summed.
     """
     metrics = _metrics_of(model)
     mine = _Share(
@@ -73,15 +73,15 @@ def merged_results(
         for index, metric in enumerate(metrics):
             _merge(metric, [share.states[index] for share in used])
         merged = _named(used, _numbers(model.get_metrics_result()))
-    # A worker without a batch may have metrics without variables. And where machines differ, so may
-    # the last bits: what follows from the metrics must be the same everywhere.
+    # A worker without a batch may have metrics without variables. The last bits may differ between
+    # machines, but decisions based on metrics must be the same everywhere.
     answers: list[dict[str, float] | None] = distributed.allgather(merged)
     final = next(answer for answer in answers if answer is not None)
     return final, sum(share.n_records for share in shares)
 
 
 def _metrics_of(model: Any) -> list[Any]:
-    """Return the metrics of a model, those inside of others in their place."""
+    """Return the metrics of a model, with nested ones in place of their containers."""
     found: list[Any] = []
     for metric in model.metrics:
         inner = getattr(metric, "metrics", None) if KERAS_MAJOR == 3 else None
@@ -100,7 +100,7 @@ def _fits(metrics: Sequence[Any], states: Sequence[_State]) -> bool:
 
 
 def _merge(metric: Any, states: Sequence[_State]) -> None:
-    """Set a metric to what several workers saw together."""
+    """Set a metric to the combined state of several workers."""
     if _merges_by_itself(metric):
         others = [_copy_with(metric, state) for state in states[1:]]
         _assign(metric, states[0])
@@ -167,7 +167,7 @@ def _assign(metric: Any, state: _State) -> None:
 
 
 def _named(shares: Sequence[_Share], merged: Mapping[str, float]) -> dict[str, float]:
-    """Return each output of the test step: from the metric that says it, else the mean."""
+    """Return each output of the test step: a metric's result if it is one, else the mean."""
     found = {}
     for name in shares[0].outputs:
         source = _source(name, shares)
@@ -181,7 +181,7 @@ def _named(shares: Sequence[_Share], merged: Mapping[str, float]) -> dict[str, f
 
 
 def _source(name: str, shares: Sequence[_Share]) -> str | None:
-    """Return the metric whose result an output is, on every worker; its own name comes first."""
+    """Return the metric whose result an output is on every worker; its own name is tried first."""
     candidates = list(shares[0].results)
     if name in candidates:
         candidates.remove(name)
@@ -198,7 +198,7 @@ def _is_same(name: str, candidate: str, share: _Share) -> bool:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those that are one number, parts of nested dicts by their own names."""
+    """Return the values that are a single number, with parts of nested dicts by their names."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

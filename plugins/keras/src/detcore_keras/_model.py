@@ -1,4 +1,4 @@
-"""The model that is trained: found, checked, and its optimizers named."""
+"""Find and check the model to train, and its optimizers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
     """Return the model to train.
 
     Args:
-        returned: What ``build_model`` returned.
-        context: Knows which models were wrapped.
+        returned: Result of ``build_model``.
+        context: Has the list of wrapped models.
 
     Raises:
-        InvalidModelError: If it is no Keras model, was not wrapped or not compiled, or belongs to a
-            distribution strategy.
+        InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, or belongs
+            to a distribution strategy.
     """
     if returned is not None and not isinstance(returned, keras.Model):
         raise InvalidModelError(

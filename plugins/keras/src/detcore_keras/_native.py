@@ -1,4 +1,4 @@
-"""The native form: a script that makes its model itself, and whose ``model.fit`` is detcore's."""
+"""Provide the native form: a script makes its model, and detcore runs its ``model.fit``."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ def init(
     Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow. Nothing is
     recorded before ``model.fit``.
 
-    In a script by itself training happens here, in this process, or in those that ``detcore
-    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, it is that
-    trial's: `config` and `test` are then those of the run.
+    In a standalone script, training happens here, in this process, or in those that ``detcore
+    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, the script
+    trains the run's trial, and the run's `config` and `test` apply.
 
     Args:
         config: The experiment's configuration, as a dictionary or the path of an experiment file.
-            In a dictionary everything may be left out: ``searcher`` is then one trial, judged by
-            ``val_loss``, as long as ``epochs`` of ``model.fit`` says.
+            A dictionary may leave out everything: ``searcher`` is then one trial, judged by
+            ``val_loss``, with the length of ``epochs`` of ``model.fit``.
         local: Accepted for compatibility. Training happens in this process either way.
-        test: Train one batch, validate on one, save one checkpoint.
-        context_dir: Folder of the code, which checkpoints get a copy of; default: the script
-            alone.
+        test: Whether to train one batch, validate on one, and save one checkpoint.
+        context_dir: Folder of the code to copy into checkpoints; default: only the script.
         command: For clusters, which this release does not have.
         master_url: For clusters, which this release does not have.
 
@@ -53,9 +52,9 @@ def init(
         The context.
 
     Raises:
-        InvalidExperimentError: If `command` or `master_url` asks for a cluster, or the
-            configuration for a search.
-        ConfigError: If the configuration has mistakes, or there is no folder `context_dir`.
+        InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
+            configuration requests a search.
+        ConfigError: If the configuration has mistakes, or the folder `context_dir` does not exist.
     """
     return TFKerasNativeContext(
         start_native(
@@ -73,24 +72,25 @@ def init(
 class TFKerasNativeContext(TFKerasTrialContext):
     """The context of a script that trains a Keras model; made by `init`.
 
-    Has what a trial's context has: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
+    Provides the methods of a trial's context: ``wrap_optimizer``, ``wrap_dataset``,
+    hyperparameters.
     """
 
     def __init__(self, start: NativeStart) -> None:
-        """Take what `init` found.
+        """Use the result of `init`.
 
         Args:
-            start: The configuration, and which trial this is.
+            start: The configuration, and the trial's identity.
         """
         super().__init__(start.setup())
         self._start = start
         self._is_used = False
 
     def wrap_model(self, model: Any) -> Any:
-        """Name the model that is to be trained. Call it before ``model.compile``.
+        """Register the model to train. Call it before ``model.compile``.
 
-        From then on ``model.fit`` trains as the configuration says: with checkpoints, and exactly
-        resumed under ``detcore run``. It takes the arguments of Keras, and may be called once.
+        From then on ``model.fit`` trains as configured: with checkpoints, and exact resumes under
+        ``detcore run``. It takes the arguments of Keras, and may be called once.
 
         Args:
             model: A Keras model: functional, sequential or subclassed.
@@ -109,7 +109,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
         """Return the folder for event files of this trial.
 
         Raises:
-            ContextStateError: If a script by itself asks before training began.
+            ContextStateError: If a standalone script calls it before training began.
         """
         if self.setup.tensorboard_path is None:
             raise ContextStateError(
@@ -120,7 +120,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
         return super().get_tensorboard_path()
 
     def _take_over(self, model: Any) -> None:
-        """Make ``model.fit`` ours: instance attributes, set past Keras's tracking."""
+        """Replace ``model.fit`` by instance attributes, bypassing Keras's tracking."""
 
         def fit(*args: Any, **kwargs: Any) -> Any:
             return self._fit(model, read_fit_arguments(*args, **kwargs))
@@ -131,9 +131,9 @@ class TFKerasNativeContext(TFKerasTrialContext):
         """Train and return the model's history.
 
         Raises:
-            SystemExit: With code 75, if the trial was asked to make way (a signal) and has saved a
+            SystemExit: With code 75, if the trial was preempted (by a signal) and has saved a
                 checkpoint. Under ``detcore run`` it can be resumed.
-            DetcoreError: If a rule is broken, such as a dataset that was not wrapped.
+            DetcoreError: If the script violates a rule, such as a dataset that was not wrapped.
         """
         if self._is_used:
             raise ContextStateError(
@@ -158,7 +158,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
         return model.history
 
     def _set_batch_size(self, batch_size: int | None) -> None:
-        """Take `batch_size` of ``fit`` where the hyperparameters give none.
+        """Take `batch_size` of ``fit`` if the hyperparameters give none.
 
         In a run they have to: the trial's records are made before the script is started.
         """
@@ -180,7 +180,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
 
 
 class NativeTrial(TFKerasTrial):
-    """The trial of a script: it hands on what ``model.fit`` was given."""
+    """The trial of a script: an adapter for the arguments of ``model.fit``."""
 
     def __init__(self, context: TFKerasNativeContext, model: Any, arguments: FitArguments) -> None:
         self.context = context

@@ -1,8 +1,8 @@
-"""Array files (``.npz``) written as a stream, and read without trusting them.
+"""Write array files (``.npz``) as a stream, and read them without trusting them.
 
-``numpy.load`` would do for files of our own. A checkpoint may come from somebody else, though, and
-``numpy.load`` believes what such a file says of its sizes. Here every claim is compared with the
-size of the file before memory is taken, and nothing is ever unpickled.
+``numpy.load`` would be sufficient for our own files. However, a checkpoint may come from another
+person, and ``numpy.load`` trusts the sizes declared in such a file. Here every declaration is
+compared with the size of the file before memory is allocated, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from detcore.errors import InvalidCheckpointError
 
 __all__ = ["bytes_of", "read_npz", "write_npz"]
 
-# Small enough that Linux takes pages at hand for them, large enough that the interpreter's lock,
-# which is released while a piece is written, is seldom asked for.
+# Small enough for Linux to have the pages available, large enough that the interpreter's lock,
+# which is released while a piece is written, is seldom needed.
 _PIECE_BYTES = 1 << 20
 _SUFFIX = ".npy"
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -38,12 +38,12 @@ _NPY_MAGIC = b"\x93NUMPY"
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays to a file that ``numpy.load`` reads; the same arrays give the same bytes.
 
-    Takes a few MB of memory beside the arrays, and leaves the interpreter to other threads for
-    nearly all of the time.
+    Needs a few MB of memory in addition to the arrays, and leaves the interpreter to other
+    threads nearly all of the time.
 
     Args:
         path: File to write; replaced if it exists.
-        arrays: By key; of types that NumPy knows. Those in Fortran's order are copied.
+        arrays: Arrays by key, of types that NumPy knows. Those in Fortran's order are copied.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for key, array in arrays.items():
@@ -60,9 +60,9 @@ def _write_array(member: IO[bytes], array: npt.NDArray[Any]) -> None:
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what `write_npz` wrote.
+    """Read a file of `write_npz`.
 
-    Takes no more memory than the file is large. Nothing in the file is run or unpickled.
+    Takes no more memory than the file is large. Nothing in the file is executed or unpickled.
 
     Args:
         path: The file.
@@ -71,8 +71,9 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         The arrays, by key.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        InvalidCheckpointError: If it is damaged, or anything in it is not what `write_npz` writes.
+        FileNotFoundError: If the file does not exist.
+        InvalidCheckpointError: If it is damaged, or contains anything that `write_npz` does not
+            write.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -96,7 +97,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
 def _checked_members(
     path: Path, archive: zipfile.ZipFile, size_bytes: int
 ) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by key; refuse the file if its table of contents is not as it should."""
+    """Return the members by key; refuse the file if its table of contents is invalid."""
     found: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         key = member.filename.removesuffix(_SUFFIX)
@@ -141,7 +142,7 @@ def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
             )
         array: npt.NDArray[Any] = np.empty(math.prod(shape), dtype)
         _fill(source, bytes_of(array))
-        if source.read(1):  # its end has to be reached for its checksum to be compared
+        if source.read(1):  # the checksum is compared only at the end of the member
             raise EOFError("bytes are left over")
     whole: npt.NDArray[Any] = array.reshape(shape[::-1] if fortran_order else shape)
     return whole.transpose() if fortran_order else whole
@@ -165,7 +166,7 @@ def _read_header(
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, fortran_order, dtype = read(source)
-    # What Python's parser raises for text made to break it, too.
+    # Includes the exceptions of Python's parser for malicious text.
     except (
         ValueError,
         TypeError,

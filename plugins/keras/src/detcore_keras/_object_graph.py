@@ -1,8 +1,8 @@
-"""Weights in TensorFlow's checkpoint format, found by the names that Keras 2 gave the objects.
+"""Load weights in TensorFlow's checkpoint format by the names that Keras 2 gave the objects.
 
-``model.save_weights`` of Keras 2 wrote which object leads to which by which name: the layers of a
+``model.save_weights`` of Keras 2 wrote the names of references between objects: the layers of a
 functional or sequential model as ``layer_with_weights-0`` and so on, everything else by its
-attribute. Following these names in the model at hand works on Keras 2 and Keras 3 alike.
+attribute. Following these names in the given model works on Keras 2 and Keras 3 alike.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
     """Load the weights that ``model.save_weights`` of Keras 2 wrote in TensorFlow's format.
 
     Args:
-        model: A model that is built.
+        model: A built model.
         prefix: Path of the checkpoint without ``.index``.
 
     Raises:
         InvalidCheckpointError: If the file is damaged, or any weight of the model is not found in
-            it with its shape and type; the model is unchanged then.
+            it with its shape and type; the model stays unchanged.
     """
     reader, nodes = _open(prefix)
     keys = dict(_matched(model, nodes))
@@ -92,7 +92,7 @@ def _matched(model: Any, nodes: Any) -> Iterator[tuple[int, str]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object by the names that Keras 2 gives them."""
+    """Yield the parts of an object by their names in Keras 2."""
     if isinstance(value, dict):
         yield from ((str(key), part) for key, part in value.items())
         return
@@ -107,7 +107,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     for name, part in getattr(value, "__dict__", {}).items():
         yield name, part
         if KERAS_MAJOR == 3 and isinstance(part, keras.Variable):
-            # Behind a property of that name, for some layers.
+            # Some layers expose them through a property of that name.
             yield part.name, part
 
 
@@ -116,7 +116,7 @@ def _does_not_fit(prefix: Path, problems: list[str], reader: Any) -> InvalidChec
     shapes = reader.get_variable_to_shape_map()
     suffix = f"/.ATTRIBUTES/{_VALUE}"
     saved = ", ".join(sorted(key.removesuffix(suffix) for key in shapes if key.endswith(suffix)))
-    advice = "The code that builds the model is not what it was when the checkpoint was saved."
+    advice = "The code that builds the model has changed since the checkpoint was saved."
     if KERAS_MAJOR == 3:
         advice += (
             "\nIf it is the same, Keras 3 arranges the model otherwise than Keras 2, which wrote "

@@ -1,4 +1,4 @@
-"""The process's random generators in a file: Python's, NumPy's, TensorFlow's and Keras's own."""
+"""Save the process's random generators in a file: Python's, NumPy's, TensorFlow's and Keras's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def capture_rng(directory: Path) -> None:
     """Write the state of the process-wide random generators to ``rng.json``.
 
     These are ``random``, ``numpy.random``, TensorFlow's global generator and its eager seeds, and
-    the seed generator that Keras 3 uses where a layer or an operation was given no seed. Generators
-    that are attributes of the model are saved with the model. Not saved, because TensorFlow has no
-    way to read it: the state inside operations such as ``tf.random.normal`` in a graph.
+    the seed generator that Keras 3 uses for layers and operations without a seed. Generators that
+    are attributes of the model are saved with the model. The state inside operations such as
+    ``tf.random.normal`` in a graph is not saved, because TensorFlow provides no way to read it.
 
     Args:
         directory: Folder to write into.
@@ -40,10 +40,10 @@ def capture_rng(directory: Path) -> None:
 
 
 def restore_rng(directory: Path) -> None:
-    """Set the random generators to what `capture_rng` wrote.
+    """Restore the random generators from a file of `capture_rng`.
 
     Args:
-        directory: Folder that it wrote into.
+        directory: The folder of the file.
 
     Raises:
         InvalidCheckpointError: If the file is missing or damaged.
@@ -61,15 +61,15 @@ def restore_rng(directory: Path) -> None:
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {RNG_FILE} (looked in {directory}), so random numbers cannot "
-            "go on where they were"
+            "continue where they were"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
 
 
 def _eager_context() -> Any:
-    # TensorFlow has no public way to read the seed that `tf.random.set_seed` was given, or how many
-    # seeds eager operations drew from it. Checked on 2.15 and 2.21.
+    # TensorFlow has no public way to read the seed given to `tf.random.set_seed`, or the number of
+    # seeds that eager operations drew from it. Checked on 2.15 and 2.21.
     from tensorflow.python.eager import context
 
     return context.context()
@@ -78,7 +78,7 @@ def _eager_context() -> Any:
 def _eager_state() -> dict[str, Any]:
     context = _eager_context()
     if context._seed is None:
-        return {"seed": None, "drawn": None}  # eager operations are seeded by chance
+        return {"seed": None, "drawn": None}  # eager operations have random seeds
     return {"seed": context._seed, "drawn": context._rng.getstate()}
 
 
@@ -93,7 +93,7 @@ def _restore_eager(state: dict[str, Any]) -> None:
 def _global_generator_state() -> dict[str, Any] | None:
     from tensorflow.python.ops import stateful_random_ops
 
-    # The public `tf.random.get_global_generator` would make one, seeded by chance.
+    # The public `tf.random.get_global_generator` would make one with a random seed.
     generator = stateful_random_ops.global_generator
     if generator is None:
         return None
@@ -109,7 +109,7 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
     words = np.array(state["state"], np.int64)
     generator = stateful_random_ops.global_generator
     if generator is not None and int(generator.algorithm) == state["algorithm"]:
-        # The same variable: graphs that were traced already read this one.
+        # The same variable: traced graphs read this one.
         generator.state.assign(words)
     else:
         tf.random.set_global_generator(

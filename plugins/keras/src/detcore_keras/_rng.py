@@ -1,4 +1,4 @@
-"""Keeping Python's, NumPy's and TensorFlow's random generators as they are."""
+"""Preserve Python's, NumPy's and TensorFlow's random generators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detcore_keras._variables import raw_variable
 
 __all__ = ["RandomState", "preserved_rng", "vary_by_rank"]
 
-# Odd and large: ranks and steps that follow each other give seeds that look like nothing.
+# Odd and large, so that consecutive ranks and steps give unrelated seeds.
 _STRIDE = 0x9E3779B1
 
 
@@ -22,7 +22,7 @@ class RandomState:
     """The state of every random generator, held in memory.
 
     Args:
-        variables: Variables that hold generators of the model's own (dropout and its like).
+        variables: Variables with generators of the model (dropout and similar layers).
     """
 
     def __init__(self, variables: Sequence[Any] = ()) -> None:
@@ -36,7 +36,7 @@ class RandomState:
         self._values = [tf.identity(variable) for variable in self._variables]
 
     def restore(self) -> None:
-        """Set all generators back."""
+        """Restore all generators."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         for variable, value in zip(self._variables, self._values, strict=True):
@@ -45,7 +45,7 @@ class RandomState:
 
 @contextlib.contextmanager
 def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
-    """Leave the generators after the block as they were before it.
+    """Restore the generators after the block to their state before it.
 
     Args:
         variables: See `RandomState`.
@@ -58,12 +58,12 @@ def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
 
 
 def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -> None:
-    """Let a worker draw other random numbers than the chief for its records; the chief's stay.
+    """Make a worker draw other random numbers than the chief, whose numbers stay the same.
 
     Args:
         variables: See `RandomState`.
         seed: The trial's seed.
-        rank: This worker; nothing changes for rank 0.
+        rank: Rank of this worker; nothing changes for rank 0.
         step: Batches completed.
     """
     if rank == 0:
@@ -74,13 +74,13 @@ def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -
     states = [*map(raw_variable, variables), *([] if generator is None else [generator.state])]
     for state in states:
         words = np.array(state.numpy())
-        # The last word is the seed in TensorFlow, and a count of what was drawn in Keras 3.
+        # The last word is the seed in TensorFlow, and a count of draws in Keras 3.
         words[-1] += np.array(offset, words.dtype)
         state.assign(words)
 
 
 def _global_generator() -> Any:
-    """Return TensorFlow's global generator if there is one; asking for it would make one."""
+    """Return TensorFlow's global generator if it exists; the public function would make one."""
     from tensorflow.python.ops import stateful_random_ops
 
     return stateful_random_ops.global_generator

@@ -1,4 +1,4 @@
-"""Saving and restoring everything that training changes: variables and random generators."""
+"""Save and restore everything that training changes: variables and random generators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VARIABLES_FILE = "variables.json"
 _VERSION = 1
 _OWN_FILE = "own.json"
 _OWN_ARRAYS = "own.npz"
-# What another trial learned; its random generators and half-summed metrics are its own.
+# Groups to load from another trial; its random generators and partial sums of metrics are left out.
 _LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
 _FILES = {
     "weights": "weights.npz",
@@ -55,19 +55,19 @@ _FILES = {
     "counters": "state.npz",
 }
 _ARRAY_FILES = frozenset(_FILES.values())
-# What a row of the record must hold, to be used without more ado.
+# Required fields of a variable record.
 _ROW_TYPES = {"key": str, "group": str, "name": str, "shape": list, "dtype": str, "file": str}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingState:
-    """What goes into the files of a checkpoint.
+    """Contents of the files of a checkpoint.
 
     Attributes:
         record_file: Name of the JSON file that lists the variables.
         record: Its content.
-        files: The variables' values, by file and key. They may be the variables' own memory: to be
-            written, or copied, and dropped before training goes on.
+        files: The variables' values, by file and key. They may share the variables' memory: write
+            or copy them, and drop them before training continues.
     """
 
     record_file: str
@@ -80,7 +80,7 @@ class TrainingState:
         (directory / self.record_file).write_text(text, encoding="utf-8")
 
     def tensors(self) -> list[TensorInfo]:
-        """Return the variables with the files they go to."""
+        """Return the variables with their files."""
         return [
             TensorInfo(row["name"], tuple(row["shape"]), row["dtype"], row["file"])
             for row in self.record["variables"]
@@ -90,16 +90,16 @@ class TrainingState:
 def training_state(
     model: Any, optimizers: Sequence[Any], *, input_spec: Any = None
 ) -> TrainingState:
-    """Return every variable that training changes, as it is now.
+    """Return the current values of every variable that training changes.
 
-    The files are ``weights.npz`` (what prediction needs), ``optimizer.npz``, ``state.npz`` (random
+    The files are ``weights.npz`` (needed for prediction), ``optimizer.npz``, ``state.npz`` (random
     generators of layers, metrics, counters) and ``variables.json``, which lists them in order.
 
     Args:
         model: The model.
-        optimizers: Optimizers whose state belongs to the training; the model's own included.
-        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, with which a model
-            whose weights are made by its first call can be built where the checkpoint is loaded.
+        optimizers: Optimizers whose state belongs to the training, including the model's own.
+        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, from which a model
+            whose first call makes its weights can be built when the checkpoint is loaded.
     """
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
@@ -121,7 +121,7 @@ def training_state(
 def capture_training_state(
     model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
 ) -> None:
-    """Write what `training_state` returns.
+    """Write the result of `training_state`.
 
     Args:
         model: As for `training_state`.
@@ -146,12 +146,12 @@ def write_array_files(directory: Path, files: ArrayFiles) -> None:
 
 
 def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
-    """Copy arrays, and return what writes the copies, once and on any thread.
+    """Copy arrays, and return a function that writes the copies, once and on any thread.
 
     Args:
         directory: Folder to write into.
         files: As for `write_array_files`.
-        memory: What the copies are made in; it gets its memory back when they are written.
+        memory: Memory for the copies; it is returned once they are written.
     """
     copies = memory.copy(files)
 
@@ -165,30 +165,30 @@ def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> C
 
 
 def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
-    """Set every variable that training changes to what was saved, bit for bit.
+    """Restore every variable that training changes, bit for bit.
 
     The variables must exist: the model and the optimizers were used once, or built.
 
     Args:
         model: The same model, made by the same code.
         optimizers: The same optimizers, in the same order.
-        directory: Folder that `capture_training_state` wrote into.
+        directory: Folder of `capture_training_state`.
 
     Raises:
-        InvalidCheckpointError: If anything does not fit; the message lists all of it, and nothing
-            was changed.
+        InvalidCheckpointError: If anything does not fit; the message lists all differences, and
+            nothing is changed.
     """
     record = _of_this_keras(directory)
     _restore(record["variables"], training_variables(model, optimizers), directory)
 
 
 def own_state(model: Any, optimizers: Sequence[Any], indices: Sequence[int]) -> TrainingState:
-    """Return the variables of one of several workers that differ from the chief's, as they are now.
+    """Return the current values of one worker's variables that differ from the chief's.
 
     Args:
         model: The model.
         optimizers: As for `training_state`.
-        indices: Which of all variables.
+        indices: Indices of these variables.
     """
     found = training_variables(model, optimizers)
     rows: list[dict[str, Any]] = []
@@ -202,10 +202,10 @@ def own_state(model: Any, optimizers: Sequence[Any], indices: Sequence[int]) -> 
 
 
 def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
-    """Set the variables that `own_state` returned; after `restore_training_state`.
+    """Restore the variables from `own_state`; after `restore_training_state`.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; nothing was changed then.
+        InvalidCheckpointError: If they do not fit; nothing is changed then.
     """
     rows = _read_record(directory / _OWN_FILE)["variables"]
     found = training_variables(model, optimizers)
@@ -220,15 +220,15 @@ def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) ->
 def restore_mean_gradients(
     model: Any, optimizers: Sequence[Any], directory: Path, own_folders: Sequence[Path]
 ) -> None:
-    """Set gradients that were added up when a checkpoint was saved to their mean over its workers.
+    """Set summed gradients in a checkpoint to their mean over the checkpoint's workers.
 
-    For another number of workers than then: the next update is then that of all of them.
+    For a different number of workers, all of which then take part in the next update.
 
     Args:
         model: The model, restored from `directory`.
         optimizers: As for `capture_training_state`.
         directory: The checkpoint.
-        own_folders: Where each of its workers but the chief wrote what was its own.
+        own_folders: Folders of the values of each worker but the chief.
     """
     found = training_variables(model, optimizers)
     parts = {i: [item.variable.numpy()] for i, item in enumerate(found) if _is_gradient(item)}
@@ -250,17 +250,17 @@ def _is_gradient(item: Found) -> bool:
 
 
 def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
-    """Set weights, optimizer state and counters to what another trial saved.
+    """Load weights, optimizer state and counters from another trial.
 
-    Random generators and metrics stay as they are.
+    Random generators and metrics stay unchanged.
 
     Args:
         model: A model of the same structure; its variables exist.
         optimizers: Optimizers of the same kinds, in the same order.
-        directory: Folder that `capture_training_state` wrote into.
+        directory: Folder of `capture_training_state`.
 
     Raises:
-        InvalidCheckpointError: If anything does not fit; nothing was changed then.
+        InvalidCheckpointError: If anything does not fit; nothing is changed then.
     """
     rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] in _LEARNED]
     found = [item for item in training_variables(model, optimizers) if item.group in _LEARNED]
@@ -274,8 +274,8 @@ def _of_this_keras(directory: Path) -> dict[str, Any]:
             f"the checkpoint was written with Keras {record.get('keras_major')} "
             f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
             f"(TensorFlow {tf.__version__}).\n"
-            "Their optimizers and random generators keep different state, so training cannot go "
-            "on exactly where it was.\n"
+            "Their optimizers and random generators keep different state, so training cannot "
+            "resume exactly.\n"
             "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
             "detcore_keras.load_model_from_checkpoint_path."
         )
@@ -283,15 +283,15 @@ def _of_this_keras(directory: Path) -> dict[str, Any]:
 
 
 def restore_weights(model: Any, directory: Path) -> None:
-    """Set what a model needs to predict; the rest of the checkpoint is not read.
+    """Load the variables that a model needs to predict; the rest of the checkpoint is not read.
 
     Args:
         model: A model of the same structure, with its weights made. Layers may be numbered
             otherwise (``dense_1`` for ``dense``).
-        directory: Folder that `capture_training_state` wrote into.
+        directory: Folder of `capture_training_state`.
 
     Raises:
-        InvalidCheckpointError: If anything does not fit; nothing was changed then.
+        InvalidCheckpointError: If anything does not fit; nothing is changed then.
     """
     record = read_variables_file(directory)
     rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
@@ -299,7 +299,7 @@ def restore_weights(model: Any, directory: Path) -> None:
 
 
 def read_variables_file(directory: Path) -> dict[str, Any]:
-    """Return what ``variables.json`` says.
+    """Return the content of ``variables.json``.
 
     Raises:
         InvalidCheckpointError: If it is missing, damaged, or of a newer version.
@@ -336,7 +336,7 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _problem_of_row(row: Any, record_file: str) -> str | None:
-    """Return what is wrong with an entry of a record, which may come from anybody."""
+    """Return the fault of an entry of a record, which may be malicious; None if it is valid."""
     if not isinstance(row, dict):
         return "is no object"
     for field, kind in _ROW_TYPES.items():
@@ -348,7 +348,7 @@ def _problem_of_row(row: Any, record_file: str) -> str | None:
         return f"has the group {row['group']!r}, which is none of {', '.join(_FILES)}"
     files = {_OWN_ARRAYS} if record_file == _OWN_FILE else _ARRAY_FILES
     if row["file"] not in files:
-        # Never a path that leads elsewhere.
+        # This also excludes paths that lead elsewhere.
         return f"names the file {row['file']!r}, which is none of {', '.join(sorted(files))}"
     index = row.get("index", 0)
     if type(index) is not int or index < 0:
@@ -376,8 +376,8 @@ def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], director
         raise InvalidCheckpointError(
             f"the checkpoint in {directory} does not fit this model; {len(problems)} "
             f"difference(s):\n{listed}\n"
-            "The code that builds the model or the optimizer, or a hyperparameter it uses, is not "
-            "what it was when the checkpoint was saved.\n"
+            "The code that builds the model or the optimizer, or a hyperparameter it uses, has "
+            "changed since the checkpoint was saved.\n"
             "Use the code in the checkpoint's folder code/, or start training again."
         )
     files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
@@ -425,7 +425,7 @@ def _difference(row: Mapping[str, Any], item: Found) -> str | None:
 
 
 def _unmatched(group: str, saved: Sequence[Mapping[str, Any]], here: Sequence[Found]) -> list[str]:
-    """Name what has no partner on the other side."""
+    """Describe the variables without a counterpart on the other side."""
     rest = list(here)
     problems = [f"{group}: {len(saved)} variable(s) saved, {len(here)} here"]
     for row in saved:

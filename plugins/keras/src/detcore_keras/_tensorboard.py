@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, in the trial's own folder."""
+"""Write event files for TensorBoard into the trial's folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
     """Write metrics, histograms and graphs for TensorBoard.
 
     Like ``keras.callbacks.TensorBoard``, with these differences: the files go to the trial's folder
-    (``context.get_tensorboard_path()``) whatever `log_dir` says; what Keras writes at the end of an
-    epoch is written at the end of a workload, counted in workloads; and everything is on disk when
-    a hook returns, so that a killed run leaves complete files.
+    (``context.get_tensorboard_path()``) whatever `log_dir` says; data that Keras writes at the end
+    of an epoch is written at the end of a workload, counted in workloads; and everything is on disk
+    when a hook returns, so that a killed run leaves complete files.
 
     Args:
         *args: As for ``keras.callbacks.TensorBoard``.
@@ -68,11 +68,11 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         batches_requested: int | None,
         logs: Mapping[str, Any],
     ) -> None:
-        """Begin what Keras calls an epoch."""
+        """Begin a workload, which takes the place of Keras's epoch."""
         super().on_epoch_begin(self.workload_end_count, dict(logs))
 
     def on_train_workload_end(self, total_batches_trained: int, logs: Mapping[str, Any]) -> None:
-        """Write the workload's metrics, and histograms where they are due."""
+        """Write the workload's metrics, and histograms if they are due."""
         super().on_epoch_end(self.workload_end_count, dict(logs))
         self.workload_end_count += 1
         self._flush()
@@ -84,7 +84,7 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         self._flush()
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """Write what other code left in the writers."""
+        """Flush data of other code in the writers."""
         self._flush()
 
     def get_state(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take the counters."""
+        """Restore the counters."""
         self.workload_end_count = state["workload_end_count"]
         self._global_train_batch = state["train_batches"]
 

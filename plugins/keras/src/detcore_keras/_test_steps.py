@@ -1,4 +1,4 @@
-"""The model's ``test_step`` over a whole validation, in one graph execution."""
+"""Run the model's ``test_step`` over a whole validation, in one graph execution."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["TestSteps", "Tested"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tested:
-    """What a pass over data gave.
+    """Result of a pass over data.
 
     Attributes:
-        outputs: What the last step returned; empty where there was no batch.
-        num_batches: Batches.
-        n_records: Records in them.
+        outputs: Outputs of the last step; empty without a batch.
+        num_batches: Number of batches.
+        n_records: Number of records in them.
     """
 
     outputs: Mapping[str, Any]
@@ -30,14 +30,14 @@ class Tested:
 
 
 class TestSteps:
-    """The test step of a model, traced once for the data it is fed.
+    """The test step of a model, traced once for its data.
 
     Args:
         model: The compiled model.
         element_spec: Nested ``tf.TypeSpec`` of one batch.
     """
 
-    __test__ = False  # for pytest: this is no test class
+    __test__ = False  # tells pytest that this is not a test class
 
     def __init__(self, model: Any, element_spec: Any) -> None:
         self._model = model
@@ -55,18 +55,18 @@ class TestSteps:
 
     @property
     def can_run_all(self) -> bool:
-        """Whether the step can be looped over in a graph: its outputs have one fixed shape each."""
+        """Whether a graph can loop over the step: each of its outputs has one fixed shape."""
         return bool(self._outputs) and all(
             spec.shape.is_fully_defined() for spec in self._outputs.values()
         )
 
     def run_all(self, iterator: Any, limit: int) -> Tested:
-        """Test on what an iterator has left, at most `limit` batches."""
+        """Test on the rest of an iterator, at most `limit` batches."""
         count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
         return Tested(outputs if int(count) else {}, int(count), int(records))
 
     def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Tested:
-        """The same, one batch at a time, with the callbacks' batch-level test hooks around each."""
+        """Test the same batches one at a time, with the callbacks' batch-level test hooks."""
         outputs: Mapping[str, Any] = {}
         count = records = 0
         for batch in iterator:

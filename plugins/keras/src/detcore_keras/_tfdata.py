@@ -1,4 +1,4 @@
-"""``tf.data`` as training data: the wrap mark, and a feed whose iterator state is saved."""
+"""Use ``tf.data`` as training data: the wrap mark, and a feed with resumable iterators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["DatasetFeed", "check_dataset", "is_wrapped"]
 _logger = logging.getLogger("detcore.keras")
 
 _ITERATOR = "data-iterator"
-# Kinds of datasets whose iterators make those of their inputs at once (TensorFlow 2.15 to 2.21).
+# Kinds of datasets whose iterators create those of their inputs eagerly (TensorFlow 2.15 to 2.21).
 _BEGIN_AT_ONCE = frozenset(
     {
         "AssertCardinality",
@@ -59,20 +59,20 @@ _AHEAD = 8
 
 
 class DatasetFeed:
-    """Batches of a ``tf.data.Dataset``, epoch after epoch, one iterator for each.
+    """Batches of a ``tf.data.Dataset``, epoch after epoch, with one iterator for each.
 
-    A checkpoint holds the iterator's own state, shuffle buffers included. Pipelines whose state
-    TensorFlow cannot save are replayed up to the position, and so are those with a ``cache()``:
-    their state would be the whole cache.
+    A checkpoint holds the iterator's own state, including shuffle buffers. Pipelines whose state
+    TensorFlow cannot save are replayed up to the position, and so are those with a ``cache()``,
+    whose state would be the whole cache.
 
-    The dataset is not repeated by TensorFlow, because an iterator's state does not tell how often
-    a shuffled dataset was begun when the shuffle has nothing left to give at that moment (a
-    prefetch that runs ahead is enough): restored in a new process, later epochs would
-    come in another order. Seen in TensorFlow 2.15 and 2.21; see `_restore_iterator`.
+    TensorFlow does not repeat the dataset, because an iterator's state does not contain the number
+    of times that a shuffled dataset was started if the shuffle is exhausted at that moment (a
+    prefetch that runs ahead is enough): restored in a new process, later epochs would have another
+    order. Observed in TensorFlow 2.15 and 2.21; see `_restore_iterator`.
 
     Args:
         dataset: The training data, batched.
-        with_ledger: Whether the records' content hashes are wanted.
+        with_ledger: Whether the records' content hashes are needed.
     """
 
     in_graph = True
@@ -110,7 +110,7 @@ class DatasetFeed:
         return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
-        """Note that `count` batches were trained on."""
+        """Record that `count` batches were trained on."""
         self.position += count
         if RECORD_COUNT not in outputs:
             self.records = None
@@ -121,7 +121,7 @@ class DatasetFeed:
             self._end_epoch()
 
     def describe(self, ledger: LedgerWriter) -> None:
-        """Ids are content hashes; reads the data once, to note all that an epoch should have."""
+        """Declare content hashes as ids; read the data once, to log all ids of an epoch."""
         ledger.describe(IdKind.CONTENT_HASH)
         if self._is_endless:
             return
@@ -141,7 +141,7 @@ class DatasetFeed:
             ledger.log(self.position - count + offset + 1, epoch, ids[start:end])
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Write the iterator's state, where the pipeline allows it."""
+        """Write the iterator's state, if the pipeline allows it."""
         by_state = self._cursor > 0 and self._save_iterator(directory)
         return {
             "kind": "tf.data",
@@ -154,7 +154,7 @@ class DatasetFeed:
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Continue at the saved position: by the iterator's state, else by replaying."""
+        """Continue at the saved position: from the iterator's state, else by replaying."""
         if self.batches_per_epoch is None:
             self.batches_per_epoch = state["num_batches"]
         check_saved(state, kind="tf.data", size=("num_batches", self.batches_per_epoch))
@@ -167,7 +167,7 @@ class DatasetFeed:
         else:
             self._replay(*target)
             _logger.info(
-                "replayed the training data's tf.data pipeline in %.1f s, to go on at batch %d",
+                "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
                 time.monotonic() - started,
                 self.position,
             )
@@ -191,11 +191,11 @@ class DatasetFeed:
         self._replay(self._epoch - epochs_read, self._cursor)
 
     def close(self) -> None:
-        """Let go of the iterator and its buffers."""
+        """Release the iterator and its buffers."""
         self._iterator = None
 
     def _pull(self) -> tuple[Any, int]:
-        """Take one batch out of an epoch of unknown length, which may turn out to be over."""
+        """Take one batch of an epoch of unknown length, which may turn out to have ended."""
         try:
             return next(self._iterator), 1
         except StopIteration:
@@ -206,7 +206,7 @@ class DatasetFeed:
             return self.block(1)
 
     def _read_first_epoch(self, limit: int) -> int | None:
-        """Count the batches of an epoch; None if that reads `limit` of them, where it stays."""
+        """Count the batches of an epoch; stop after `limit` of them and return None."""
         iterator = iter(self._dataset)
         for count in range(limit):
             if not iterator.get_next_as_optional().has_value():
@@ -232,7 +232,7 @@ class DatasetFeed:
         try:
             tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _ITERATOR))
         except tf.errors.FailedPreconditionError as error:
-            # Raised for parts with state that TensorFlow cannot save, such as Python functions.
+            # Raised for stateful parts that TensorFlow cannot save, such as Python functions.
             self._must_replay = True
             reason = error.message.rpartition("}}")[2].partition("[Op")[0].strip()
             _logger.warning(
@@ -248,9 +248,9 @@ class DatasetFeed:
     def _restore_iterator(self, directory: Path) -> None:
         """Restore the iterator of the current epoch, and the seeds of the epochs to come.
 
-        Restoring draws seeds of its own, and puts them right only for those shuffles that still
-        had records to give. A fresh iterator's state names the right ones for all of them, so it is
-        taken before and put back, into an iterator that nobody reads, after.
+        Restoring draws new seeds, and corrects them only for shuffles that still had records to
+        yield. A fresh iterator's state contains the right seeds for all of them, so it is saved
+        before, and restored afterwards into an iterator that is never read.
         """
         self._iterator = iter(self._dataset)
         with tempfile.TemporaryDirectory() as scratch:
@@ -261,10 +261,10 @@ class DatasetFeed:
             tf.train.Checkpoint(iterator=iter(self._dataset)).read(fresh).assert_consumed()
 
     def _replay(self, epoch: int, cursor: int) -> None:
-        """Read again what has to be read again, and no more.
+        """Read again as little as possible.
 
-        All of it where random parts of the pipeline remember what they gave; the first epoch where
-        a cache is filled by it; else only what the current epoch gave.
+        All batches if random parts of the pipeline have state; the first epoch if it fills a cache;
+        otherwise only the batches of the current epoch.
         """
         length = self.batches_per_epoch or 0
         whole = epoch if self._must_replay else min(epoch, int(self._has_cache))
@@ -292,10 +292,10 @@ def _skip(iterator: Any, count: int) -> None:
 
 
 def _without_autotuning(dataset: Any) -> Any:
-    """Switch tf.data's tuning off where it has nothing to tune.
+    """Disable tf.data's autotuning if there is nothing to tune.
 
-    It starts a thread for each iterator and waits for it at the end, 15 ms, which counts where
-    epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    Autotuning starts a thread for each iterator and waits for it at the end, 15 ms, which matters
+    if epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
     """
     parallel = any("Parallel" in kind for kind in _parts_of(dataset))
     if parallel or dataset.options().autotune.enabled is not None:
@@ -303,7 +303,7 @@ def _without_autotuning(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     if "Prefetch" not in type(dataset).__name__:
-        # What tf.data would add by itself with tuning on: batches are made beside the training.
+        # With tuning on, tf.data would add this: batches are prepared in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
     return dataset.with_options(options)
 
@@ -319,8 +319,8 @@ def _parts_of(dataset: Any) -> set[str]:
 def _begins_a_shuffle_late(dataset: Any) -> bool:
     """Whether a shuffle may draw its seeds later than when the iterator is made.
 
-    Then neither can the seeds of earlier epochs be drawn without reading them, nor does a fresh
-    iterator's state name all seeds. A shuffle of something shuffled is such a case, and repeat().
+    In that case the seeds of earlier epochs cannot be drawn without reading them, and a fresh
+    iterator's state does not contain all seeds. This happens for nested shuffles, and for repeat().
     """
     begins_at_once = any(f"_{kind}Dataset" == type(dataset).__name__ for kind in _BEGIN_AT_ONCE)
     sources = dataset._inputs()
@@ -335,10 +335,10 @@ def check_dataset(
     """Raise if a dataset was not wrapped, or is known to be empty.
 
     Args:
-        dataset: What the loader returned.
+        dataset: Result of the loader.
         wrapped: The datasets that ``context.wrap_dataset`` returned.
         role: "training" or "validation", for messages.
-        may_be_empty: Whether no batches are fine, because other workers have some.
+        may_be_empty: Whether the dataset may have no batches, because other workers have some.
 
     Raises:
         InvalidExperimentError: If it does not come from a wrapped dataset.
@@ -347,7 +347,7 @@ def check_dataset(
     if not is_wrapped(dataset, wrapped):
         raise InvalidExperimentError(
             f"build_{role}_data_loader returned a tf.data.Dataset that was not wrapped.\n"
-            "detcore shards datasets between workers, and must be told which ones.\n"
+            "detcore shards datasets between workers, and has to know which ones.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
     if int(dataset.cardinality()) == 0 and not may_be_empty:
@@ -358,7 +358,7 @@ def check_dataset(
 
 
 def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
-    """Whether a dataset was wrapped, or was made from one that was."""
+    """Whether a dataset was wrapped, or was derived from one that was."""
     marks = {id(known) for known in wrapped}
     pending = [dataset]
     while pending:
@@ -384,7 +384,7 @@ def _content_hashes(batch: Any) -> Any:
     if not parts:
         raise LedgerError(
             "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
-            "Records are told apart by a hash of their dense parts.\nSet data_ledger: false."
+            "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
         )
     hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
     return tf.bitcast(tf.fingerprint(hashes), tf.int64)

@@ -1,4 +1,4 @@
-"""The class that users of Keras subclass."""
+"""Define the class that users of Keras subclass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TFKerasTrial(Trial, abc.ABC):
 
     detcore calls the methods once per worker process, in this order: `build_training_data_loader`,
     `build_validation_data_loader`, `build_model`, `keras_callbacks`. Training then runs inside one
-    ``model.fit``, with metrics, validation and checkpoints as the experiment file says.
+    ``model.fit``, with metrics, validation and checkpoints according to the experiment file.
 
     Example::
 
@@ -37,7 +37,7 @@ class TFKerasTrial(Trial, abc.ABC):
                 return x_test, y_test
 
     Attributes:
-        trial_context_class: The class of the context that a trial is given.
+        trial_context_class: The class of the trial's context.
     """
 
     trial_context_class = TFKerasTrialContext

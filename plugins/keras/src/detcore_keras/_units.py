@@ -1,4 +1,4 @@
-"""Training one unit: from where training is to a given batch, fast or batch by batch."""
+"""Train one unit, up to a given batch, fast or batch by batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _logger = logging.getLogger("detcore.keras")
 # A signal is seen between two calls of the graph, so no call should last longer than this.
 _LONGEST_CALL_S = 0.5
 _FIRST_CALL_BATCHES = 8
-# Training may become slower than it was, so the pace is measured now and then in any case.
+# Training may become slower over time, so the pace is measured occasionally in any case.
 _CALLS_BETWEEN_LOOKS = 10
 # Outputs of a step that are not the model's metrics.
 _PRIVATE = "detcore/"
@@ -42,9 +42,9 @@ class UnitMetrics:
     """Metrics of consecutive batches, as ``train_step`` returned them: oldest first.
 
     Attributes:
-        batches: Of each batch.
-        means: Keras's running results over the unit; over all workers, where callbacks see them.
-        n_records: Records in this worker's batches; None = unknown.
+        batches: Metrics of each batch.
+        means: Keras's running results over the unit; over all workers, if callbacks see them.
+        n_records: Records in this worker's batches; None if unknown.
     """
 
     batches: list[dict[str, float]] = dataclasses.field(default_factory=list)
@@ -53,22 +53,22 @@ class UnitMetrics:
 
 
 class Units:
-    """Trains batches of a feed; subclasses say how.
+    """Trains batches of a feed; subclasses implement the training.
 
-    Several workers train the same number of batches between two questions whether they are
-    interrupted, and ask equally often: the answer is the same for all of them then.
+    Several workers train the same number of batches between two checks for an interrupt, and check
+    equally often, so the answer is the same for all of them.
 
     Args:
         model: The model.
-        feed: Where batches come from.
+        feed: Source of batches.
         callbacks: The user's callbacks.
-        ledger: Where record ids go; None where they are not wanted.
-        epoch_batches: Batches of an epoch, for the callbacks; 0 = unknown.
-        stops_at_epochs: Whether a callback of any worker may change something where an epoch ends.
+        ledger: Log of record ids, or None.
+        epoch_batches: Batches of an epoch, for the callbacks; 0 if unknown.
+        stops_at_epochs: Whether a callback of any worker may change something at an epoch's end.
         slowest: Returns the longest time in seconds of any worker.
-        mean_metrics: Returns this worker's metrics over its records as those over all workers;
-            None = they stay as they are.
-        after_first_batch: Called once, after the first batch; None = nothing is to be done.
+        mean_metrics: Converts this worker's metrics over its records to those over all workers;
+            None to keep them.
+        after_first_batch: Called once, after the first batch, or None.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class Units:
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train 1 to `limit` batches and return the metrics of each.
 
-        `interrupted` was asked before the first of them.
+        `interrupted` was checked before the first of them.
         """
         raise NotImplementedError
 
     def count(self, outputs: Mapping[str, Any], count: int) -> None:
-        """Note that batches were trained on; log their records."""
+        """Record that batches were trained on; log their records."""
         self.feed.advance(count, outputs)
         if self._after_first_batch is not None:
             self._after_first_batch()
@@ -139,7 +139,7 @@ class Units:
             self.feed.log(self.ledger, values, count)
 
     def scalars(self, logs: Any) -> dict[str, float]:
-        """Return a batch's metrics as numbers; say once which ones are none."""
+        """Return a batch's metrics as numbers; warn once about values that are not numbers."""
         found: dict[str, float] = {}
         for name, value in (logs or {}).items():
             if name.startswith(_PRIVATE):
@@ -152,7 +152,7 @@ class Units:
         return found
 
     def leave_out(self, name: str, shape: tuple[int, ...]) -> None:
-        """Say once that a metric is not reported."""
+        """Warn once that a metric is not reported."""
         if name not in self._left_out:
             self._left_out.add(name)
             _logger.warning(
@@ -170,8 +170,8 @@ class Units:
             finite = math.isfinite(batch.get("loss", 0.0))
             if self._loss_is_finite and not finite:
                 _logger.warning(
-                    "the loss is %s at batch %d; training goes on. A lower learning rate, gradient "
-                    "clipping, or a look for NaN in the data may help",
+                    "the loss is %s at batch %d; training continues. A lower learning rate, "
+                    "gradient clipping, or a look for NaN in the data may help",
                     batch["loss"],
                     begin + offset + 1,
                 )
@@ -201,8 +201,8 @@ class FastUnits(Units):
             self.count(outputs, count)
             rows += self._rows(outputs, count)
         self._calls += 1
-        # Asking the other workers is for nothing where the next stop is nearer than the pace. (What
-        # is asked here is the same for all of them.)
+        # Asking the other workers is useless if the next stop is nearer than the pace. (This
+        # condition is the same for all of them.)
         if target - begin == pace or self._calls % _CALLS_BETWEEN_LOOKS == 0:
             self._note_pace(target - begin, self.slowest(seconds))
         self.callbacks.batches_done(begin, target)
@@ -215,7 +215,7 @@ class FastUnits(Units):
 
     def _note_pace(self, count: int, seconds: float) -> None:
         if self._batch_s is None:
-            # The first call traces and compiles: it says nothing about the next ones.
+            # The first call traces and compiles, so its duration does not predict the next ones.
             self._batch_s = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
         else:
             self._batch_s = max(seconds / count, 1e-6)
@@ -256,7 +256,7 @@ class SingleUnits(Units):
             callbacks.batch_end(feed.position, logs)
             if index + 1 < count and interrupted():
                 break
-        # Reading a value waits for its step, so it is left until all steps are under way.
+        # Reading a value waits for its step, so it is postponed until all steps are under way.
         return [self.scalars(logs) for logs in collected]
 
 
@@ -272,15 +272,15 @@ class OwnFunctionUnits(Units):
         steps = getattr(self.model, "steps_per_execution", 1) or 1
         if int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1:
             raise InvalidModelError(
-                f"{type(self.model).__name__} has a train function of its own and is compiled with "
+                f"{type(self.model).__name__} has a custom train function and is compiled with "
                 f"steps_per_execution={int(steps)}.\n"
                 "Batches could not be counted, nor training stopped where the schedule says.\n"
                 "Leave out one of the two."
             )
         if self.ledger is not None and self.feed.split is not None:
             raise InvalidModelError(
-                f"data_ledger is on, but {type(self.model).__name__} has a train function of its "
-                "own, which reads the tf.data.Dataset itself.\n"
+                f"data_ledger is on, but {type(self.model).__name__} has a custom train function, "
+                "which reads the tf.data.Dataset itself.\n"
                 "Set data_ledger: false, override train_step instead, or train on arrays."
             )
         self._weigh = weigh
@@ -303,7 +303,7 @@ class OwnFunctionUnits(Units):
         return [self.scalars(logs)]
 
     def _reads_directly(self) -> bool:
-        """Whether the feed has a ``tf.data`` iterator, such as Keras would give the function."""
+        """Whether the feed has a ``tf.data`` iterator, such as Keras would pass to the function."""
         return isinstance(self.feed, DatasetFeed) and (self.feed.batches_per_epoch is not None)
 
     def _generated(self) -> Any:
@@ -334,7 +334,7 @@ class _Once:
 
 
 def _static_records(element_spec: Any) -> int | None:
-    """Return the records of each batch where they are part of the data's specification."""
+    """Return the records of each batch if the data's specification contains them."""
     shape = leaves(element_spec)[0].shape
     return shape[0] if shape.rank else None
 

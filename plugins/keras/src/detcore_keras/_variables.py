@@ -1,4 +1,4 @@
-"""Every variable that a training step can change, found and named."""
+"""Find and name every variable that a training step can change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIMIZERS: tuple[type, ...] = (
         keras.mixed_precision.LossScaleOptimizer,
     )
 )
-# Where variables may be kept. Plain objects are not looked into.
+# Containers that may hold variables. Plain objects are not searched.
 _CONTAINERS: tuple[type, ...] = (
     *_OPTIMIZERS,
     *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
@@ -68,7 +68,7 @@ class Found:
 
 
 def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
-    """Return every variable of a training run, each once, in an order that code alone decides.
+    """Return every variable of a training run, each once, in an order that depends only on code.
 
     Args:
         model: The model; its weights and its optimizers' variables exist already.
@@ -82,26 +82,26 @@ def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
         own = optimizer.variables
         found.add("optimizer", own() if callable(own) else own)
         found.add_walked(_walk(optimizer, "optimizer"), "optimizer")
-    found.add_walked(walked, "optimizer")  # of optimizers that nobody named
+    found.add_walked(walked, "optimizer")  # of optimizers that were not registered
     return found.in_order()
 
 
 def model_variables(model: Any) -> list[Found]:
-    """Return what a model needs to predict: its weights, and variables that are its attributes."""
+    """Return the variables that a model needs to predict: its weights, and its attributes."""
     found = _Collector()
     _add_model(found, model)
     return [item for item in found.in_order() if item.group in {"weights", "extra"}]
 
 
 def raw_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable behind a Keras 3 one; others as they are."""
+    """Return the TensorFlow variable behind a Keras 3 one; others unchanged."""
     if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
         return variable.value
     return variable
 
 
 def value_size(variable: Any) -> int:
-    """Return how many bytes the value of a TensorFlow variable has; 0 if its shape may change."""
+    """Return the size of a TensorFlow variable's value in bytes; 0 if its shape may change."""
     if not variable.shape.is_fully_defined():
         return 0
     return int(variable.shape.num_elements() * variable.dtype.size)
@@ -110,8 +110,8 @@ def value_size(variable: Any) -> int:
 def same_name(one: str, other: str) -> bool:
     """Whether two variable names can mean the same variable.
 
-    Keras numbers layers in the order they are made in a process, so ``dense_3/kernel:0`` may be
-    ``dense/kernel`` elsewhere; and how much of the path comes before differs between versions.
+    Keras numbers layers in the order of their creation in a process, so ``dense_3/kernel:0`` may be
+    ``dense/kernel`` elsewhere. Versions also differ in how much of the path precedes the name.
     """
     return _tail(one) == _tail(other)
 
@@ -152,7 +152,7 @@ class _Collector:
 
 
 def _add_model(found: _Collector, model: Any) -> list[Found]:
-    """Add all of a model but its optimizers; return all that its attributes lead to."""
+    """Add all of a model except its optimizers; return all that its attributes lead to."""
     walked = list(_walk(model, "extra"))
     # Metrics, generators and counters first: Keras 2 has some of them among the weights.
     for metric in model.metrics:
@@ -182,10 +182,10 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
     """Yield the variables that attributes lead to, by their path; breadth first, sorted.
 
     Args:
-        root: Where to begin.
-        group: The group of what belongs to no metric or optimizer and is no counter.
+        root: The object to start from.
+        group: The group of variables that belong to no metric or optimizer and are not counters.
     """
-    kept = [root]  # alive, so that no other object gets one of the ids in `seen`
+    kept = [root]  # kept alive, so that ids in `seen` are not reused
     seen = {id(root)}
     pending: list[tuple[str, Any, str]] = [("", root, group)]
     while pending:

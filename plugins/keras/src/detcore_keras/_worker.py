@@ -1,4 +1,4 @@
-"""What a worker process does before the trial is made: seeds and devices."""
+"""Prepare a worker process before the trial is made: seeds and devices."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ _logger = logging.getLogger("detcore.keras")
 def prepare_worker(options: PrepareOptions) -> None:
     """Seed Python, NumPy, TensorFlow and Keras, choose the GPU, and fix the order of operations.
 
-    One of several workers gets the GPU of its local rank, and joins the others. All of them are
-    seeded alike, so that they make the same model.
+    With several workers, each gets the GPU of its local rank, and joins the others. All of them
+    have the same seeds, so that they make the same model.
 
-    Operations are made deterministic where the configuration asks for it, and by default where
-    there is no GPU: on a CPU it costs next to nothing, and an exact resume needs it.
+    Operations are made deterministic if configured, and by default without a GPU: on a CPU it costs
+    next to nothing, and an exact resume needs it.
 
-    Where the user's module, which has been imported, turned TensorFlow 2's behaviour off, as code
-    for TensorFlow 1 does, it is turned on again, with a warning.
+    If the user's module, which has been imported, turned TensorFlow 2's behaviour off, as code for
+    TensorFlow 1 does, it is turned on again, with a warning.
 
     Args:
-        options: The trial's seed, which worker this is, and what the configuration says about
-            determinism.
+        options: The trial's seed, this worker's ranks, and the configuration of determinism.
 
     Raises:
         InvalidExperimentError: If TensorFlow 2's behaviour cannot be turned on again.
-        PluginNotFoundError: If there are several workers, and what carries their gradients is not
-            installed.
+        PluginNotFoundError: If there are several workers, and the package that exchanges their
+            gradients is not installed.
         DistributedError: If they cannot find each other.
     """
     keep_eager()
@@ -47,8 +46,8 @@ def prepare_worker(options: PrepareOptions) -> None:
         tf.config.set_visible_devices(mine, "GPU")
         tf.config.experimental.set_memory_growth(mine, True)
     if KERAS_MAJOR == 2:
-        # Dropout and its like then keep their state in variables, which a checkpoint can hold;
-        # the older random operations keep it inside their kernels, where nothing can read it.
+        # Dropout and similar layers then keep their state in variables, which a checkpoint can
+        # hold; the older random operations keep it inside their kernels, where it is unreadable.
         keras.backend.experimental.enable_tf_random_generator()
     deterministic = options.deterministic_ops
     if deterministic is None:
@@ -61,5 +60,5 @@ def prepare_worker(options: PrepareOptions) -> None:
             "bits; reproducibility.deterministic_ops: true fixes their order"
         )
     keras.utils.set_random_seed(options.seed)
-    # TensorFlow would seed it by chance, and refuses to where operations are deterministic.
+    # TensorFlow would choose a random seed, and refuses to if operations are deterministic.
     tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))

@@ -1,4 +1,4 @@
-"""What the workers of a Keras trial agree on beside their gradients."""
+"""Coordinate the workers of a Keras trial, apart from their gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Workers"]
 
 _T = TypeVar("_T")
-# What the model learned, and what it keeps beside it; generators and metrics are each worker's own.
+# Groups with the chief's values on all workers; generators and metrics belong to each worker.
 _SHARED = frozenset({"weights", "extra", "optimizer", "counters"})
 
 
@@ -38,7 +38,7 @@ class Workers:
         optimizations: The section of the experiment file.
 
     Attributes:
-        collective: For tensors; None where there is one worker.
+        collective: Collectives for tensors; None for a single worker.
     """
 
     def __init__(self, context: TFKerasTrialContext, optimizations: Mapping[str, Any]) -> None:
@@ -70,11 +70,11 @@ class Workers:
     def steps_per_epoch(self, feed: Feed) -> int | None:
         """Return the steps in which every worker has seen all of its data once; None if unknown.
 
-        A worker with less data than another begins its next pass while that one ends its own.
+        A worker with less data than another begins its next pass while that one finishes.
 
         Raises:
             CheckFailedError: If there are fewer batches than workers.
-            DataError: If the workers were not given the same data to take their shares from.
+            DataError: If the workers have different data to take their shares from.
         """
         if self.size == 1:
             return feed.batches_per_epoch
@@ -104,7 +104,7 @@ class Workers:
     # -- variables --------------------------------------------------------------------------------
 
     def share_variables(self, model: Any, optimizers: Sequence[Any]) -> None:
-        """Set weights, optimizer state and counters to the chief's, where they are not."""
+        """Set weights, optimizer state and counters to the chief's, where they differ."""
         if self.collective is None:
             return
         found = training_variables(model, optimizers)
@@ -112,10 +112,10 @@ class Workers:
 
     @contextlib.contextmanager
     def chief_weights(self, model: Any) -> Iterator[None]:
-        """Within the block, every worker's model is the chief's.
+        """Use the chief's model on every worker within the block.
 
-        Trained weights are the same anyhow. What layers keep of their own batches, such as the
-        moving averages of batch normalization, is not: it is put back after the block.
+        Trained weights are the same anyway. Values that layers derive from their own batches, such
+        as the moving averages of batch normalization, differ: they are restored after the block.
         """
         if self.collective is None:
             yield
@@ -135,10 +135,10 @@ class Workers:
                 item.variable.assign(before[id(item)])
 
     def own_variables(self, model: Any, optimizers: Sequence[Any]) -> list[int]:
-        """Return which of all variables have another value here than on the chief, by index.
+        """Return the indices of all variables whose value here differs from the chief's.
 
         Raises:
-            InvalidModelError: If a trained weight has: then the workers train different models.
+            InvalidModelError: If a trained weight differs: then the workers train different models.
         """
         if self.size == 1:
             return []
@@ -148,7 +148,7 @@ class Workers:
         return differing[self.rank]
 
     def _broadcast(self, found: Sequence[Found]) -> list[Found]:
-        """Set variables to the chief's values; return those that had others on any worker."""
+        """Set variables to the chief's values; return those that differed on any worker."""
         assert self.collective is not None
         indices = sorted(set().union(*self._differing(found)))
         changed = [found[index] for index in indices]
@@ -157,7 +157,7 @@ class Workers:
         return changed
 
     def _differing(self, found: Sequence[Found]) -> list[list[int]]:
-        """Return, for each worker, which of its variables have other values than the chief's."""
+        """Return, for each worker, the indices of variables that differ from the chief's."""
         digests = self.all_gather([_digest(item.variable) for item in found])
         if len({len(each) for each in digests}) > 1:
             counts = ", ".join(f"rank {rank}: {len(each)}" for rank, each in enumerate(digests))
@@ -176,9 +176,9 @@ class Workers:
     def mean_metrics(
         self, metrics: Mapping[str, float], n_records: int | None
     ) -> Mapping[str, float]:
-        """Return training metrics over all workers, weighted by records where they are known.
+        """Return training metrics over all workers, weighted by records if their number is known.
 
-        The chief's own, where ``optimizations.average_training_metrics`` is false.
+        Return the chief's own if ``optimizations.average_training_metrics`` is false.
         """
         told = self.all_gather((dict(metrics), n_records))
         if self.size == 1 or not self._averages_metrics:
@@ -215,7 +215,7 @@ def _check_same_model(model: Any, found: Sequence[Found], differing: set[int]) -
     raise InvalidModelError(
         f"{len(names)} trained weight(s) of {model.name!r} have other values on other workers: "
         f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}.\n"
-        "Their gradients were not averaged over the workers, so each trains a model of its own.\n"
+        "Their gradients were not averaged over the workers, so each trains a different model.\n"
         "Give every optimizer that is not an attribute of the model to context.wrap_optimizer, and "
         "change weights through an optimizer's apply_gradients."
     )

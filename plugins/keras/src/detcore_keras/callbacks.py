@@ -1,7 +1,7 @@
-"""Keras callbacks that know detcore's workloads and checkpoints, and survive a resume.
+"""Define Keras callbacks that support detcore's workloads and checkpoints, and survive a resume.
 
-Plain Keras callbacks work in a `detcore_keras.TFKerasTrial` too; what they remember is lost when a
-run is resumed. Those here are saved in every checkpoint.
+Plain Keras callbacks work in a `detcore_keras.TFKerasTrial`, too, but lose their state when a run
+is resumed. The state of these callbacks is saved in every checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard
 
 
 class _AtValidations(Callback):
-    """Makes a Keras callback that works at epoch ends work at validations.
+    """Makes a Keras callback for epoch ends work at validations.
 
     Subclasses name this class first and Keras's after it.
     """
@@ -27,25 +27,25 @@ class _AtValidations(Callback):
     _STATE: tuple[str, ...] = ()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Start afresh; a resumed run gets its state right after."""
+        """Start fresh; a resumed run gets its state right after."""
         super().on_train_begin(logs)
         self.test_end_count = 0
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Do nothing: an epoch's end says nothing new about validation metrics."""
+        """Do nothing: the end of an epoch brings no new validation metrics."""
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Take the validation metrics, as Keras would at the end of an epoch."""
+        """Process the validation metrics, as Keras would at the end of an epoch."""
         count = self.test_end_count
         self.test_end_count += 1
         super().on_epoch_end(count, dict(logs or {}))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is to be saved."""
+        """Return the state to save."""
         return {name: getattr(self, name) for name in self._STATE}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore a result of `get_state`."""
         for name in self._STATE:
             setattr(self, name, state[name])
 
@@ -70,8 +70,8 @@ class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]
             self.model.set_weights(self.best_weights)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Say so where training was stopped early."""
-        # Keras 3 puts the best weights back here, which is after the last checkpoint.
+        """Print a message if training was stopped early."""
+        # Keras 3 restores the best weights here, which is after the last checkpoint.
         if self.stopped_epoch > 0 and self.verbose > 0:
             print(f"validation {self.stopped_epoch + 1}: early stopping")
 

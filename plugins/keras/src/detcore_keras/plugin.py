@@ -1,4 +1,4 @@
-"""What this plugin registers. Imports no framework."""
+"""Register the Keras framework, without importing it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def detcore_register_framework() -> Framework:
         # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
         # CPU); only its errors are shown.
         variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
-        # Those that no variable turns off.
+        # Notices that no variable turns off.
         notices=(
             r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",
             r"I0000 .*\] oneDNN custom operations are on\..*",
             r"WARNING:tensorflow:From .* The name \S+ is deprecated\. Please use \S+ instead\.",
-            # What the user's own code calls is shown.
+            # Warnings about calls in the user's own code are shown.
             r"WARNING:tensorflow:From \S*/site-packages/.* is deprecated and will be removed .*"
             r"\nInstructions for updating:\n.*",
         ),

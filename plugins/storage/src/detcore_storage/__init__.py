@@ -1,6 +1,6 @@
-"""Checkpoint storage for detcore with typed settings: folders, S3 and Google Cloud Storage.
+"""Store checkpoints with typed settings: in folders, S3 and Google Cloud Storage.
 
-Names are imported on first use: finding the plugin must not cost what using it costs.
+Names are imported on first use, so that discovering the plugin stays cheap.
 """
 
 from __future__ import annotations

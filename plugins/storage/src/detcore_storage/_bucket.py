@@ -1,4 +1,4 @@
-"""What the object stores have in common."""
+"""Share code between the object stores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["bucket_needed"]
 
 @contextlib.contextmanager
 def bucket_needed(url: str, bucket: str) -> Iterator[None]:
-    """Turn a store's "not found" into an error about the bucket, for what writes."""
+    """Turn a store's "not found" into an error about the bucket, for writes."""
     try:
         yield
     except FileNotFoundError as error:
-        if error.filename is not None:  # a local file that was to be uploaded
+        if error.filename is not None:  # a local file to upload
             raise
         raise StorageError(
             f"the bucket {bucket!r} of {url} does not exist, or these credentials may not see it.\n"

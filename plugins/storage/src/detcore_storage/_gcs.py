@@ -1,4 +1,4 @@
-"""Google Cloud Storage, through gcsfs with parts of a better size."""
+"""Use Google Cloud Storage through gcsfs, with better part sizes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GcsStorage", "open_gcs"]
 
-# An upload sends one part after the other. gcsfs's own 50 MB make that 3.4 times slower. Of large
-# files the parts are larger, because there are few files then to wait for at once.
+# An upload sends its parts one after the other. gcsfs's default of 50 MB is 3.4 times slower. Large
+# files have larger parts, because few of them are in flight at a time.
 _PART_BYTES = 8 << 20
 _LARGE_PART_BYTES = 16 << 20
 _LARGE_BYTES = 256 << 20
 _CANCEL_S = 2.0
-# So many files keep the connections busy, each as one stream, which takes less of the processor
-# than parts do; of fewer files several parts are read at once.
+# This many files keep the connections busy as one stream each, which takes less CPU than parts do;
+# for fewer files, several parts are read concurrently.
 _STREAMS = 3
 _STREAM_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
@@ -52,19 +52,19 @@ class GcsStorage(FsspecStorage):
     """Checkpoints in a bucket of Google Cloud Storage."""
 
     def __init__(self, settings: GcsSettings) -> None:
-        """Remember the bucket; nothing is connected yet."""
+        """Store the settings; the connection is made later."""
         super().__init__(f"gs://{settings.root()}")
         self._settings = settings
         self.policy = RetryPolicy(deadline_s=settings.deadline_s)
 
     @property
     def capabilities(self) -> Capabilities:
-        """GCS has generation preconditions; whether an emulator honours them a check tells."""
+        """GCS has generation preconditions; a check shows whether an emulator honours them."""
         return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=True)
 
     def _connect(self) -> tuple[Any, str]:
-        # gcsfs.GCSFileSystem asks each bucket over gRPC what kind it is, which takes a minute where
-        # nothing answers (an emulator, a proxy), every time; this one does not.
+        # gcsfs.GCSFileSystem queries the kind of each bucket over gRPC, which takes a minute every
+        # time if nothing answers (an emulator, a proxy); this class does not.
         from detcore_storage._gcs_requests import RetryingFileSystem
 
         settings = self._settings
@@ -88,12 +88,12 @@ class GcsStorage(FsspecStorage):
             return super().put_tree(pairs, progress=progress)
 
     def create(self, key: str, data: bytes) -> None:
-        """Store a small file that does not exist yet, by a generation precondition."""
+        """Store a small file that does not exist yet, with a generation precondition."""
         with bucket_needed(self.url, self._settings.bucket):
             super().create(key, data)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Store a small file over one that may exist."""
+        """Store a small file, replacing an existing one."""
         with bucket_needed(self.url, self._settings.bucket):
             super().replace(key, data)
 
@@ -145,7 +145,7 @@ class GcsStorage(FsspecStorage):
                     if progress is not None:
                         progress(len(data))
             except BaseException:
-                # Else the session would be there for a week; nobody sees it, so one try will do.
+                # Otherwise the session would exist for a week, invisibly; one attempt is enough.
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(fs._call("DELETE", place), min(within, _CANCEL_S))
                 raise
@@ -155,7 +155,7 @@ class GcsStorage(FsspecStorage):
 
 
 class _Stream:
-    """A large file that is written and digested as it comes, and gone on with where it was cut."""
+    """A large file that is written and digested incrementally, and resumed after a failure."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Requests of gcsfs, tried again as detcore does it."""
+"""Retry requests of gcsfs with detcore's policy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["RetryingFileSystem"]
 
 
 class RetryingFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
-    """A GCSFileSystem with a deadline and pauses of its own.
+    """A GCSFileSystem with detcore's deadlines and pauses.
 
-    gcsfs draws its pauses from Python's global generator, from which training draws, too: after a
-    save that met a busy server, an exact resume would not be exact.
+    gcsfs draws its pauses from Python's global generator, which training uses as well: after a save
+    that met a busy server, a resume would not be exact.
     """
 
     def __init__(self, *args: Any, policy: RetryPolicy, **options: Any) -> None:
-        """Remember how long to try."""
+        """Store the retry policy."""
         super().__init__(*args, **options)
         self._policy = policy
 
     async def _request(self, *args: Any, **options: Any) -> Any:
-        # What gcsfs wraps with its own way of trying again.
+        # The function inside gcsfs's own retry wrapper.
         once = functools.partial(GCSFileSystem._request.__wrapped__, self, *args, **options)
         return await retry_async(once, self._policy)

@@ -1,6 +1,6 @@
-"""obstore's synchronous calls in threads: the fastest way to S3 (docs/storage.md has the numbers).
+"""Call obstore synchronously in threads, the fastest way to S3 (numbers are in docs/storage.md).
 
-Not its asynchronous calls: those abort the process at interpreter exit now and then.
+Its asynchronous calls are not used: they occasionally abort the process at interpreter exit.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 __all__ = ["ObstoreEngine"]
 
 PART_BYTES = 5 << 20
-_MOST_PARTS = 9_000  # S3 takes 10,000
+_MOST_PARTS = 9_000  # S3's limit is 10,000
 _MOST_AT_ONCE = 3
-# Parts of large files at once: more of one file, fewer of each of several.
+# Concurrent parts of large files: more for a single file, fewer for each of several.
 _PARTS_AT_ONCE = 6
 _WHOLE_BYTES = 8 << 20
 _FIRST_BYTES = 1 << 20
-# Files at once, by size: what is under way stays below 100 MB.
+# Concurrent files, by size, so that less than 100 MB are in flight.
 _AT_ONCE = ((1 << 20, 12), (_WHOLE_BYTES, 6), (1 << 62, _MOST_AT_ONCE))
 _AT_ONCE_SLOW = 64
 _SLOW_S = 0.006
 _MANY = 256
 _FEW = 64
 
-# Processes in which obstore has been used. It keeps threads for the whole process, however many
-# stores there are; a child that is forked then waits for them for ever. So this is the process's.
+# Processes in which obstore has been used. It keeps threads for the whole process, for all stores;
+# a forked child would wait for them forever. This list is therefore process-wide.
 _USED_IN: list[int] = []
 
 T = TypeVar("T")
@@ -64,17 +64,17 @@ class ObstoreEngine:
     """Moves files between a disk and a bucket.
 
     Args:
-        settings: Which bucket.
+        settings: Settings of the bucket.
     """
 
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
         self._opened: Any = None
-        # A try here has obstore's own ones inside; together they stay below the deadline.
+        # An attempt here includes obstore's own retries; together they stay below the deadline.
         self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2)
 
     def is_usable(self) -> bool:
-        """Whether this process may use obstore: not if it was forked from one that did."""
+        """Whether this process may use obstore, which a fork of a process that used it may not."""
         return not _USED_IN or os.getpid() in _USED_IN
 
     def put(
@@ -99,13 +99,13 @@ class ObstoreEngine:
         algorithm: str,
         progress: Progress | None,
     ) -> list[FileDigest]:
-        """Download files, or only digest those that have no path."""
+        """Download files, or only digest those without a path."""
         store = self._store
         small: dict[int, FileDigest] = {}
         large: dict[int, Mapping[str, Any]] = {}
 
-        # Of a large file no more is asked for than this: the server would read, and send, in vain.
-        # Among many files most are small, for which a range costs more than it saves.
+        # At most this much of a large file is requested: the server would read and send the rest in
+        # vain. Among many files most are small, for which a range costs more than it saves.
         first: GetOptions | None = {"range": (0, _FIRST_BYTES)} if len(keys) <= _FEW else None
 
         def get(index: int) -> None:
@@ -134,7 +134,7 @@ class ObstoreEngine:
         return [found[index] for index in range(len(keys))]
 
     def create(self, key: str, data: bytes) -> bool:
-        """Upload a file if there is none of that name; returns whether there was none."""
+        """Upload a file if no file has its name; return whether it was uploaded."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -160,7 +160,7 @@ class ObstoreEngine:
         return retry(lambda: bytes(obstore.get(store, key).bytes()), self._policy)
 
     def list(self, prefix: str) -> list[Entry] | None:
-        """Return the files below a prefix, or None if there is a key that obstore cannot take."""
+        """Return the files below a prefix, or None if obstore cannot represent one of the keys."""
         import obstore
         from obstore.exceptions import InvalidPathError
 
@@ -183,7 +183,7 @@ class ObstoreEngine:
         except (InvalidPathError, ValueError):
             return None
         except Exception as error:
-            if "Error parsing Path" in str(error):  # it comes as a GenericError from listings
+            if "Error parsing Path" in str(error):  # listings raise it as a GenericError
                 return None
             raise
         return sorted(entries, key=lambda entry: entry.key)
@@ -218,7 +218,7 @@ class ObstoreEngine:
     def _put_parts(
         self, store: Any, path: Path, key: str, at_once: int, progress: Progress | None
     ) -> FileDigest:
-        """Upload in parts; obstore tries each one again itself."""
+        """Upload in parts; obstore retries each of them."""
         import obstore
 
         digester = Digester()
@@ -236,14 +236,14 @@ class ObstoreEngine:
         try:
             obstore.put(store, key, parts(), chunk_size=part, max_concurrency=at_once)
         except FileNotFoundError:
-            # Either there is no bucket, or the answer to the last request was lost: the upload is
-            # complete then, and trying that request again finds none.
+            # Either the bucket does not exist, or the last response was lost: the upload is then
+            # complete, and retrying the request does not find it.
             if self._stored(store, key) != digester.result():
                 raise
         return digester.result()
 
     def _stored(self, store: Any, key: str) -> FileDigest | None:
-        """Return the digest of what is stored now, or None."""
+        """Return the digest of the stored file, or None."""
         import obstore
 
         try:
@@ -262,7 +262,7 @@ class ObstoreEngine:
         at_once: int,
         progress: Progress | None,
     ) -> FileDigest:
-        """Download in ranges, some ahead of the one that is written."""
+        """Download in ranges, some of them ahead of the write position."""
         digester = Digester(algorithm)
         size = meta["size"]
         ahead: collections.deque[Future[memoryview]] = collections.deque()
@@ -295,7 +295,7 @@ class ObstoreEngine:
 
         options: GetOptions = {"range": (start, stop)}
         if meta.get("e_tag"):
-            options["if_match"] = meta["e_tag"]  # all parts are of one and the same object
+            options["if_match"] = meta["e_tag"]  # all parts must be of the same object
 
         def read() -> memoryview:
             data = memoryview(obstore.get(store, key, options=options).bytes())
@@ -332,8 +332,8 @@ def _open(settings: S3Settings) -> Any:
     if path_style is None:
         path_style = endpoint is not None
     quarter = datetime.timedelta(seconds=deadline / 4)
-    # Over HTTPS, TLS already tells changed bytes; a second checksum (SHA-256, for the signature)
-    # would cost more than all the rest, and AWS's own tools leave it out there, too.
+    # Over HTTPS, TLS already detects changed bytes; a second checksum (SHA-256, for the signature)
+    # would cost more than everything else, and AWS's own tools omit it there, too.
     options["unsigned_payload"] = endpoint is None or endpoint.startswith("https://")
     return S3Store(
         settings.bucket,
@@ -346,7 +346,7 @@ def _open(settings: S3Settings) -> Any:
             "connect_timeout": min(datetime.timedelta(seconds=10), quarter),
         },
         retry_config={
-            "max_retries": 1000,  # it is the time that ends it
+            "max_retries": 1000,  # the timeout ends the retries
             "retry_timeout": quarter,
             "backoff": {
                 "base": 2,
@@ -359,9 +359,9 @@ def _open(settings: S3Settings) -> Any:
 
 
 def _add_credentials(options: dict[str, Any]) -> str | None:
-    """Add what finds credentials as AWS's own tools do; returns the region found on the way.
+    """Add a provider of credentials that follows AWS's own tools; return the configured region.
 
-    obstore alone knows no profiles.
+    obstore alone does not support profiles.
     """
     import botocore.session
 
@@ -389,7 +389,7 @@ def _add_credentials(options: dict[str, Any]) -> str | None:
 
 
 def _configured_endpoint() -> str | None:
-    """Return the address that the environment or the profile names (``AWS_ENDPOINT_URL``)."""
+    """Return the address in the environment or the profile (``AWS_ENDPOINT_URL``)."""
     import botocore.configprovider
     import botocore.exceptions
     import botocore.session
@@ -398,7 +398,7 @@ def _configured_endpoint() -> str | None:
     try:
         scoped = session.get_scoped_config()
     except botocore.exceptions.ProfileNotFound:
-        scoped = {}  # whoever looks for the credentials will say so
+        scoped = {}  # looking up the credentials will report the error
     found = botocore.configprovider.ConfiguredEndpointProvider(
         full_config=session.full_config, scoped_config=scoped, client_name="s3"
     ).provide()
@@ -406,26 +406,26 @@ def _configured_endpoint() -> str | None:
 
 
 def _parts_at_once(files: int) -> int:
-    """Return how many parts of each of some large files are moved at once."""
+    """Return the number of concurrent parts for each of some large files."""
     return _PARTS_AT_ONCE // max(1, min(files, _MOST_AT_ONCE))
 
 
 def _read_if_small(
     store: Any, key: str, first: GetOptions | None
 ) -> tuple[Mapping[str, Any], memoryview | None]:
-    """Return what is known of a file, and its content unless it is large.
+    """Return the metadata of a file, and its content unless it is large.
 
     Args:
-        store: Where.
-        key: Which.
-        first: Asks for the first bytes alone.
+        store: The store.
+        key: The key of the file.
+        first: Options that request only the first bytes.
     """
     import obstore
 
     try:
         result = obstore.get(store, key, options=first)
     except obstore.exceptions.BaseError as error:
-        if first is None or "416" not in str(error):  # a range of what is empty
+        if first is None or "416" not in str(error):  # a range of an empty file
             raise
         result = obstore.get(store, key)
     meta: Mapping[str, Any] = result.meta
@@ -452,7 +452,7 @@ def _open_sink(path: Path | None) -> Any:
 def _in_threads(
     work: Callable[[int], T], sizes: Sequence[int], *, at_once: int | None = None
 ) -> list[T]:
-    """Call `work` with each index, smaller files more at once; the first failure ends the rest."""
+    """Call `work` with each index, more concurrently for small files; stop at the first failure."""
     results: dict[int, T] = {}
     below = -1
     for limit, threads in _AT_ONCE:
@@ -460,12 +460,12 @@ def _in_threads(
         below = limit
         threads = min(at_once or threads, len(indices))
         if len(indices) >= _MANY and at_once is None:
-            # Where a request takes long, waiting is what it takes: more of them at once.
+            # If requests take long, most of the time is waiting: run more of them concurrently.
             first, indices = indices[: 3 * threads], indices[3 * threads :]
             took: list[float] = []
             timed = functools.partial(_timed, work, took)
             results.update(zip(first, _all_at_once(timed, first, threads), strict=True))
-            # The quicker ones tell: a busy processor makes others slow, too.
+            # The faster ones decide: a busy processor slows others down, too.
             if statistics.quantiles(took, n=4)[0] > _SLOW_S:
                 threads = _AT_ONCE_SLOW
         results.update(zip(indices, _all_at_once(work, indices, threads), strict=True))

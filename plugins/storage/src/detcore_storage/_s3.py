@@ -1,4 +1,4 @@
-"""S3: s3fs, and obstore above it where that is installed."""
+"""Use S3 through s3fs, and through obstore if that is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["S3Storage", "open_s3"]
 _LOG = logging.getLogger("detcore.storage")
 _PART_BYTES = 5 << 20
 _PARTS_AT_ONCE = 2
-_MOST_PARTS = 9_000  # S3 takes 10,000
+_MOST_PARTS = 9_000  # S3's limit is 10,000
 _OLD_S = 24 * 3600.0
 _ABORT_S = 2.0
 
@@ -53,10 +53,10 @@ class S3Storage(FsspecStorage):
     """Checkpoints in a bucket of S3."""
 
     def __init__(self, settings: S3Settings) -> None:
-        """Remember the bucket; nothing is connected yet.
+        """Store the settings; the connection is made later.
 
         Raises:
-            StorageError: If the settings ask for an engine that is not installed.
+            StorageError: If the settings require an engine that is not installed.
         """
         super().__init__(f"s3://{settings.root()}")
         self._settings = settings
@@ -76,12 +76,12 @@ class S3Storage(FsspecStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        """S3 has conditional puts; whether a server honours them is told by a check."""
+        """S3 has conditional puts; a check shows whether a server honours them."""
         return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=True)
 
     @property
     def engine(self) -> str:
-        """The library that moves files now: ``"obstore"`` or ``"s3fs"``."""
+        """The library that moves files: ``"obstore"`` or ``"s3fs"``."""
         return "s3fs" if self._engine is None else "obstore"
 
     def put_tree(
@@ -101,7 +101,7 @@ class S3Storage(FsspecStorage):
             ):
                 digests = engine.put(pairs, sizes, progress)
         except StorageError:
-            # What obstore was sending in parts would stay in the bucket, unseen and paid for.
+            # Parts that obstore had sent would stay in the bucket, invisible but billed.
             self._clear_failed([key for key, size in zip(keys, sizes, strict=True)
                                 if size > _PART_BYTES])  # fmt: skip
             raise
@@ -122,7 +122,7 @@ class S3Storage(FsspecStorage):
         return dict(zip(keys, digests, strict=True))
 
     def create(self, key: str, data: bytes) -> None:
-        """Store a small file that does not exist yet, by a conditional put."""
+        """Store a small file that does not exist yet, with a conditional put."""
         check_key(key)
         engine = self._engine
         if engine is None:
@@ -137,7 +137,7 @@ class S3Storage(FsspecStorage):
                 raise FileExistsError(f"{key} exists already in {self.url}")
 
     def replace(self, key: str, data: bytes) -> None:
-        """Store a small file over one that may exist."""
+        """Store a small file, replacing an existing one."""
         check_key(key)
         engine = self._engine
         if engine is None:
@@ -168,7 +168,7 @@ class S3Storage(FsspecStorage):
             return super().list(prefix)
         with translated(f"listing {prefix or 'all files'}", self.url):
             entries = engine.list(prefix)
-        # obstore refuses a whole listing if one key in it is none of ours (such as "a//b").
+        # obstore refuses a whole listing if it contains a key such as "a//b".
         return super().list(prefix) if entries is None else entries
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -182,26 +182,26 @@ class S3Storage(FsspecStorage):
             engine.delete(checked)
 
     def probe(self) -> None:
-        """Write, read and delete a small file; also end uploads that killed processes left."""
+        """Write, read and delete a small file; also abort uploads of killed processes."""
         super().probe()
         try:
             self.clear_uploads(older_than_s=_OLD_S)
         except (PermissionError, StorageError) as error:
-            # Listing uploads is a permission of its own, which saving does without.
+            # Listing uploads needs a separate permission, which saving does not need.
             _LOG.warning(
                 "unfinished uploads in %s cannot be looked for, and may be paid for: %s",
                 self.url, str(error).partition("\n")[0],
             )  # fmt: skip
 
     def clear_uploads(self, prefix: str = "", *, older_than_s: float) -> int:
-        """End multipart uploads that nobody goes on with; their parts are paid for, and not listed.
+        """Abort abandoned multipart uploads, whose parts are billed but not listed.
 
         Args:
-            prefix: Where to look, below the storage's own prefix.
-            older_than_s: Begun at least so long ago; others may be at work on younger ones.
+            prefix: Prefix to search, below the storage's own prefix.
+            older_than_s: Minimum age in seconds; younger ones may still be in progress.
 
         Returns:
-            How many there were.
+            The number of aborted uploads.
         """
         start = "/".join(part for part in (self._settings.prefix, prefix) if part)
         with translated("looking for unfinished uploads", self.url):
@@ -264,11 +264,11 @@ class S3Storage(FsspecStorage):
                 "max_pool_connections": 50,
                 "connect_timeout": min(10.0, settings.deadline_s / 2),
                 "read_timeout": min(60.0, settings.deadline_s / 2),
-                # Some servers refuse the trailing checksums that are sent otherwise; the manifest
-                # has digests of its own.
+                # Some servers refuse trailing checksums, which are sent otherwise; the manifest
+                # contains digests anyway.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
-                # It would draw its pauses from the generator that training draws from.
+                # botocore would draw its pauses from the generator that training uses.
                 "retries": {"total_max_attempts": 1},
             },
             use_listings_cache=False,
@@ -288,9 +288,9 @@ class S3Storage(FsspecStorage):
 
 
 class _PartsUpload:
-    """One upload in parts through s3fs; each part has the deadline of a request.
+    """One multipart upload through s3fs; each part has the deadline of a request.
 
-    s3fs's own has none, and would have to read the file a second time for the digest.
+    s3fs's own upload has no deadline, and needs a second pass over the file for the digest.
     """
 
     def __init__(self, fs: Any, policy: RetryPolicy, bucket: str, key: str) -> None:
@@ -299,7 +299,7 @@ class _PartsUpload:
         self._where = {"Bucket": bucket, "Key": key}
 
     async def send(self, source: BinaryIO, size: int, progress: Progress | None) -> FileDigest:
-        """Upload, or leave nothing."""
+        """Upload the file, or leave nothing behind."""
         part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
         digester = Digester()
         begun = await self._call("create_multipart_upload")
@@ -336,7 +336,7 @@ class _PartsUpload:
         try:
             await self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **token)
         except FileNotFoundError:
-            # An earlier try got through, and its answer was lost: there is no such upload any more.
+            # An earlier attempt succeeded and its response was lost: the upload no longer exists.
             there = await self._fs._info("/".join(self._where.values()))
             if there["size"] != size:
                 raise

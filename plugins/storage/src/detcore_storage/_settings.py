@@ -1,4 +1,4 @@
-"""The storage types' parts of an experiment file."""
+"""Define the settings of the storage types in an experiment file."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class DirectorySettings(BaseModel):
 
 
 class _BucketSettings(BaseModel):
-    """What all object stores have.
+    """Settings that all object stores share.
 
     Attributes:
-        bucket: Its name; it must exist.
-        prefix: Keys begin with it; leading and trailing slashes are left out.
-        endpoint_url: Address of a server that is not the cloud's own.
-        deadline_s: A request that has not succeeded after so many seconds, tries included, is an
-            error.
+        bucket: Name of the bucket, which must exist.
+        prefix: Prefix of all keys; leading and trailing slashes are removed.
+        endpoint_url: Address of a server other than the cloud's own.
+        deadline_s: A request that has not succeeded after this time, including retries, is an
+            error; in seconds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -85,7 +85,7 @@ class _BucketSettings(BaseModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """Return the settings that a URL of one of the type's schemes stands for."""
+        """Return the settings for a URL of one of the type's schemes."""
         parts = urlsplit(url)
         if "@" in parts.netloc:
             raise ValueError("credentials do not belong into a URL; use the cloud's own files")
@@ -130,7 +130,7 @@ class GcsSettings(_BucketSettings):
     ``STORAGE_EMULATOR_HOST``) gets none.
 
     Attributes:
-        project: Whom requests are billed to; default: the credentials' own.
+        project: Project to bill requests to; default: the project of the credentials.
     """
 
     project: str | None = None

@@ -1,4 +1,4 @@
-"""From settings to storage back ends."""
+"""Open storage back ends from settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def open_shared_fs(settings: SharedFsSettings) -> StorageBackend:
     """Return the storage of ``type: shared_fs``.
 
     Raises:
-        ConfigError: If `host_path` is no folder: a file system that is not mounted.
+        ConfigError: If `host_path` is not a folder, as when a file system is not mounted.
         CheckFailedError: If `storage_path` leads out of `host_path`.
     """
     return open_folder(settings.host_path, settings.storage_path)
@@ -26,6 +26,6 @@ def open_directory(settings: DirectorySettings) -> StorageBackend:
     """Return the storage of ``type: directory``.
 
     Raises:
-        ConfigError: If `container_path` is no folder.
+        ConfigError: If `container_path` is not a folder.
     """
     return open_folder(settings.container_path)

@@ -1,4 +1,4 @@
-"""Hook implementations; imports neither pydantic nor fsspec."""
+"""Implement the hooks, without importing pydantic or fsspec."""
 
 from __future__ import annotations
 

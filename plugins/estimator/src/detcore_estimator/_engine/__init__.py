@@ -1,1 +1,1 @@
-"""The stand-alone `detcore_estimator.Estimator`: training, evaluation and prediction by itself."""
+"""Implement `detcore_estimator.Estimator`: training, evaluation and prediction without a trial."""

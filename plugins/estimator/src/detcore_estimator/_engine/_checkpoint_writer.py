@@ -1,4 +1,4 @@
-"""Saving during training, and what is told of it."""
+"""Save checkpoints during training, and notify listeners."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # Tenso
         scaffold: The model's scaffold, whose saver is used.
         listeners: ``CheckpointSaverListener`` objects.
         events: The training's event file.
-        restored: The checkpoint that training goes on from, or None. It is not written again:
-            a crash while it is replaced would cost it.
+        restored: The checkpoint that training resumes from, or None. It is not written again: a
+            crash during the replacement would lose it.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # Tenso
             step, status=tf1.SessionLog.CHECKPOINT, checkpoint_path=f"{self._prefix}-{step}"
         )
         _logger.info("saved %s", path)
-        # Each of them is told, whatever the ones before it said.
+        # Every listener is called, whatever the previous ones returned.
         answers = [listener.after_save(session, step) for listener in self._listeners]
         return any(answers)
 

@@ -1,4 +1,4 @@
-"""The stand-alone Estimator: training, evaluation, prediction and export without tf.estimator."""
+"""Define the stand-alone Estimator: training, evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Estimator:
     """Trains, evaluates and exports a model that a function describes.
 
     It has the methods and meanings of ``tf.estimator.Estimator`` and uses ``tf.compat.v1`` only,
-    so it also runs where ``tf.estimator`` no longer exists. Each call builds a graph of its own;
-    what passes from one to the next are the checkpoints in `model_dir`.
+    so it also runs where ``tf.estimator`` no longer exists. Each call builds a new graph; only the
+    checkpoints in `model_dir` pass from one call to the next.
 
     Args:
         model_fn: Returns an `EstimatorSpec`. Its arguments are passed by name: ``features``, and
@@ -158,7 +158,7 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise InvalidExperimentError(
                 f"steps={steps} and max_steps={max_steps} cannot both be given.\n"
-                "steps counts from where training goes on, max_steps from the very beginning."
+                "steps counts from where training resumes, max_steps from the very beginning."
             )
         input_fn = checked_input_fn(input_fn)
         steps = checked_count("steps", steps)
@@ -235,15 +235,15 @@ class Estimator:
     ) -> Iterator[Any]:
         """Return a generator of predictions.
 
-        The graph is built when the first one is asked for. Several generators may be open at once;
-        one that is not used up closes its session when it is closed or collected.
+        The graph is built on the first request. Several generators may be open at once; one that is
+        not exhausted closes its session when it is closed or collected.
 
         Args:
             input_fn: Returns the features; of a pair, the first part is used. See `train`.
-            predict_keys: Which predictions, where the model has a dict of them; None = all.
+            predict_keys: Selected predictions, if the model has a dict of them; None for all.
             hooks: ``SessionRunHook`` objects.
             checkpoint_path: The checkpoint; None = the latest of `model_dir`.
-            yield_single_examples: Whether to take batches apart. False gives them whole.
+            yield_single_examples: Whether to yield records; False yields whole batches.
 
         Returns:
             A generator of arrays, or of dicts of them.
@@ -280,7 +280,7 @@ class Estimator:
         """Write the model as a SavedModel, for serving.
 
         Args:
-            export_dir_base: Folder for the exports; each gets a folder of its own in it.
+            export_dir_base: Folder for the exports; each gets a subfolder.
             serving_input_receiver_fn: Returns a `ServingInputReceiver`.
             assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
             as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
@@ -316,7 +316,7 @@ class Estimator:
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """Return the path of the latest checkpoint, without ``.index``; None if there is none."""
+        """Return the path of the latest checkpoint, without ``.index``, or None."""
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the arguments of an Estimator become."""
+"""Prepare the arguments of an Estimator."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_temporary_folder(config: Any) -> None:
     """Make the folder of an estimator that was given none, and say where it is; once.
 
     Args:
-        config: What `own_config` returned.
+        config: Result of `own_config`.
     """
     folder = str(config.model_dir)
     if not os.path.basename(folder).startswith(_TEMPORARY) or os.path.exists(folder):
@@ -69,7 +69,7 @@ def make_temporary_folder(config: Any) -> None:
 
 
 def checked_warm_start(value: Any) -> WarmStartSettings | None:
-    """Return where variables begin, from what the user passed as ``warm_start_from``."""
+    """Return the source of initial values for the user's ``warm_start_from``."""
     if value is None or isinstance(value, WarmStartSettings):
         return value
     if hasattr(value, "ckpt_to_initialize_from"):

@@ -1,4 +1,4 @@
-"""One call of ``Estimator.evaluate``: a graph, a session and a loop."""
+"""Implement ``Estimator.evaluate``: a graph, a session and a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard."""
+"""Write event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EventFile:
         self.write(_event(step=step, session_log=tf1.SessionLog(**fields)))
 
     def close(self) -> None:
-        """Write what is pending and close the file; may be called again."""
+        """Flush and close the file; idempotent."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""Telling hooks apart."""
+"""Distinguish kinds of hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an input function gives, as tensors of a graph."""
+"""Convert the result of an input function to tensors of a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Inputs(NamedTuple):
     """The tensors of a batch.
 
     Attributes:
-        features: What ``model_fn`` gets; a tensor or a structure of them.
+        features: Features for ``model_fn``; a tensor or a structure of them.
         labels: The same, or None.
         hooks: ``SessionRunHook`` objects that start the data; they are not called per step.
         has_end: Whether the data come from a dataset or a queue. Plain tensors never end.

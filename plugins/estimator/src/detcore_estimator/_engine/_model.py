@@ -1,4 +1,4 @@
-"""A model function with everything that its graphs and sessions need."""
+"""Bundle a model function with the settings that its graphs and sessions need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Model"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What training, evaluation and prediction of one estimator share.
+    """State shared by training, evaluation and prediction of one estimator.
 
     Attributes:
         model_fn: Called as ``(features, labels, mode, config)``; returns a checked spec.

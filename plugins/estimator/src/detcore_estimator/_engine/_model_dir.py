@@ -1,4 +1,4 @@
-"""The checkpoints of an estimator's folder."""
+"""Find the checkpoints in an estimator's folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def latest_checkpoint(model_dir: str) -> str | None:
         model_dir: The folder; it may not exist yet.
 
     Returns:
-        The checkpoint's path without ``.index``, or None if there is none.
+        The checkpoint's path without ``.index``, or None.
 
     Raises:
         InvalidCheckpointError: If the named checkpoint is not there.
@@ -87,7 +87,7 @@ def require_checkpoint(model_dir: str, checkpoint_path: str | os.PathLike[str] |
     """Return the checkpoint that a user means; see `resolve_checkpoint`.
 
     Raises:
-        InvalidCheckpointError: If there is none. It is a ``ValueError``.
+        InvalidCheckpointError: If it does not exist. It is a ``ValueError``.
     """
     path = resolve_checkpoint(model_dir, checkpoint_path)
     if path is None:

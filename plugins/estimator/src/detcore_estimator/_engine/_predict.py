@@ -1,4 +1,4 @@
-"""One call of ``Estimator.predict``: a graph, a session and the predictions of each record."""
+"""Implement ``Estimator.predict``: a graph, a session and the predictions of each record."""
 
 from __future__ import annotations
 

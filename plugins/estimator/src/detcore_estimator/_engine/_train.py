@@ -1,4 +1,4 @@
-"""One call of ``Estimator.train``: a graph, a session and a loop."""
+"""Implement ``Estimator.train``: a graph, a session and a loop."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def train_model(
             events=events,
             checkpoint=checkpoint,
         )
-        # The order of tf.estimator: what is for the chief, then the data, then the user's hooks.
+        # The order of tf.estimator: the chief's hooks, then the data, then the user's hooks.
         own = () if writer is None else (writer,)
         all_hooks = (*own, *chief_hooks, *inputs.hooks, *user_hooks)
         loop = _Loop(
@@ -97,7 +97,7 @@ def train_model(
 
 
 class _Loop:
-    """Runs the steps, and beside them the saves, summaries and log lines that are due."""
+    """Runs the steps, and the saves, summaries and log lines that are due in between."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Loop:
         self._log_steps: int = config.log_step_count_steps or 0
         self._global_step = tf1.train.get_global_step(graph)
         with tf1.control_dependencies([spec.train_op]):
-            # Read after the step; beside it, the old or the new value would come by chance.
+            # Read after the step; in parallel to it, the value would be old or new by chance.
             step_after = tf.identity(self._global_step.read_value())
         self._fetches = [spec.train_op, spec.loss, step_after]
         tf1.add_to_collection(tf1.GraphKeys.LOSSES, spec.loss)
@@ -269,7 +269,7 @@ def _restorer(
         return None
 
     def restore_latest(session: Any) -> None:
-        _logger.info("going on from %s", checkpoint)
+        _logger.info("resuming from %s", checkpoint)
         restore(scaffold.saver, session, checkpoint)
         # Tells the saver which older files it may remove.
         state = tf1.train.get_checkpoint_state(model_dir)

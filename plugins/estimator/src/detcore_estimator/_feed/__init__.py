@@ -1,1 +1,1 @@
-"""The training data of a trial inside a graph, with a position that is saved and restored."""
+"""Feed the training data of a trial inside a graph, with a position that is saved and restored."""

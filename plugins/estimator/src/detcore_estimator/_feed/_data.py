@@ -1,4 +1,4 @@
-"""The training dataset of an Estimator trial, inside a graph and with a position."""
+"""Feed the training dataset of an Estimator trial, inside a graph and with a position."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class GraphFeed:
     """Batches of a ``tf.data.Dataset`` inside a v1 graph, epoch after epoch.
 
     The batches are those of ``dataset.repeat()``. A checkpoint holds the iterator's own state,
-    shuffle buffers included. Pipelines whose state TensorFlow cannot save are replayed up to the
-    position, and so are those with a ``cache()``: their state would be the whole cache.
+    including shuffle buffers. Pipelines whose state TensorFlow cannot save are replayed up to the
+    position, and so are those with a ``cache()``, whose state would be the whole cache.
 
-    TensorFlow does not repeat the dataset; each epoch has an iterator of its own. A repeated
-    iterator's state does not tell how often a shuffle was begun when that shuffle has nothing left
-    to give at that moment: restored in a new process, later epochs would come in another order.
+    TensorFlow does not repeat the dataset; each epoch has a separate iterator. A repeated
+    iterator's state does not contain the number of times that a shuffle was started if the shuffle
+    is exhausted at that moment: restored in a new process, later epochs would have another order.
     Only pipelines whose functions draw random numbers are repeated by TensorFlow, because in each
     new iterator they would draw the same numbers again; those are replayed anyway.
 
@@ -45,18 +45,18 @@ class GraphFeed:
 
     Args:
         dataset: The training data, batched, of the same graph.
-        with_ledger: Whether the records' content hashes are wanted.
+        with_ledger: Whether the records' content hashes are needed.
 
     Attributes:
         features: Tensors of the next batch: the first part of pairs, else the whole element.
         labels: The second part of pairs, else None.
         record_ids: Hashes of the batch's records, ``(batch,), int64``; None without ledger.
-        batches_per_epoch: None before `begin`, and for an endless dataset; while TensorFlow cannot
-            tell, None in the first epoch, and then the length of the last one.
-        position: Batches handed out, all starts of the trial counted.
+        batches_per_epoch: None before `begin`, and for an endless dataset; if TensorFlow does not
+            know it, None in the first epoch, and then the length of the last one.
+        position: Batches fed, over all starts of the trial.
 
     Raises:
-        LedgerError: If a ledger is wanted, and the batches have no dense tensors.
+        LedgerError: If a ledger is requested, and the batches have no dense tensors.
     """
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
@@ -78,7 +78,7 @@ class GraphFeed:
         if with_ledger and ids is None:
             raise LedgerError(
                 "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
-                "Records are told apart by a hash of their dense parts.\nSet data_ledger: false."
+                "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
             )
         element = self._reader.element
         self.features: Any = element[0] if is_pair else element
@@ -126,10 +126,10 @@ class GraphFeed:
 
         Args:
             session: The session, past `begin`.
-            limit: The most that are wanted, >= 1.
+            limit: Upper bound, >= 1.
 
         Returns:
-            Between 1 and `limit`. Where the length of an epoch is not known, a step of these may
+            Between 1 and `limit`. If the length of an epoch is unknown, one of these steps may
             raise ``tf.errors.OutOfRangeError``: see `ended`.
         """
         if not self._reader.is_begun:
@@ -139,7 +139,7 @@ class GraphFeed:
         return limit
 
     def start_over(self, session: Any) -> None:
-        """Begin an epoch for whoever reads on after the last step; positions mean nothing then."""
+        """Begin an epoch for reads after the last step; positions are meaningless then."""
         self._reader.begin_epoch(session)
 
     def advance(self, count: int) -> None:
@@ -181,7 +181,7 @@ class GraphFeed:
             directory: Folder of the checkpoint.
 
         Returns:
-            What `restore` needs; can be written as JSON.
+            State for `restore`; can be written as JSON.
         """
         return {
             "kind": "tf.data",
@@ -201,7 +201,7 @@ class GraphFeed:
         Args:
             session: The session; `begin` is called again.
             directory: Folder of the checkpoint.
-            state: What `save` returned.
+            state: Result of `save`.
 
         Raises:
             DataError: If the position is for other data.
@@ -213,7 +213,7 @@ class GraphFeed:
         target = (0, position) if self._is_one_iterator else (epoch, cursor)
         if self._reader.restore(session, directory, state, *target):
             _logger.info(
-                "replayed the training data's tf.data pipeline in %.1f s, to go on at batch %d",
+                "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
                 time.monotonic() - started,
                 position,
             )
@@ -276,8 +276,8 @@ class GraphFeed:
                 f"the checkpoint's data position is for {state.get('kind')} with "
                 f"{state.get('num_batches')} batches, but the trial now has tf.data with "
                 f"{self.batches_per_epoch}.\n"
-                "Training can only go on with the same data: which records are still to come "
-                "depends on it.\nRestore the data, or start a new experiment."
+                "Training can only continue with the same data: its remaining records depend on "
+                "it.\nRestore the data, or start a new experiment."
             )
         if self.batches_per_epoch is None:
             self.batches_per_epoch = state["num_batches"]

@@ -1,4 +1,4 @@
-"""Checks of what an input function returned."""
+"""Check the result of an input function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
     Whether it is empty is only known in a session: see `GraphFeed.begin`.
 
     Args:
-        dataset: What the input function returned.
+        dataset: Result of the input function.
         wrapped: The datasets that ``context.wrap_dataset`` returned.
         role: "training" or "validation", for messages.
         is_managed: Whether datasets must be wrapped.
@@ -38,7 +38,7 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
     if is_managed and not derives_from(dataset, wrapped):
         raise InvalidExperimentError(
             f"the {role} input_fn returned a tf.data.Dataset that was not wrapped.\n"
-            "detcore shards datasets between workers, and must be told which ones.\n"
+            "detcore shards datasets between workers, and has to know which ones.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
 

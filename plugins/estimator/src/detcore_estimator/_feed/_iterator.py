@@ -1,4 +1,4 @@
-"""A ``tf.data`` iterator inside a v1 graph that can be begun, saved and restored exactly."""
+"""Define a ``tf.data`` iterator for v1 graphs that can be begun, saved and restored exactly."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class DatasetHolder:
 
 
 class GraphIterator:
-    """One iterator over a held dataset. Each `begin` makes it anew, at the start of an epoch.
+    """One iterator over a held dataset. Each `begin` recreates it, at the start of an epoch.
 
     Args:
         holder: The dataset.
@@ -134,7 +134,7 @@ class GraphIterator:
                 raise DataError(
                     f"the training data ended after {done} batches, where the checkpoint's data "
                     f"position says that it had {count}.\n"
-                    "Training can only go on with the same data.\n"
+                    "Training can only continue with the same data.\n"
                     "Restore the data, or start a new experiment."
                 )
 
@@ -162,7 +162,7 @@ def count_shuffles(prefix: Path) -> int:
     state does not say how often a shuffle among them was begun.
 
     Args:
-        prefix: What `GraphIterator.save` was given.
+        prefix: The prefix given to `GraphIterator.save`.
     """
     found: set[bytes] = set()
     for path in prefix.parent.glob(f"{prefix.name}.data-*"):

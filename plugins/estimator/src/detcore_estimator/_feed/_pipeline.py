@@ -1,4 +1,4 @@
-"""What can be known of a ``tf.data`` pipeline by looking at it, before it runs."""
+"""Inspect a ``tf.data`` pipeline before it runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SeedsDrawn: TypeAlias = Literal["at once", "at first read", "later"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What matters for going on in the middle of a pipeline.
+    """Properties of a pipeline that matter for resuming in the middle of it.
 
     Attributes:
         num_shuffles: Shuffles that an iterator of the pipeline has when all parts have begun.
@@ -50,9 +50,9 @@ class Pipeline:
             ``repeat()``.
         has_shuffling_functions: Whether its functions make datasets that are shuffled.
         has_cache: Whether a part of it is a cache, whose state would be the whole cache.
-        has_random_functions: Whether its functions hold random operations. They are made anew
-            with each iterator, and begin again with their first value.
-        has_parallel_functions: Whether functions run beside one another.
+        has_random_functions: Whether its functions contain random operations. Each iterator
+            recreates them, and they start again with their first value.
+        has_parallel_functions: Whether functions run in parallel.
         calls_python: Whether its functions call Python.
     """
 
@@ -89,10 +89,10 @@ def derives_from(dataset: Any, known: Iterable[Any]) -> bool:
 
 
 def tuned(dataset: Any, pipeline: Pipeline) -> Any:
-    """Return the dataset with tf.data's tuning off where it has nothing to tune.
+    """Return the dataset without tf.data's autotuning if there is nothing to tune.
 
-    It starts a thread for each iterator and waits for it at the end, 15 ms, which counts where
-    epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    Autotuning starts a thread for each iterator and waits for it at the end, 15 ms, which matters
+    if epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
     """
     options = tf.data.Options()
     if pipeline.calls_python:
@@ -104,7 +104,7 @@ def tuned(dataset: Any, pipeline: Pipeline) -> Any:
         return dataset
     options.autotune.enabled = False
     if "Prefetch" not in _kind(dataset):
-        # What tf.data would add by itself with tuning on: batches are made beside the training.
+        # With tuning on, tf.data would add this: batches are prepared in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
     return dataset.with_options(options)
 

@@ -1,4 +1,4 @@
-"""Reads a dataset epoch by epoch, and goes on in the middle of one."""
+"""Read a dataset epoch by epoch, and resume in the middle of one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _STATE_FILE = "data-iterator"
 class EpochReader:
     """One iterator for each epoch of a dataset, with a position that can be saved.
 
-    A restored iterator is not all: each shuffle of the dataset counts how often it was begun, and
-    draws the seeds of the next epoch by that count. An iterator's state has the counts of those
-    shuffles that still have records to give when it is taken. It is complete if that is all of
-    them; else the counts are brought back by beginning as many epochs as there were.
+    The state of an iterator is not sufficient: each shuffle of the dataset counts its starts, and
+    draws the seeds of the next epoch by that count. An iterator's state contains the counts of
+    those shuffles that still have records to yield when it is saved. If these are not all shuffles,
+    the counts are restored by beginning as many epochs as before.
 
     Args:
         holder: The dataset.
-        pipeline: What is known of it.
+        pipeline: Its known properties.
 
     Attributes:
         element: Tensors of the next batch.
@@ -84,7 +84,7 @@ class EpochReader:
         self._is_at_end = True
 
     def save(self, session: Any, directory: Path, cursor: int) -> dict[str, Any]:
-        """Write the iterator's state into a folder, where that is possible and enough.
+        """Write the iterator's state into a folder, if that is possible and sufficient.
 
         Args:
             session: The session.
@@ -92,7 +92,7 @@ class EpochReader:
             cursor: Batches of the current epoch that were read.
 
         Returns:
-            What `restore` needs; can be written as JSON.
+            State for `restore`; can be written as JSON.
         """
         pipeline = self._pipeline
         if pipeline.calls_python:
@@ -117,7 +117,7 @@ class EpochReader:
         Args:
             session: The session.
             directory: Where `save` wrote.
-            state: What `save` returned.
+            state: Result of `save`.
             epoch: Epochs that are over.
             cursor: Batches of the current epoch that were read.
 
@@ -183,15 +183,15 @@ class EpochReader:
 
     def _is_complete(self, prefix: Path) -> bool:
         if self._pipeline.has_shuffling_functions:
-            return False  # Theirs and the pipeline's own cannot be told apart.
+            return False  # Theirs and the pipeline's own are indistinguishable.
         return count_shuffles(prefix) >= self._pipeline.num_shuffles
 
     def _restore_incomplete(self, session: Any, prefix: Path, epoch: int) -> bool:
         """Restore the iterator of the current epoch, and the seeds of the epochs to come.
 
-        Restoring draws seeds of its own, and puts them right only for those shuffles that still
-        had records to give. The state of an iterator that has just begun names the right ones for
-        all of them, so it is taken before and put back, into an iterator that nobody reads, after.
+        Restoring draws new seeds, and corrects them only for shuffles that still had records to
+        yield. The state of a fresh iterator contains the right seeds for all of them, so it is
+        saved before, and restored afterwards into an iterator that is never read.
 
         Returns:
             Whether that was possible: with very little data, all may have been read ahead.
@@ -218,10 +218,10 @@ class EpochReader:
                 self._spare.skip(session, 1)
 
     def _replay(self, session: Any, epoch: int, cursor: int) -> None:
-        """Read again what has to be read again, and no more.
+        """Read again as little as possible.
 
-        All of it where parts of the pipeline remember what they gave; the first epoch where a cache
-        is filled by it; else only what the current epoch gave.
+        All batches if parts of the pipeline have state; the first epoch if it fills a cache;
+        otherwise only the batches of the current epoch.
         """
         every = self._must_replay or self._pipeline.seeds_drawn == "later"
         whole = epoch if every else min(epoch, int(self._pipeline.has_cache))

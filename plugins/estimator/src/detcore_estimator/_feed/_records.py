@@ -1,4 +1,4 @@
-"""Records: how many a batch has, and hashes that tell them apart, for the data ledger."""
+"""Count the records of a batch, and hash them, for the data ledger."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Census", "content_hashes", "count_records", "flat_tensors"]
 
 
 class Census:
-    """Reads a dataset once, beside the training.
+    """Reads a dataset once, separately from training.
 
     Args:
-        holder: A dataset of its own: reading it must not disturb the seeds of the training's.
+        holder: A separate dataset: reading it must not disturb the seeds of the training's.
     """
 
     def __init__(self, holder: DatasetHolder) -> None:
@@ -30,7 +30,7 @@ class Census:
     def read(self, session: Any) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the hashes of each batch, ``(batch,), int64``.
 
-        Python's and NumPy's random numbers are afterwards where they were.
+        Python's and NumPy's random numbers are restored afterwards.
         """
         with preserved_random_state():
             session.run(self._holder.make)

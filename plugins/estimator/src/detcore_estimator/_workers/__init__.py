@@ -1,1 +1,1 @@
-"""Training and validation on several workers, inside graphs."""
+"""Train and validate on several workers, inside graphs."""

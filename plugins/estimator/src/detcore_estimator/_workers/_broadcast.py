@@ -1,4 +1,4 @@
-"""The chief's values on all workers."""
+"""Copy the chief's values to all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables a training step gives other values on each worker."""
+"""Find the variables to which a training step gives different values on each worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_trainable", "worker_variables"]
 # Operations that have the same value on all workers afterwards.
 _MEETINGS = ("HorovodAllreduce", "HorovodGroupedAllreduce", "HorovodAllgather", "HorovodBroadcast")
 _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
-# How a variable gets from where it is made to where it is used.
+# Operations between a variable's creation and its use.
 _PASS_ON = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")
 _READS = (
     "ReadVariableOp",
@@ -30,11 +30,10 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def worker_variables(graph: Any, *, batch: Any, drawn: Iterable[Any], step: Any) -> list[Any]:
-    """Return the global variables that a step sets to what one worker's data gives.
+    """Return the global variables that a step sets to values from one worker's data.
 
-    Values that come from data, random numbers or Python are a worker's own, and so is what is
-    computed from them, up to where Horovod reduces it. Averages of batch normalization are the
-    usual case.
+    Values from data, random numbers or Python belong to one worker, and so do all values computed
+    from them, up to a reduction by Horovod. Averages of batch normalization are the usual case.
 
     Args:
         graph: The training graph, complete.
@@ -66,10 +65,10 @@ def worker_variables(graph: Any, *, batch: Any, drawn: Iterable[Any], step: Any)
 
 
 def check_trainable(variables: Iterable[Any], graph: Any) -> None:
-    """Raise if each worker would train these variables by itself.
+    """Raise if each worker would train these variables separately.
 
     Args:
-        variables: What `worker_variables` returned.
+        variables: Result of `worker_variables`.
         graph: The training graph.
 
     Raises:
@@ -80,10 +79,10 @@ def check_trainable(variables: Iterable[Any], graph: Any) -> None:
     if names:
         raise InvalidExperimentError(
             "these variables are trained with gradients that are not averaged over the workers, so "
-            f"that each worker would have a model of its own: {', '.join(names)}.\n"
-            "An optimizer in the model_fn was not wrapped, or what it applies depends on one "
+            f"that each worker would have a different model: {', '.join(names)}.\n"
+            "An optimizer in the model_fn was not wrapped, or its updates depend on one "
             "worker's data in another way.\n"
-            "Wrap each optimizer right after it is made, and go on with what is returned: "
+            "Wrap each optimizer right after it is made, and use the result: "
             "optimizer = self.context.wrap_optimizer(optimizer)"
         )
 
@@ -100,7 +99,7 @@ def _handle(variable: Any) -> Any:
 
 
 class _Writers:
-    """Tells which variables an operation may change.
+    """Determines the variables that an operation may change.
 
     Args:
         graph: The graph.

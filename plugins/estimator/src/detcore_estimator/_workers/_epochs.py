@@ -1,4 +1,4 @@
-"""How long an epoch is where the workers' shards differ."""
+"""Determine the length of an epoch if the workers' shards differ."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def agreed_epoch(
 ) -> int | None:
     """Return the batches of an epoch, the same on all workers.
 
-    It is the longest of all workers' passes over their shards: in so many steps every record has
-    been trained on. Workers with a shorter one begin their next pass in the meantime.
+    It is the longest of all workers' passes over their shards: after that many steps every record
+    has been trained on. Workers with a shorter one begin their next pass in the meantime.
 
     Args:
         distributed: The workers; all call this together.

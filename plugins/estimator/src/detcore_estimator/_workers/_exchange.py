@@ -1,4 +1,4 @@
-"""Gradients averaged over the workers of a trial, and added up over several batches."""
+"""Average gradients over the workers of a trial, and sum them over several batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GradientExchange", "GradientOptions"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientOptions:
-    """What the section ``optimizations`` of an experiment file says of gradients.
+    """The settings for gradients in the section ``optimizations`` of an experiment file.
 
     Attributes:
         num_workers: Workers that train together.
@@ -32,7 +32,7 @@ class GradientOptions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], num_workers: int) -> GradientOptions:
-        """Read them from an experiment's configuration; what it lacks has its default."""
+        """Read them from an experiment's configuration, with defaults for missing settings."""
         given = config.get("optimizations") or {}
         return cls(
             num_workers=num_workers,
@@ -50,9 +50,9 @@ class GradientOptions:
 class GradientExchange:
     """Reduces gradients: over the workers, and with a frequency also over batches.
 
-    With a frequency of k, each worker adds up its gradients in local variables, and with every
-    k-th batch the sums are averaged over the workers. What `reduce` returns is then only of use in
-    such a step; `update` skips the others.
+    With a frequency of k, each worker sums its gradients in local variables, and with every k-th
+    batch the sums are averaged over the workers. The result of `reduce` is meaningful only in such
+    a step; `update` skips the others.
 
     Args:
         options: How.
@@ -105,10 +105,10 @@ class GradientExchange:
     def update(
         self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
     ) -> Any:
-        """Return an operation that updates the variables, in the steps where that is due.
+        """Return an operation that updates the variables in the steps in which an update is due.
 
         Args:
-            gradients: What will be applied, reduced.
+            gradients: The gradients to apply, reduced.
             apply: Makes the operation that updates.
             skip: Makes the operation of the steps in between.
         """
@@ -220,7 +220,7 @@ class GradientExchange:
 
 
 class _GraphState:
-    """What was made in one graph: names, because operations would keep the graph alive."""
+    """Operations made in one graph, by name: references would keep the graph alive."""
 
     def __init__(self) -> None:
         self.batch: list[str] = []
@@ -244,7 +244,7 @@ class _GraphState:
 
     def new_variable(self, name: str, dtype: Any, shape: Any) -> Any:
         """Return a new local variable of zeros."""
-        # Outside of what the user has opened: it may be inside of tf.control_dependencies.
+        # Outside the user's open contexts, such as tf.control_dependencies.
         with tf1.control_dependencies(None):
             variable = tf1.Variable(
                 tf.zeros(shape, dtype),

@@ -1,4 +1,4 @@
-"""Horovod: where it is imported and started."""
+"""Import and start Horovod."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def start_horovod(options: PrepareOptions) -> None:
     """Let this process find the other workers.
 
     Args:
-        options: Who this worker is.
+        options: This worker's ranks.
 
     Raises:
         PluginNotFoundError: If Horovod is missing.
@@ -69,7 +69,7 @@ def start_horovod(options: PrepareOptions) -> None:
         raise DistributedError(
             f"this process is worker {wanted[0]} of {wanted[1]}, but Horovod takes it for worker "
             f"{seen[0]} of {seen[1]}.\n"
-            "Whoever starts the workers must tell Horovod, too.\n"
+            "The launcher of the workers must set up Horovod, too.\n"
             "Start them with detcore run, with detcore launch --launcher horovod, or with "
             "horovodrun."
         )

@@ -1,4 +1,4 @@
-"""The loss over the records of an evaluation, however these are split into batches."""
+"""Compute the loss over the records of an evaluation, independent of the batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["mean_loss"]
 def mean_loss(loss: Any, num_records: Any) -> tuple[Any, Any]:
     """Return the mean of the batches' losses, weighted by their records, as a metric.
 
-    A loss that is a mean over the records of a batch so becomes the mean over all records: a short
-    last batch counts as what it is, and it makes no difference on how many workers it is computed.
+    A loss that is a mean over the records of a batch thus becomes the mean over all records: a
+    short last batch has its proper weight, and the number of workers makes no difference.
 
     Args:
         loss: The loss of a batch, ``()``.

@@ -1,4 +1,4 @@
-"""Validation metrics of several workers as one: what each has counted is added up."""
+"""Merge the validation metrics of several workers by summing their counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What one worker brings: its counts, the values that cannot be added, and how many records."""
+    """Contribution of one worker: its counts, values that cannot be summed, number of records."""
 
     num_records: int
     sums: list[Array]
@@ -37,11 +37,11 @@ class _Share:
 class MetricSums:
     """How the metrics of an evaluation graph become those over the data of all workers.
 
-    The metrics of ``tf.compat.v1.metrics`` and of Keras keep what they have counted in variables
-    whose aggregation is SUM. These are added up over the workers, and the metric's value is read
-    from the sums, so that it does not matter how the records were split. Metrics of ``make_metric``
-    see to themselves. What has its state in other variables cannot be merged exactly: it becomes
-    the mean over the workers, weighted by their records.
+    The metrics of ``tf.compat.v1.metrics`` and of Keras keep their counts in variables whose
+    aggregation is SUM. These are summed over the workers, and the metric's value is read from the
+    sums, so that it does not matter how the records were split. Metrics of ``make_metric`` do this
+    themselves. Metrics with state in other variables cannot be merged exactly: they become the mean
+    over the workers, weighted by their records.
 
     Args:
         graph: The evaluation graph, complete.
@@ -106,7 +106,7 @@ class MetricSums:
             self._has_warned = True
             _logger.warning(
                 "these validation metrics keep their state in variables whose aggregation is not "
-                "SUM: %s; what is reported is the mean over the workers, weighted by their "
+                "SUM: %s; their mean over the workers is reported, weighted by their "
                 "records, which may differ from the value over all data. context.make_metric is "
                 "exact",
                 ", ".join(self._means),

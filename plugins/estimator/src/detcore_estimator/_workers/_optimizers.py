@@ -1,4 +1,4 @@
-"""Optimizers whose gradients are exchanged."""
+"""Make optimizers exchange their gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["exchanging"]
 def exchanging(optimizer: Any, exchange: GradientExchange) -> Any:
     """Make an optimizer work with gradients over all workers and batches.
 
-    The optimizer stays the object that it is, with its variables under their names: only its class
+    The optimizer stays the same object, with its variables under their names; only its class
     becomes a subclass. Gradients are exchanged when the optimizer computes them, so that clipping
-    between ``compute_gradients`` and ``apply_gradients`` sees what one worker would; gradients of
-    other origin, when they are applied.
+    between ``compute_gradients`` and ``apply_gradients`` works as on one worker; gradients of other
+    origin are exchanged when they are applied.
 
     Args:
         optimizer: An optimizer of ``tf.compat.v1.train`` or of Keras, or a function that makes one.
@@ -71,7 +71,7 @@ def _made_later(make: Callable[[], Any], exchange: GradientExchange) -> Callable
 
 
 class _Exchanging:
-    """What both kinds of optimizers share; mixed into their classes."""
+    """Behaviour that both kinds of optimizers share; mixed into their classes."""
 
     _detcore_exchange: GradientExchange
 
@@ -128,7 +128,7 @@ class _ExchangingKeras(_Exchanging):
 
 
 def is_self_ordering(optimizer: Any) -> bool:
-    """Whether what an optimizer returns in a graph runs its updates, in their order.
+    """Whether the updates returned by an optimizer in a graph run in their order.
 
     The optimizers of Keras 2.11 and later rely on ``tf.function`` for that; in a plain graph they
     return the number of steps, and nothing is trained.

@@ -1,6 +1,6 @@
-"""The loader behind Sequences: items prepared in this thread, in threads or in processes.
+"""Prepare the items of Sequences in this thread, in threads or in processes.
 
-Imports NumPy and the standard library only, so that its worker processes are light until the
+Imports only NumPy and the standard library, so that its worker processes stay light until the
 user's own code makes them import more.
 """
 

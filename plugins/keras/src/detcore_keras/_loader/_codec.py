@@ -1,4 +1,4 @@
-"""Batches in shared memory: nested tuples, lists and dicts of arrays, without pickle.
+"""Encode batches in shared memory: nested tuples, lists and dicts of arrays, without pickle.
 
 The arrays of a batch are copied into a slot one after the other, each aligned for TensorFlow's
 zero-copy views; a JSON description of the structure follows them.
@@ -30,8 +30,8 @@ Layout = tuple[int, int]
 def make_shared_file(size_bytes: int) -> int:
     """Return a descriptor of memory that processes share by inheriting it.
 
-    It has no name, so it is gone with the last process that uses it, however that one ends;
-    named shared memory would be left behind by a SIGKILL to the process group.
+    It has no name, so it disappears with the last process that uses it, however that ends; named
+    shared memory would survive a SIGKILL of the process group.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("detcore-loader")
@@ -46,7 +46,7 @@ class Slot:
     """Shared memory for one batch, as one process sees it; it grows with the batches.
 
     Args:
-        descriptor: What `make_shared_file` returned.
+        descriptor: Result of `make_shared_file`.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -55,13 +55,13 @@ class Slot:
         self._memory: mmap.mmap | None = None
 
     def memory(self, size_bytes: int, *, grow: bool = False) -> mmap.mmap:
-        """Return the slot's memory, at least so large.
+        """Return the slot's memory, with at least the given size.
 
-        Arrays that look into an earlier, smaller mapping stay valid.
+        Arrays that refer to an earlier, smaller mapping stay valid.
 
         Args:
-            size_bytes: What is needed.
-            grow: Enlarge the slot where it is smaller; else another process has done so.
+            size_bytes: The required size.
+            grow: Whether to enlarge the slot if it is smaller; if not, another process has done so.
         """
         if self._memory is None or size_bytes > self._size_bytes:
             actual = os.fstat(self.descriptor).st_size
@@ -75,7 +75,7 @@ class Slot:
 
 
 class Encoder:
-    """Copies batches into slots; remembers how the types it has met are written."""
+    """Copies batches into slots; caches the encoding of types."""
 
     def __init__(self) -> None:
         self._types: dict[np.dtype[Any], str] = {}
@@ -86,7 +86,7 @@ class Encoder:
         """Copy a batch into a slot.
 
         Raises:
-            DataError: If a part of the batch is no array and no plain value.
+            DataError: If a part of the batch is neither an array nor a plain value.
         """
         self._arrays, self._end = [], 0
         text = json.dumps(self._describe(batch, "the batch")).encode()
@@ -166,7 +166,7 @@ class Encoder:
 
 
 class Decoder:
-    """Makes batches of what is in slots; remembers the types and the structure it met last."""
+    """Makes batches from slots; caches the types and the last structure."""
 
     def __init__(self) -> None:
         self._types: dict[str, np.dtype[Any]] = {}

@@ -1,4 +1,4 @@
-"""`SequenceLoader`: one face for items prepared in this thread, in threads, or in processes."""
+"""Define `SequenceLoader`, the interface to items prepared in this thread, threads or processes."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class _Backend(Protocol):
 
 
 class SequenceLoader:
-    """Prepares the items of a Sequence ahead of training and hands them out in order.
+    """Prepares the items of a Sequence ahead of training and yields them in order.
 
-    Where items are prepared by processes or in the calling thread, Python's and NumPy's
-    generators are seeded for each of them from seed, epoch and index: what an item holds does not
-    depend on the number of workers, on timing, or on a restart. Threads share the generators with
-    everything else in the process, so there such randomness does depend on timing.
+    If items are prepared by processes or in the calling thread, Python's and NumPy's generators
+    are seeded for each of them from seed, epoch and index: items do not depend on the number of
+    workers, on timing, or on a restart. Threads share the generators with everything else in the
+    process, so there such randomness does depend on timing.
 
     One thread at a time may use a loader. It must be closed.
 
     Args:
         sequence: An object with ``__len__``, ``__getitem__`` and perhaps ``on_epoch_end``; each
             item is one batch.
-        workers: Threads or processes; 0 = the calling thread.
-        use_multiprocessing: Processes instead of threads. Where the Sequence cannot be sent to
-            another process, threads take over and a warning says why.
-        max_queue_size: Items that may be ready or in preparation ahead; >= 1. With processes at
-            most 128.
+        workers: Number of threads or processes; 0 for the calling thread.
+        use_multiprocessing: Whether workers are processes. If the Sequence cannot be sent to
+            another process, threads are used instead, with a warning.
+        max_queue_size: Number of items that may be ready or in preparation ahead; >= 1. With
+            processes at most 128.
         seed: Seed of the items' randomness.
 
     Attributes:
-        epochs_ended: How often `end_epoch` was called.
+        epochs_ended: Number of calls of `end_epoch`.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class SequenceLoader:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers; empty where they are no processes, or not yet running."""
+        """Process ids of the workers; empty for threads, and before the start."""
         return list(self._backend.pids) if isinstance(self._backend, ProcessPool) else []
 
     def start(self) -> None:
-        """Start the workers; returns before they are ready. `batches` calls it if need be.
+        """Start the workers, without waiting for them. `batches` calls it if necessary.
 
         Calling it early lets them import the user's code while the model is built.
         """
@@ -103,40 +103,39 @@ class SequenceLoader:
     ) -> Generator[Any, None, None]:
         """Yield the items at some indices, in that order.
 
-        With processes, arrays are views of shared memory: they hold until `release` is called, and
-        at most four batches may be unreleased. What is left when the iterator is closed is
-        dropped.
+        With processes, arrays are views of shared memory: they are valid until `release` is called,
+        and at most four batches may be unreleased. Closing the iterator drops the rest.
 
         Args:
-            indices: Which items.
-            epoch: Which pass over the data they belong to, for their randomness.
-            copy: Hand out arrays of their own, which need no `release`.
+            indices: Indices of the items.
+            epoch: Their pass over the data, for their randomness.
+            copy: Whether to yield copies, which need no `release`.
 
         Raises:
-            DataError: If an item cannot be prepared: the user's traceback and the index are in
-                the message. If a worker process ended. If nothing is released.
+            DataError: If an item cannot be prepared: the message contains the user's traceback and
+                the index. If a worker process ended. If no batch is released.
         """
         backend = self._ready_backend()
         items = backend.batches(indices, epoch, self.epochs_ended)
         return self._copied(items, backend) if copy else items
 
     def release(self) -> None:
-        """Say that no batch handed out so far is read any more: call it after each step."""
+        """Declare that no earlier batch is read any more: call it after each step."""
         if self._backend is not None:
             self._backend.release()
 
     def end_epoch(self) -> None:
         """Call the Sequence's ``on_epoch_end``, here and in the worker processes.
 
-        Generators are seeded for it from seed and epoch, and are afterwards as before; so a
-        resumed run that calls this as often finds the Sequence as it was. Close the epoch's
-        iterator first.
+        Generators are seeded for it from seed and epoch, and restored afterwards, so a resumed run
+        that repeats these calls finds the Sequence in the same state. Close the epoch's iterator
+        first.
         """
         end_epoch(self._sequence, self._seed, self.epochs_ended)
         self.epochs_ended += 1
 
     def close(self) -> None:
-        """End the workers and release memory. A second call does nothing."""
+        """End the workers and release memory; idempotent."""
         if self._backend is not None:
             self._backend.close()
         self._backend = None
@@ -170,7 +169,7 @@ class SequenceLoader:
                 backend.close()
                 _warn_of_threads(self._sequence, error)
                 backend = self._make_threads()
-        assert backend is not None  # start() made it
+        assert backend is not None  # created by start()
         self._backend = backend
         return backend
 
@@ -206,10 +205,10 @@ class _Inline:
             yield item
 
     def release(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no memory is shared."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no worker was started."""
 
 
 class _Threads:
@@ -237,17 +236,17 @@ class _Threads:
                     item = future.result()
                 except Exception as error:
                     raise _item_error(self._sequence, index, error) from error
-                del future  # else the item lives as long as this frame waits for the next one
+                del future  # otherwise the item lives as long as this frame waits for the next one
                 yield item
         finally:
-            # What cannot be cancelled still reads the Sequence, which may change after this.
+            # Work that cannot be cancelled still reads the Sequence, which may change after this.
             concurrent.futures.wait([future for _, future in pending if not future.cancel()])
 
     def release(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no memory is shared."""
 
     def close(self) -> None:
-        """Wait for what is running, and end the threads."""
+        """Wait for running work, and end the threads."""
         self._pool.shutdown(cancel_futures=True)
 
 

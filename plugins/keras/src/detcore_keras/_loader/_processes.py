@@ -1,4 +1,4 @@
-"""The parent's side of the worker processes: hands out tasks, collects batches, notices ends."""
+"""Control the worker processes from the parent: issue tasks, collect batches, notice exits."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["CannotSendError", "ProcessPool"]
 
 _logger = logging.getLogger("detcore.keras")
 
-# Batches that may be handed out and not yet released.
+# Batches that the consumer may hold without releasing them.
 _MAX_HELD = 4
 # Each item that may be ready ahead takes a descriptor in every process.
 _MAX_AHEAD = 128
 _SLOW_ITEM_S = 60.0
-# The server finds modules where this process does, whatever was done to sys.path.
+# The server has this process's module search path, whatever was done to sys.path.
 _SERVER = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -54,16 +54,17 @@ class _Outstanding:
 class ProcessPool:
     """Worker processes that prepare the items of a Sequence in shared memory.
 
-    Arrays of a batch are views of a slot, which is reused once `release` was called. One thread
-    at a time may use a pool.
+    Arrays of a batch are views of a slot, which is reused after a call of `release`. One thread at
+    a time may use a pool.
 
     Args:
         sequence: The Sequence. It is sent to the server process once, with pickle as
-            `multiprocessing` does it; batches travel without.
-        workers: How many processes; >= 1.
-        max_queue_size: Items that may be ready or in preparation ahead of the consumer; >= 1.
+            `multiprocessing` does it; batches are sent without pickle.
+        workers: Number of processes; >= 1.
+        max_queue_size: Number of items that may be ready or in preparation ahead of the consumer;
+            >= 1.
         seed: Seed of each item's randomness.
-        epochs_ended: How often ``on_epoch_end`` of this very object was called.
+        epochs_ended: Number of calls of ``on_epoch_end`` on this object so far.
 
     Raises:
         CannotSendError: If the Sequence cannot be sent.
@@ -91,7 +92,7 @@ class ProcessPool:
             self._descriptors = on_failure.pop_all()
 
     def _open(self, workers: int, descriptors: contextlib.ExitStack) -> None:
-        """Make everything that parent and workers share; `descriptors` closes it."""
+        """Create everything that parent and workers share; `descriptors` closes it."""
 
         def keep(*numbers: int) -> tuple[int, ...]:
             for number in numbers:
@@ -105,12 +106,12 @@ class ProcessPool:
         for worker in range(workers):
             self._board.set_task(worker, IDLE)
         self._slots = [Slot(*keep(make_shared_file(0))) for _ in range(self._ahead + _MAX_HELD)]
-        # Taken from the end, so that few slots are in use (and in the cache) where few are needed.
+        # Taken from the end, so that as few slots as possible are in use (and in the cache).
         self._free = list(reversed(range(len(self._slots))))
         self._results, self._their_results = keep(*os.pipe())
         self._their_tasks, self._tasks = keep(*os.pipe())
         self._their_leash, self._leash = keep(*os.pipe())
-        # The notices' writing end is the server's alone, so that its end is noticed.
+        # Only the server has the notices' writing end, so its exit is detected.
         self._notices_read, self._their_notices = os.pipe()
         os.set_blocking(self._notices_read, False)
         self._poll.register(self._results, select.POLLIN)
@@ -141,14 +142,14 @@ class ProcessPool:
             finally:
                 os.close(sequence_read)
                 os.close(self._their_notices)
-            # If the server ends before it has read all, its notice or its end says why.
+            # If the server ends before it has read everything, its notice or its exit says why.
             connection.send_bytes(payload)
 
     def wait_until_ready(self) -> None:
         """Wait until the workers run.
 
         Raises:
-            CannotSendError: If the server process could not make the Sequence from what was sent.
+            CannotSendError: If the server process could not unpickle the Sequence.
             DataError: If the server process ended.
         """
         while not self.pids:
@@ -172,19 +173,19 @@ class ProcessPool:
             self._cancel(pending)
 
     def release(self) -> None:
-        """Let the slots of all batches handed out so far be reused."""
+        """Let the slots of all earlier batches be reused."""
         self._free += self._held
         self._held.clear()
 
     def close(self) -> None:
-        """End the workers and the server, and give the memory back."""
+        """End the workers and the server, and free the memory."""
         self._descriptors.close()  # the workers see the end of the tasks, and of the leash
         if not self.pids:
-            self._server.kill()  # still importing; workers that it just forked have the leash
+            self._server.kill()  # still importing; newly forked workers end through the leash
         try:
             self._server.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
-            # In the user's code, holding the GIL. The server ends with the last of them.
+            # Busy in the user's code, holding the GIL. The server ends with the last of them.
             for pid in self._alive():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -197,7 +198,7 @@ class ProcessPool:
             os.close(self._notices_read)
 
     def _alive(self) -> list[int]:
-        """Return the workers that the server has not reaped: their ids are still theirs."""
+        """Return the workers that the server has not reaped, whose ids are still valid."""
         self._take_notices()
         ended = {notice["ended"] for notice in self._notices if "ended" in notice}
         return [pid for pid in self.pids if pid not in ended]
@@ -220,7 +221,7 @@ class ProcessPool:
             os.write(self._tasks, task.pack())
 
     def _wait_for_slot(self) -> None:
-        """Wait until a worker is done with an item that nobody wants any more."""
+        """Wait until a worker finishes an item that is no longer needed."""
         while not self._free:
             if not self._outstanding:
                 raise DataError(
@@ -257,7 +258,7 @@ class ProcessPool:
         )
 
     def _wait(self, doing: str) -> None:
-        """Wait for results or notices and take them in; a worker that ended is an error."""
+        """Wait for results or notices and process them; the exit of a worker is an error."""
         if self._failure is None:
             while not (events := dict(self._poll.poll(_SLOW_ITEM_S * 1000))):
                 _logger.warning("%s for more than %.0f s", doing, _SLOW_ITEM_S)
@@ -288,7 +289,7 @@ class ProcessPool:
             self._free.append(self._outstanding.pop(number).task.slot)
 
     def _read_notices(self) -> str | None:
-        """Take in what the server tells; return why the pool is broken, or None."""
+        """Process the server's notices; return why the pool is broken, or None."""
         server_is_alive = self._take_notices()
         for notice in self._notices:
             if "started" in notice:
@@ -306,12 +307,12 @@ class ProcessPool:
         return (
             f"the process that starts the loader's workers (pid {self._server.pid}) ended: "
             f"{_describe_code(code)}.\n"
-            "Without it nobody would notice a worker that ends.\n"
+            "Without it, the exit of a worker would go unnoticed.\n"
             "Resume the experiment; its latest checkpoint is not affected."
         )
 
     def _take_notices(self) -> bool:
-        """Read the notices there are; return whether the server can send more."""
+        """Read the available notices; return whether the server can send more."""
         try:
             content = os.read(self._notices_read, 1 << 16)
         except BlockingIOError:
@@ -327,7 +328,7 @@ class ProcessPool:
         hint = " (the kernel does so when memory runs out)" if code == -signal.SIGKILL else ""
         return (
             f"worker process {pid} of {self._name} ended {doing}: {_describe_code(code)}{hint}.\n"
-            "The item it was preparing is lost, so training cannot go on exactly.\n"
+            "The item it was preparing is lost, so training cannot continue exactly.\n"
             "Resume the experiment; with fewer workers or a smaller max_queue_size if memory is "
             "short."
         )
@@ -340,7 +341,7 @@ def _pack_sequence(sequence: Any) -> Any:
     if type(sequence).__module__ == "__main__":
         raise CannotSendError(
             f"{name} is defined in the script that runs, which another process cannot import.\n"
-            "Move the class into a module of its own."
+            "Move the class into a separate module."
         )
     try:
         return ForkingPickler.dumps(sequence)

@@ -1,4 +1,4 @@
-"""Randomness of a Sequence that depends on the item, not on who prepares it or when."""
+"""Make the randomness of a Sequence depend only on the item, not on the worker or the time."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import numpy as np
 __all__ = ["end_epoch", "seed_item", "seeded_item"]
 
 _WORD = 0xFFFFFFFF
-# What a seed is for; also keeps Python's and NumPy's generators (both MT19937) on two streams.
+# Purposes of seeds; they also keep Python's and NumPy's generators (both MT19937) on two streams.
 _ITEM, _EPOCH_END = 1, 2
 _PYTHON, _NUMPY = 1, 2
 
 
 def seed_item(seed: int, epoch: int, index: int) -> None:
-    """Seed Python's and NumPy's generators for one item; for processes that have nothing else."""
+    """Seed Python's and NumPy's generators for one item; for processes without other users."""
     _seed(_ITEM, seed, epoch, index)
 
 
 @contextlib.contextmanager
 def seeded_item(seed: int, epoch: int, index: int) -> Iterator[None]:
-    """Seed the generators for one item, and leave them after it as they were before."""
+    """Seed the generators for one item, and restore them afterwards."""
     with _preserved():
         seed_item(seed, epoch, index)
         yield
 
 
 def end_epoch(sequence: Any, seed: int, epoch: int) -> None:
-    """Call ``on_epoch_end`` with generators seeded for this epoch, and set them back."""
+    """Call ``on_epoch_end`` with generators seeded for this epoch, and restore them."""
     hook = getattr(sequence, "on_epoch_end", None)
     if hook is None:
         return

@@ -1,8 +1,8 @@
-"""The process that worker processes are forked from, and what they do.
+"""Run the process from which worker processes are forked, and the workers.
 
-Forking the process that trains would copy TensorFlow's locks in whatever state its threads have
-them. This one is started afresh, imports the user's module once, and has no such threads; the
-workers it forks share its copy of the Sequence's data until they write to it.
+Forking the training process would copy TensorFlow's locks in whatever state its threads hold them.
+This process is a fresh one, imports the user's module once, and has no such threads; the workers
+that it forks share its copy of the Sequence's data until they write to it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["main"]
 
 
 def main(arguments: str) -> None:
-    """Receive the Sequence, fork the workers, and tell the parent of each one that ends.
+    """Receive the Sequence, fork the workers, and notify the parent of each one that ends.
 
     Args:
         arguments: A `Startup` as JSON.
     """
     startup = Startup(**json.loads(arguments))
-    # Sent to the whole process group, these ask the parent to checkpoint, for which it may need
-    # items still. Server and workers end with the parent, by the leash.
+    # Sent to the whole process group, these signals ask the parent to checkpoint, for which it may
+    # still need items. Server and workers end with the parent, through the leash.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    # Preparing data must not take the memory of a GPU that trains.
+    # Preparing data must not use the memory of a GPU that trains.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
         with Connection(startup.sequence) as connection:
@@ -51,18 +51,18 @@ def main(arguments: str) -> None:
     for _ in pids:
         pid, status = os.wait()
         _tell(startup.notices, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
-    os._exit(0)  # what the user's module imported can take a second to tear down
+    os._exit(0)  # tearing down the user's imports can take a second
 
 
 def _tell(descriptor: int, notice: dict[str, Any]) -> None:
-    # A broken pipe: the parent is gone, and so are the workers, through the leash.
+    # After a broken pipe, the parent is gone, and so are the workers, through the leash.
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, json.dumps(notice).encode() + b"\n")
 
 
 def _fork(startup: Startup, sequence: Any, worker: int) -> int:
     with warnings.catch_warnings():
-        # Python 3.12 and later warn of threads; those here are idle pools of BLAS libraries.
+        # Python 3.12 and later warn about threads; those here are idle pools of BLAS libraries.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:

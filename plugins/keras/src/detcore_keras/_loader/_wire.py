@@ -1,8 +1,8 @@
-"""What the loader and its worker processes say to each other.
+"""Define the messages between the loader and its worker processes.
 
 Tasks and results are messages of a fixed size through one pipe each, shared by all workers. They
-are shorter than what a pipe takes and gives in one piece, so no lock is needed, and a worker that
-is killed at any moment leaves nothing locked or half read for the others.
+are short enough for a pipe to transfer atomically, so no lock is needed, and a worker that is
+killed at any moment leaves no lock and no partial message for the others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Task:
 
     Attributes:
         number: Counts the tasks of a loader, from 0.
-        index: Which item of the Sequence.
-        epoch: Which pass over the data, for its randomness.
-        epochs_ended: How often ``on_epoch_end`` was called in the parent so far.
-        slot: Where to put it.
+        index: Index of the item in the Sequence.
+        epoch: Pass over the data, for its randomness.
+        epochs_ended: Number of calls of ``on_epoch_end`` in the parent so far.
+        slot: Slot to put it in.
     """
 
     FORMAT: ClassVar[struct.Struct] = struct.Struct("<5q")
@@ -43,14 +43,14 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A task is done.
+    """The completion of a task.
 
     Attributes:
-        number: Which task.
-        worker: Which worker did it, from 0.
+        number: Number of the task.
+        worker: Index of the worker that did it, from 0.
         failed: Whether the slot holds the text of an error instead of a batch.
-        offset: Where the description of the batch (or the text) begins in the slot.
-        size_bytes: Its size; 0 = the task was cancelled before a worker came to it.
+        offset: Offset of the description of the batch (or the text) in the slot.
+        size_bytes: Its size; 0 if the task was cancelled before a worker started it.
     """
 
     FORMAT: ClassVar[struct.Struct] = struct.Struct("<5q")
@@ -67,16 +67,16 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """What the server of the worker processes is started with; JSON among its arguments.
+    """Arguments of the server of the worker processes, passed as JSON.
 
     Attributes:
-        workers: How many processes.
+        workers: Number of processes.
         seed: Seed of each item's randomness.
-        epochs_ended: How often ``on_epoch_end`` was called before the Sequence was sent.
-        sequence: Descriptor that the Sequence comes through.
+        epochs_ended: Number of calls of ``on_epoch_end`` before the Sequence was sent.
+        sequence: Descriptor from which to read the Sequence.
         tasks, results: Descriptors of the two pipes.
         leash: Descriptor of a pipe that closes when the parent ends.
-        notices: Descriptor through which the server tells of its workers.
+        notices: Descriptor for the server's notices about its workers.
         board: Descriptor of the `Board`.
         slots: Descriptors of the slots.
     """
@@ -99,7 +99,7 @@ class Startup:
 
 
 class Board:
-    """Shared numbers that need no message: which task each worker is at, and what is cancelled."""
+    """Shared numbers that need no message: the task of each worker, and the cancelled tasks."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
         self._cells = memoryview(mmap.mmap(descriptor, self.size_bytes(workers))).cast("q")
@@ -119,9 +119,9 @@ class Board:
         self._cells[0] = number
 
     def task_of(self, worker: int) -> int:
-        """Return the task that a worker is at, or `IDLE`."""
+        """Return the current task of a worker, or `IDLE`."""
         return self._cells[1 + worker]
 
     def set_task(self, worker: int, number: int) -> None:
-        """Say which task a worker is at."""
+        """Set the current task of a worker."""
         self._cells[1 + worker] = number
