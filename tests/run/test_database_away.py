@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,21 +80,16 @@ def test_a_restart_of_the_database_ends_no_run(
     postgresql.stop(crash=True)
     try:
         (folder / "shut-5").unlink()
-        # It reports, validates, and comes to save its checkpoint; the runner goes on looking.
-        wait_for(is_at(folder, 9))
-        told = read_until(run, "waiting up to 600 s")
-        time.sleep(1.5)
+        # It reports, validates, and saves a checkpoint without the records.
+        wait_for(is_at(folder, 15))
         assert run.poll() is None
-        assert is_at(folder, 9)()
+        assert len(detcore.committed()) == 1
     finally:
         postgresql.start()
-    wait_for(is_at(folder, 15))
     (folder / "shut-15").unlink()
     stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == 0, stderr
     assert json.loads(stdout)["state"] == "COMPLETED"
-    assert re.search(r"waiting up to 600 s: the database server of \S+ cannot be used", told)
-    assert re.search(r"the records can be reached again, after \d+ s", stderr)
     with Database.open(detcore.url) as database:
         (trial,) = database.list_trials(1)
         assert trial.run_id == 1

@@ -10,7 +10,7 @@ from typing import Any
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import Database
+from detcore.database import Database, ingest_spools
 from detcore.storage import FsspecStorage
 
 __all__ = ["BATCH", "SLOW", "Bucket"]
@@ -64,6 +64,7 @@ class Bucket:
 
     def records(self) -> list[Any]:
         with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
+            ingest_spools(database, self.detcore.home)
             return database.list_checkpoints()
 
     def state(self, uuid: str) -> dict[str, Any]:

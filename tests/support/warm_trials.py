@@ -53,6 +53,7 @@ class Trials:
             config=self._plain,
             model_dir=str(self._model_dir),
             trial_dir=str(folder),
+            settings=ExperimentConfig.model_validate(self._plain).trial_settings(),
         )
 
     def start(

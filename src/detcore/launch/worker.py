@@ -25,6 +25,7 @@ from detcore.errors import (
     PeerLostError,
     PluginConflictError,
     PluginNotFoundError,
+    RunError,
     ScheduleError,
 )
 from detcore.launch._exit_codes import (
@@ -146,7 +147,11 @@ def is_trial_class(entrypoint: object) -> bool:
 def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
     from detcore.trial import import_trial_class, run_trial
 
-    assert info.settings is not None  # a runner sets them
+    if info.settings is None:
+        raise RunError(
+            "the trial's file has no settings.\n"
+            "A launcher hands on the whole TrialInfo that it is given."
+        )
     trial_class = import_trial_class(entrypoint, Path(info.model_dir))
     outcome = run_trial(context, trial_class, info.settings)
     return EXIT_COME_BACK if outcome.is_preempted else 0
