@@ -411,8 +411,11 @@ def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, 
 def test_an_interrupt_while_a_trial_opens_is_no_traceback_of_detcore(
     managed: Any, alone: Any, home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def interrupt(storage: LocalStorage) -> None:
+        raise KeyboardInterrupt  # as Python's own handler does, which pytest-xdist replaces
+
     context, _ = managed()
-    monkeypatch.setattr(LocalStorage, "probe", lambda self: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(LocalStorage, "probe", interrupt)
     with pytest.raises(SystemExit) as ended, context:
         raise AssertionError("it is open")
     assert ended.value.code == 130

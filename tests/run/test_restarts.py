@@ -157,7 +157,7 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
     assert summary["state"] == "COMPLETED"
     assert [start["trial"] for start in searches.starts()] == [1, 1, 1, 2]
     log = read_trial_log(Path(str(searches.trials()[0].trial_dir)))
-    told = [line.text.partition("; it ")[2] for line in log if line.stream == "detcore"]
+    told = [line.text.partition(". It ")[2] for line in log if line.stream == "detcore"]
     assert told == [
         "starts again from the beginning: it has no checkpoint (restart 1 of 2)",
         "starts again in 1 s from the beginning: it has no checkpoint (restart 2 of 2)",

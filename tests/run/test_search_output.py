@@ -78,8 +78,9 @@ def test_a_few_lines_for_each_trial(detcore: Detcore, folder: Path) -> None:
     assert text.count("[trial 2] ValueError: trial 2 cannot") == 1
     assert "trial 2 failed: ValueError: trial 2 cannot. It starts again" in text
     assert "trial 2: error" in text
-    # Those on the whole search are more on a slow machine.
-    assert len([line for line in text.splitlines() if not line.startswith("search: ")]) < 40, text
+    # A slow machine prints more summary lines, and the one traceback is of any length.
+    lines = [line for line in text.splitlines() if not line.startswith(("search: ", "[trial 2]"))]
+    assert len(lines) < 28, lines
 
 
 def test_all_lines_with_verbose(detcore: Detcore, folder: Path) -> None:
