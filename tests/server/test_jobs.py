@@ -211,7 +211,7 @@ def test_only_owners_and_administrators_may_control(jobs: JobServer) -> None:
             RunError,
             "the grid has 1000000000 points",
         ),
-        ({"launcher": "moon"}, RunError, "launcher is 'moon', and nothing installed provides"),
+        ({"launcher": "moon"}, ConfigError, "unknown launcher 'moon'"),
         (
             {"searcher": {"name": "hollow", "metric": "loss"}},
             DetcoreError,
