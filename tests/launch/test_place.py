@@ -38,7 +38,7 @@ def test_workers_on_several_nodes_are_told_where_the_chief_is(
 ) -> None:
     info = TrialInfo(
         experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config={}, model_dir="/",
-        trial_dir="/", database_url="sqlite:////x.db",
+        trial_dir="/",
     )  # fmt: skip
     variables = rank_variables(
         place_ranks(nodes)[2], info, key="key", chief_address="10.0.0.1", chief_port=4711,
