@@ -80,7 +80,8 @@ def test_shells_complete_names_of_plugins(tmp_path: Path) -> None:
     "state", ["absent", "damaged", "empty", "a folder", "of a database server"]
 )
 def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: str) -> None:
-    home, variables = tmp_path / "home", {}
+    home = tmp_path / "home"
+    variables: dict[str, Any] = {}
     if state != "absent":
         home.mkdir()
     if state == "damaged":
