@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_distributions import run_detcore, run_python, write_distribution
