@@ -65,7 +65,6 @@ def make_setup(folder: Path, global_batch_size: int, distributed: Any = None) ->
         config={},
         model_dir=str(folder),
         trial_dir=str(folder),
-        database_url="",
     )
     alone = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0}
     return TrialSetup(

@@ -1,18 +1,17 @@
-"""What a report costs the thread that trains, where records are behind a server, or it is away.
+"""What a report costs the thread that trains: alone, under a runner, and with the records away.
 
     python benchmarks/reporting.py [--rounds 4] [--reports 400] [--pause-ms 2] [--quick]
 
 One process per case and round, taking turns. Each is a worker that reports two training metrics,
 trains for a moment (sleeps, as a process does that waits for its accelerator), reports again, and
-ends. Told are percentiles of the time inside `report_training_metrics`, over the reports of all
-rounds: of the wall clock, and of this thread's CPU time, which other work on the machine does not
-change; and how long the end of the trial took (median). Cases:
+ends. The columns are percentiles of the time inside `report_training_metrics`, over the reports of
+all rounds: of the wall clock, and of this thread's CPU time, which other work on the machine does
+not change; and the duration of the end of the context (median). Cases:
 
-- `database`: the worker uses the record store itself (SQLite).
-- `server`: it reports to `detcore serve` on this machine.
-- `refused`: nobody listens at the server's port.
-- `black hole`: connections are accepted, and nothing is ever answered.
-- `killed`: the server is killed with SIGKILL and started again all the time.
+- `script`: a script by itself, which is a worker and its runner in one process.
+- `runner`: the same script as the trial of `detcore run`.
+- `runner stopped`: the runner gets SIGSTOP, so that nothing reads its channel and the log.
+- `database locked`: another process holds the write lock of the SQLite database.
 """
 
 from __future__ import annotations
@@ -22,30 +21,29 @@ import contextlib
 import json
 import os
 import signal
-import socket
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from _report import parse_options, percentiles, print_table
 
-from detcore.database import Database, new_token, token_digest
-
-CASES = ("database", "server", "refused", "black hole", "killed")
+CASES = ("script", "runner", "runner stopped", "database locked")
 
 SCRIPT = """
-import json, sys, time
+import json, pathlib, sys, time
 from detcore import core
 
-reports, pause_s = int(sys.argv[1]), float(sys.argv[2])
+folder, reports, pause_s = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 walls, cpus = [], []
 with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
-    time.sleep(0.5)  # until the threads are there
+    (folder / "started").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
     for step in range(1, reports + 1):
         metrics = {"loss": 1 / step, "accuracy": 0.5}
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -53,36 +51,16 @@ with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
         walls.append(time.perf_counter() - wall)
         cpus.append(time.thread_time() - cpu)
         time.sleep(pause_s)
+    (folder / "reported").touch()
     began = time.perf_counter()
-print(json.dumps([walls, cpus, time.perf_counter() - began]))
+(folder / "result").write_text(json.dumps([walls, cpus, time.perf_counter() - began]))
 """
-
-
-class Server:
-    """``detcore serve`` on the records of a folder."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.url = ""
-        self._port = "0"
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "detcore", "serve", "--port", self._port],
-            env={**os.environ, "DETCORE_HOME": str(self.home)},
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().split()[-1]
-        self._port = self.url.rpartition(":")[2]
-
-    def end(self, number: int) -> None:
-        """End it with a signal."""
-        assert self._process is not None
-        with self._process as process:
-            process.send_signal(number)
+CONFIG = """
+name: reporting
+entrypoint: {python} {script} {folder} {reports} {pause_s}
+searcher: {{name: single, metric: loss, max_length: {{batches: 1}}}}
+max_restarts: 0
+"""
 
 
 def main() -> None:
@@ -90,91 +68,68 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
-    parser.add_argument("--kill-after", type=float, default=1.0, help="seconds of a server's life")
-    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0, kill_after=4.0)
+    options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0)
     found: dict[str, list[tuple[list[float], list[float], float]]] = {case: [] for case in CASES}
-    with (
-        tempfile.TemporaryDirectory(prefix="reporting-") as name,
-        addresses(Path(name), options.kill_after) as urls,
-    ):
-        (Path(name) / "train.py").write_text(SCRIPT)
-        for number in range(options.rounds):
-            for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
-                found[case].append(run(Path(name), case, urls, options))
+    for number in range(options.rounds):
+        for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
+            with tempfile.TemporaryDirectory(prefix="reporting-") as folder:
+                found[case].append(run(Path(folder), case, options))
     show(found)
 
 
-@contextlib.contextmanager
-def addresses(folder: Path, kill_after_s: float) -> Iterator[dict[str, str]]:
-    """Yield what each case's trial reports to."""
-    with contextlib.ExitStack() as stack:
-        urls = {"database": f"sqlite:///{folder / 'detcore.db'}"}
-        servers = {case: Server(folder) for case in ("server", "killed")}
-        for case, server in servers.items():
-            server.start()
-            urls[case] = server.url
-        stack.callback(lambda: servers["server"].end(signal.SIGTERM))
-        over = threading.Event()
-        restless = threading.Thread(target=restart, args=(servers["killed"], over, kill_after_s))
-        restless.start()
-        stack.callback(restless.join)
-        stack.callback(over.set)
-        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
-        urls["black hole"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            urls["refused"] = f"http://127.0.0.1:{free.getsockname()[1]}"
-        yield urls
-
-
-def restart(server: Server, over: threading.Event, kill_after_s: float) -> None:
-    """Kill a server and start it again until the end."""
-    while not over.wait(kill_after_s):
-        server.end(signal.SIGKILL)
-        time.sleep(0.5)
-        server.start()
-    server.end(signal.SIGTERM)
-
-
 def run(
-    folder: Path, case: str, urls: dict[str, str], options: argparse.Namespace
+    folder: Path, case: str, options: argparse.Namespace
 ) -> tuple[list[float], list[float], float]:
     """Run one worker; return the times of its reports, and of its end, in seconds."""
-    token = new_token()
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as home,
-        Database.open(urls["database"]) as database,
-    ):
-        user = next(iter(database.list_users()), None)
-        user = user or database.create_user("bench", password_hash=None)
-        config = {"checkpoint_storage": home, "searcher": {"name": "single", "metric": "loss"}}
-        experiment_id = database.create_experiment(
-            config=config, config_text=None, model_dir=home, name="bench"
-        )
-        trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
-        info = {
-            "experiment_id": experiment_id, "trial_id": trial_id, "trial_seed": 0, "hparams": {},
-            "run_id": database.start_run(trial_id), "config": config, "model_dir": home,
-            "trial_dir": f"{home}/trial", "database_url": urls[case],
-        }  # fmt: skip
-        (Path(home) / "info.json").write_text(json.dumps(info))
-        database.add_token(
-            token_digest(token), user_id=user.id, expires_at=time.time() + 600, trial_id=trial_id
-        )
-        done = subprocess.run(
-            [sys.executable, folder / "train.py", str(options.reports),
-             str(options.pause_ms / 1000)],
-            env={
-                **os.environ,
-                "DETCORE_HOME": home,
-                "DETCORE_TRIAL_INFO": f"{home}/info.json",
-                "DETCORE_TOKEN": token,
-                **({"DETCORE_DELIVERY_WAIT_S": "0.2"} if options.quick else {}),
-            },
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    pause_s = options.pause_ms / 1000
+    command = [sys.executable, str(script), str(folder), str(options.reports), str(pause_s)]
+    if case in ("runner", "runner stopped"):
+        config = folder / "const.yaml"
+        config.write_text(
+            CONFIG.format(
+                python=sys.executable, script=script, folder=folder, reports=options.reports,
+                pause_s=pause_s,
+            )
         )  # fmt: skip
-    walls, cpus, end_s = json.loads(done.stdout.splitlines()[-1])
+        command = [sys.executable, "-m", "detcore", "run", str(config), str(folder)]
+    with subprocess.Popen(
+        command, env={**os.environ, "DETCORE_HOME": str(folder / "home")},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        wait_for(folder / "started", process)
+        with disturbed(folder, case, process):
+            (folder / "go").touch()
+            wait_for(folder / "reported", process)
+    walls, cpus, end_s = json.loads((folder / "result").read_text())
     return walls, cpus, end_s
+
+
+@contextlib.contextmanager
+def disturbed(folder: Path, case: str, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Keep the runner from working, or the database from being written, during the block."""
+    if case == "runner stopped":
+        process.send_signal(signal.SIGSTOP)
+        yield
+        process.send_signal(signal.SIGCONT)
+    elif case == "database locked":
+        with contextlib.closing(
+            sqlite3.connect(folder / "home" / "detcore.db", timeout=30, isolation_level=None)
+        ) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+    else:
+        yield
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the worker has made a file."""
+    while not path.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the worker ended with {process.returncode} before {path.name}")
+        time.sleep(0.01)
 
 
 def show(found: dict[str, list[tuple[list[float], list[float], float]]]) -> None:

@@ -125,7 +125,7 @@ def requests_of(kind: str, address: str, given: dict[str, Any]) -> Callable[[byt
     names = [f"metric_{number}" for number in range(METRICS[kind])]
     step = given["step"]
     if kind.startswith("detcore"):
-        from detcore.database._lines import record_line
+        from detcore._log.lines import record_line
 
         first, offset = given["first"], given["offset"]
         path = f"/api/detcore/v1/trials/{given['trial']}/runs/{given['run']}/spool"
@@ -267,7 +267,8 @@ def count(file: Path) -> int:
 
 @contextlib.contextmanager
 def detcore_server(folder: Path, reporters: int) -> Iterator[Server]:
-    from detcore.database import Database, Spool
+    from detcore._log import Spool
+    from detcore.database import Database
 
     file = folder / "detcore.db"
     known = []

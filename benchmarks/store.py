@@ -263,7 +263,8 @@ def _client(place: Place) -> Any:
 def _report(url: str, folder: Path, count: int) -> dict[str, float]:
     """Return how many reports a second each way takes."""
     from detcore import core
-    from detcore.database import Database, Spool, ingest_spools
+    from detcore._log import Spool
+    from detcore.database import Database, ingest_spools
 
     os.environ["DETCORE_DB"] = url
     rates = {}

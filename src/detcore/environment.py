@@ -26,9 +26,9 @@ DETCORE_CONFIG__SECTION__FIELD
     Sets a field of the experiment file, such as ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``.
 DETCORE_TRIAL_INFO
     Set by the runner for its workers: path of a JSON file that says which trial this is.
-DETCORE_EVENTS_FD, DETCORE_REPLIES_FD, DETCORE_LEASH_FD
-    Set by the runner for its workers: pipe ends for telling it of progress, for its answers, and
-    for noticing that it is gone.
+DETCORE_CHANNEL_FD
+    Set by the launcher for its workers: one end of a socket pair, over which rank 0 talks to the
+    runner. When the other end closes, the worker ends.
 DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
 DETCORE_CROSS_SIZE
     Set by the launcher for each of several workers: its place among them.
@@ -83,9 +83,7 @@ class Environment:
     allowed_plugins: frozenset[str] | None
     disabled_plugins: frozenset[str]
     trial_info: Path | None
-    events_fd: int | None
-    leash_fd: int | None
-    replies_fd: int | None
+    channel_fd: int | None
     num_workers: int
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -120,9 +118,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
-        events_fd=_number(env.get("DETCORE_EVENTS_FD")),
-        leash_fd=_number(env.get("DETCORE_LEASH_FD")),
-        replies_fd=_number(env.get("DETCORE_REPLIES_FD")),
+        channel_fd=_number(env.get("DETCORE_CHANNEL_FD")),
         num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),

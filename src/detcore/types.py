@@ -20,6 +20,7 @@ __all__ = [
     "ModelSortBy",
     "TensorInfo",
     "TrialInfo",
+    "TrialSettings",
     "TrialState",
     "Unit",
 ]
@@ -206,6 +207,46 @@ class Framework:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings:
+    """What a worker needs to know of the experiment file while it trains a trial.
+
+    Made by `detcore.config.ExperimentConfig.trial_settings`, which has the defaults; the fields
+    mean what the fields of the file of the same names mean.
+
+    Attributes:
+        searcher_name: ``searcher.name``.
+        metric: ``searcher.metric``.
+        smaller_is_better: ``searcher.smaller_is_better``.
+        max_length: ``searcher.max_length``; None for search methods without one.
+        deterministic_ops: ``reproducibility.deterministic_ops``.
+        average_training_metrics: ``optimizations.average_training_metrics``.
+    """
+
+    searcher_name: str
+    metric: str
+    smaller_is_better: bool
+    max_length: Length | None
+    records_per_epoch: int
+    scheduling_unit: int
+    min_validation_period: Length
+    min_checkpoint_period: Length
+    checkpoint_policy: Literal["best", "all", "none"]
+    perform_initial_validation: bool
+    checkpoint_async: bool
+    stop_at_nan: bool
+    data_ledger: bool
+    deterministic_ops: bool | None
+    average_training_metrics: bool
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "min_validation_period", "min_checkpoint_period"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):  # read from JSON
+                made = Length(int(value["count"]), Unit(value["unit"]))
+                object.__setattr__(self, name, made)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
     """Which trial a worker process runs; the runner hands it over as a JSON file.
 
@@ -217,9 +258,7 @@ class TrialInfo:
         hparams: Hyperparameters of this trial, constants resolved.
         config: The experiment's configuration, defaults applied, JSON values only.
         model_dir: Folder of the user's code, absolute.
-        trial_dir: Folder for the trial's own files (spool, ledger, event files), absolute.
-        database_url: SQLAlchemy URL of the record store, or the address of a server in front of
-            one (``http://...`` or ``https://...``).
+        trial_dir: Folder for the trial's own files (log, ledger, event files), absolute.
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
         test_mode: One batch, one validation, one checkpoint.
@@ -233,6 +272,9 @@ class TrialInfo:
             recorded after it was taken; it is not done again. None: there is none.
         best_validation: The best value of the searcher's metric that earlier runs of the trial
             reported until `steps_completed`, or None.
+        settings: What `config` says of training, typed; None for a script by itself.
+        code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
+            copy `model_dir`.
     """
 
     experiment_id: int
@@ -243,7 +285,6 @@ class TrialInfo:
     config: Mapping[str, Any]
     model_dir: str
     trial_dir: str
-    database_url: str
     latest_checkpoint: str | None = None
     steps_completed: int = 0
     test_mode: bool = False
@@ -252,3 +293,9 @@ class TrialInfo:
     searcher_length: int | None = None
     validated_metric: float | None = None
     best_validation: float | None = None
+    settings: TrialSettings | None = None
+    code_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.settings, Mapping):  # read from JSON
+            object.__setattr__(self, "settings", TrialSettings(**self.settings))

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from detcore._log.lines import parse_line
+from detcore._secrets import hide_lines, is_secret_key, mask_code, mask_text
 from detcore.cli._printable import printable
 from detcore.config import load_text
-from detcore.config._secrets import hide_lines, is_secret_key, mask_code, mask_text
 from detcore.config._suggest import nearest
 from detcore.core._cause import describe_cause
-from detcore.database._lines import parse_line
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter
 from detcore.pages._text import escape

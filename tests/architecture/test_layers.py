@@ -17,7 +17,8 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation"),
+    ("errors", "types", "environment", "deprecation", "_secrets"),
+    ("_log",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
     ("remote",),
     ("checkpoint", "delivery", "search", "builtin"),
@@ -209,3 +210,51 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
     ]
     assert found == []
     assert (ROOT / "plugins").is_dir()
+
+
+# -- the line between a worker and what is around it --
+
+# A worker consists of these; `launch` holds its entry point.
+INSIDE = {
+    "_log", "_secrets", "checkpoint", "core", "data", "deprecation", "distributed", "environment",
+    "errors", "hooks", "metrics", "storage", "trial", "types",
+}  # fmt: skip
+WORKER_MODULES = {
+    "detcore.launch._exit_codes",
+    "detcore.launch._traceback",
+    "detcore.launch._warm",
+    "detcore.launch.worker",
+}
+# A script by itself is a worker and its runner in one process: these are the runner's part.
+SCRIPT_MODULES = {
+    "detcore.checkpoint._place",  # finds the storage of a recorded checkpoint, for commands
+    "detcore.core._observers",
+    "detcore.core._resume",
+    "detcore.core._standalone",
+    "detcore.trial._instance",
+    "detcore.trial._native",
+}
+# Crash tests and benchmarks of checkpoints run processes with records of their own.
+HARNESS_MODULES = {
+    "detcore.checkpoint._bench",
+    "detcore.checkpoint._crash",
+    "detcore.checkpoint._scenarios",
+    "detcore.checkpoint.torture",
+}
+# Dictionaries that a script gives instead of an experiment file.
+CROSSINGS = {("detcore.trial._context", "config")}
+
+
+def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:
+    crossing = [
+        f"{module.place(found.line)} imports {package}"
+        for module in CORE_MODULES
+        if (package_of(module.name) in INSIDE or module.name in WORKER_MODULES)
+        and module.name not in SCRIPT_MODULES | HARNESS_MODULES
+        for found, package in detcore_imports(module)
+        if package not in INSIDE
+        and not found.for_types_only
+        and (module.name, package) not in CROSSINGS
+        and found.module not in WORKER_MODULES
+    ]
+    assert crossing == []

@@ -18,7 +18,7 @@ from detcore.types import TensorInfo
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DB"):
+    for name in ("DETCORE_TRIAL_INFO", "DETCORE_CHANNEL_FD", "DETCORE_DB"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -58,7 +58,6 @@ class Trial:
             config={},
             model_dir="/",
             trial_dir=str(self.home / "trial"),
-            database_url=f"sqlite:///{self.home / 'detcore.db'}",
         )
         path = self.home / "info.json"
         path.write_text(json.dumps(dataclasses.asdict(info)))

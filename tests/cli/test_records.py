@@ -14,9 +14,10 @@ import pytest
 from recorded import Records
 from terminal import on_a_terminal
 
+from detcore._log import Spool
 from detcore.cli._output import format_bytes, format_duration
 from detcore.cli._plot import draw_plot
-from detcore.database import Database, Spool
+from detcore.database import Database
 from detcore.errors import NotFoundError
 from detcore.pages import summarize_config
 from detcore.types import ExperimentState

@@ -37,7 +37,7 @@ def show(display: LiveDisplay | PlainDisplay, count: int) -> None:
         state = STATES[0] if index < 2 else STATES[1 + index % 3]
         info = TrialInfo(
             experiment_id=1, trial_id=index + 1, run_id=1, trial_seed=0, hparams=hparams,
-            config=CONFIG, model_dir="/", trial_dir="/", database_url="",
+            config=CONFIG, model_dir="/", trial_dir="/",
         )  # fmt: skip
         status = TrialStatus(
             trial_id=index + 1, index=index, state=TrialState.RUNNING, hparams=hparams, length=64

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from detcore.config import hide_lines, mask_config
+from detcore._secrets import hide_lines, mask_config
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from detcore import core
-from detcore.database import Database
+from detcore.database import Database, answer_question, ingest_spools
 from detcore.types import TrialInfo
 
 
@@ -65,7 +67,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[..., core.Context]:
     """Make contexts as a script does that nobody started."""
     monkeypatch.setenv("DETCORE_HOME", str(home.path))
-    for name in ("DETCORE_TRIAL_INFO", "DETCORE_EVENTS_FD", "DETCORE_DB"):
+    for name in ("DETCORE_TRIAL_INFO", "DETCORE_CHANNEL_FD", "DETCORE_DB"):
         monkeypatch.delenv(name, raising=False)
     return core.init
 
@@ -73,15 +75,20 @@ def alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[..., core.Con
 @pytest.fixture
 def managed(
     home: Home, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[core.Context, TrialInfo]]:
-    """Make contexts as a worker does that a runner started."""
+) -> Iterator[Callable[..., tuple[core.Context, TrialInfo]]]:
+    """Make contexts as a worker does that a runner started, which answers questions."""
     trials: dict[str, int] = {}
 
     def make(
-        config: dict[str, Any] | None = None, *, steps_completed: int = 0, **arguments: Any
+        config: dict[str, Any] | None = None,
+        *,
+        steps_completed: int = 0,
+        channel_fd: int | None = None,
+        **arguments: Any,
     ) -> tuple[core.Context, TrialInfo]:
         monkeypatch.setenv("DETCORE_HOME", str(home.path))
         with home.database() as database:
+            ingest_spools(database, home.path)
             if "id" not in trials:
                 trials["experiment"] = database.create_experiment(
                     config=config or {}, config_text=None, model_dir="/", name="x"
@@ -106,14 +113,61 @@ def managed(
             hparams={"lr": 0.1},
             config=config or {},
             model_dir="/",
-            trial_dir=str(home.path / "trial"),
-            database_url=home.url,
+            trial_dir=str(home.path / f"experiments/{trials['experiment']}/trials/{trials['id']}"),
             steps_completed=steps_completed,
             best_validation=best,
         )
         path = home.path / "info.json"
         path.write_text(json.dumps(dataclasses.asdict(info)))
         monkeypatch.setenv("DETCORE_TRIAL_INFO", str(path))
+        monkeypatch.setenv(
+            "DETCORE_CHANNEL_FD", str(channel_fd or runner.workers_end(info.trial_id))
+        )
         return core.init(**arguments), info
 
-    return make
+    runner = FakeRunner(home)
+    yield make
+    runner.close()
+
+
+class FakeRunner:
+    """The other end of workers' channels: keeps their messages, and answers their questions.
+
+    Attributes:
+        messages: What workers sent, but for questions.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.messages: list[dict[str, Any]] = []
+
+    def workers_end(self, trial_id: int) -> int:
+        ours, theirs = socket.socketpair()
+        self._sockets += [ours, theirs]
+        thread = threading.Thread(target=self._listen, args=(ours, trial_id))
+        thread.start()
+        self._threads.append(thread)
+        return theirs.fileno()
+
+    def _listen(self, ours: socket.socket, trial_id: int) -> None:
+        for line in ours.makefile("rb"):
+            message = json.loads(line)
+            if message["type"] != "question":
+                self.messages.append(message)
+                continue
+            with self._home.database() as database:
+                answer = answer_question(
+                    database, self._home.path, trial_id, message["question"], message["fields"]
+                )
+            reply = {"type": "answer", "number": message["number"], "answer": answer}
+            ours.sendall(json.dumps(reply).encode() + b"\n")
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()

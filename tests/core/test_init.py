@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import Database
+from detcore.database import ingest_spools
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
 from detcore.storage import LocalStorage
@@ -33,6 +33,7 @@ with core.init({arguments}) as context:
 
 def records(home: Any) -> tuple[Any, Any, Any]:
     with home.database() as database:
+        ingest_spools(database, home.path)
         experiment = database.list_experiments()[-1]
         trial = database.list_trials(experiment.id)[-1]
         return experiment, trial, database.metrics(trial.id, "training")
@@ -131,11 +132,9 @@ def test_the_parts_of_a_context(alone: Callable[..., core.Context], home: Any) -
         assert isinstance(context.searcher, core.SearcherContext)
         assert isinstance(context.preempt, core.PreemptContext)
         assert isinstance(context.distributed, core.DistributedContext)
-        assert isinstance(context.events, core.EventPipe)
+        assert isinstance(context.channel, core.Channel)
         assert context.environment.home == home.path
         assert context.plugins.index()
-        assert isinstance(context.database, Database)
-        assert context.database.list_experiments()
 
 
 @pytest.mark.parametrize("kind", ["path", "url", "dict"])
@@ -204,17 +203,16 @@ def test_under_a_runner_the_trial_is_the_runners(managed: Any, home: Any) -> Non
     assert [row.steps_completed for row in metrics] == [2]
 
 
-def test_invalid_hp_under_a_runner(managed: Any, home: Any, monkeypatch: Any) -> None:
-    read, write = os.pipe()
-    monkeypatch.setenv("DETCORE_EVENTS_FD", str(write))
-    context, _ = managed()
+def test_invalid_hp_under_a_runner(managed: Any, home: Any) -> None:
+    ours, theirs = socket.socketpair()
+    context, _ = managed(channel_fd=theirs.fileno())
     with pytest.raises(InvalidHP), context:
         raise InvalidHP("too deep")
-    os.close(write)
-    with os.fdopen(read) as file:
-        events = [json.loads(line) for line in file]
-    assert {"type": "finished", "state": "INVALID_HP", "error": "too deep"} in events
-    assert {"type": "early_exit", "reason": "INVALID_HP"} in events
+    theirs.close()
+    with ours, ours.makefile("rb") as file:
+        messages = [json.loads(line) for line in file]
+    assert {"type": "finished", "state": "INVALID_HP", "error": "too deep"} in messages
+    assert {"type": "early_exit", "reason": "INVALID_HP"} in messages
     assert records(home)[1].error == "INVALID_HP"
 
 

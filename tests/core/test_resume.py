@@ -13,7 +13,7 @@ import pytest
 
 from detcore import core
 from detcore.core._standalone import settle_dead_scripts
-from detcore.database import Database
+from detcore.database import Database, ingest_spools
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.hooks import PluginManager
@@ -298,6 +298,8 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     assert first.stdout.readline() == "saving\n"
     first.kill()
     first.wait()
+    with home.database() as database:
+        ingest_spools(database, home.path)
     others = []
 
     def another_starts() -> None:
@@ -317,6 +319,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         record = database.get_experiment(1)
         assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
         assert database.list_trials(1)[0].state is TrialState.RUNNING
+        ingest_spools(database, home.path)
         removed, saved = database.list_checkpoints()
         assert (removed.state, saved.state) == ("DELETED", "ACTIVE")
         other.communicate("", timeout=60)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detcore.core import DistributedContext, EventPipe, SearcherContext, SearcherMode, Unit
+from detcore.core import Channel, DistributedContext, SearcherContext, SearcherMode, Unit
 from detcore.errors import ContextStateError, MetricError
 from detcore.types import Length, TrialInfo
 
@@ -15,11 +15,11 @@ def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
     config = {} if max_length is None else {"searcher": {"max_length": max_length}}
     info = TrialInfo(
         experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=config,
-        model_dir="/", trial_dir="/", database_url="",
+        model_dir="/", trial_dir="/",
     )  # fmt: skip
     distributed = DistributedContext()
     distributed.rank = rank
-    return SearcherContext(info, distributed=distributed, events=EventPipe(None))
+    return SearcherContext(info, distributed=distributed, channel=Channel(None))
 
 
 @pytest.mark.parametrize(

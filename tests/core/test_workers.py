@@ -79,7 +79,6 @@ with core.init(distributed=ranks, max_length={"batches": 7}) as context:
             attempt(lambda: context.checkpoint.upload(path, {"steps_completed": 1})),
             attempt(lambda: context.checkpoint.store_path({"steps_completed": 1}).__enter__()),
             attempt(lambda: context.checkpoint.delete(uuid)),
-            attempt(lambda: context.database),
         ]
     lengths = []
     for operation in context.searcher.operations():

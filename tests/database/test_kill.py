@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detcore.database import Database, Spool, ingest_spools
+from detcore._log import Spool
+from detcore.database import Database, ingest_spools
 
 if TYPE_CHECKING:
     from tests.database.conftest import Nursery, Places, Store

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import make_url, text
 
+from detcore._log import Spool
 from detcore.database import ingest_spools
-from detcore.database._spool import Spool
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:

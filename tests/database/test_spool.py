@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from detcore.database import Spool, SpoolDrainer, ingest_spools
+from detcore._log import Spool
+from detcore.database import SpoolDrainer, ingest_spools
 from detcore.database._ingest import _take_in
 from detcore.database._parts import Position
 from detcore.errors import DatabaseError, StorageFullError
@@ -123,7 +124,7 @@ def test_threads_may_report_at_once(store: Store, spool: Spool) -> None:
 
 def test_a_second_process_may_not_report_for_the_same_run(store: Store, spool: Spool) -> None:
     code = (
-        "import sys; from pathlib import Path; from detcore.database import Spool\n"
+        "import sys; from pathlib import Path; from detcore._log import Spool\n"
         "Spool(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
     )
     arguments = [str(spool.path), str(store.trial_id), str(store.run_id)]
@@ -231,7 +232,7 @@ def test_a_spool_that_shrank_is_left_out_with_a_warning(
     ingest_spools(store.database, store.home)
     store.spool().write_bytes(store.spool().read_bytes()[:200])
     drainer = SpoolDrainer(store.database, store.spool())
-    with pytest.raises(DatabaseError, match=r"has 200 bytes, but .* were taken in before"):
+    with pytest.raises(DatabaseError, match=r"has 200 bytes, but .* were read before"):
         drainer.close(30)
     assert not drainer._thread.is_alive()  # it would use a database that is closed
     other = store.spool(2)

@@ -16,8 +16,9 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore.database import Spool, spool_path
-from detcore.delivery import FINISHED, STARTED, Courier, Mailbox, encode_end
+from detcore._log import Spool, spool_path
+from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
+from detcore.delivery import Courier, Mailbox
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
 from detcore.types import TrialInfo
 
@@ -64,6 +65,10 @@ def detcore_trial_finished(trial, state, error, event):
 """
 
 
+def add(spool: Spool, event: Event) -> None:
+    spool.append(event.KIND, encode(event))
+
+
 class Box:
     """One trial's folder, and a plugin in this process."""
 
@@ -77,16 +82,15 @@ class Box:
         """Open the spool of a run, with its first event, which the plugin is to be told of."""
         spool = Spool(spool_path(self.folder, run_id), trial_id=7, run_id=run_id)
         self.spools.append(spool)
-        spool.append(STARTED, {"run_id": run_id})
+        add(spool, TrialStarted(run_id=run_id))
         self.mailbox().add_run(run_id)
         return spool
 
     def report(self, spool: Spool, step: int, **metrics: float) -> None:
-        payload = {"steps_completed": step, "metrics": metrics or {"loss": 1 / step}}
-        spool.append("training", {**payload, "batch_metrics": None, "n_records": None})
+        add(spool, TrainingMetrics(steps_completed=step, metrics=metrics or {"loss": 1 / step}))
 
     def end_run(self, spool: Spool, state: str = "COMPLETED") -> None:
-        spool.append(FINISHED, encode_end(state, None))
+        add(spool, TrialFinished(state=state))
         spool.close()
 
     def mailbox(self) -> Mailbox:
@@ -115,7 +119,7 @@ class Box:
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(
             experiment_id=1, trial_id=7, run_id=run_id, trial_seed=0, hparams={}, config={},
-            model_dir="/", trial_dir=str(self.folder), database_url="sqlite://",
+            model_dir="/", trial_dir=str(self.folder),
         )  # fmt: skip
 
     def numbers(self) -> list[tuple[int, int, bool]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detcore.database import spool_path
+from detcore._log import spool_path
 from detcore.delivery import (
     Cursor,
     Mailbox,

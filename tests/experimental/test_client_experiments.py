@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from client_store import ClientStore
 
-from detcore.database import Spool, keep_secrets
+from detcore._log import Spool
+from detcore.database import keep_secrets
 from detcore.errors import (
     CheckpointStateError,
     ExperimentPausedError,

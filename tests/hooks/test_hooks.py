@@ -33,7 +33,6 @@ TRIAL = TrialInfo(
     config={},
     model_dir="/m",
     trial_dir="/t",
-    database_url="sqlite://",
 )
 EVENT = EventInfo(number=3, time=1.5e9)
 

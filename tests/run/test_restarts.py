@@ -9,38 +9,80 @@ from search_command import Searches
 from toy_command import Detcore
 
 from detcore.database import read_trial_log
-from detcore.runner._restarts import Restarts
+from detcore.runner._supervisor import (
+    Advance,
+    CountRestart,
+    Ending,
+    State,
+    Tick,
+    Trial,
+    WorkersEnded,
+    decide,
+)
+from detcore.search import Exited, ExitReason
+
+
+class Crashes:
+    """A run of two trials that crash."""
+
+    def __init__(self, max_restarts: int) -> None:
+        trials = (Trial(1, length=4), Trial(2, length=4))
+        self.state = State(free=(0, 1), max_restarts=max_restarts, trials=trials, order=(0, 1))
+        self.now = 100.0
+
+    def starts(self, trial: int) -> bool:
+        """Let as many trials start as may; return whether this one runs."""
+        self.state, _ = decide(self.state, Tick(self.now))
+        return trial in self.state.running
+
+    def crash(
+        self,
+        trial: int,
+        *,
+        made_progress: bool = False,
+        fault: tuple[str, int] | None = None,
+    ) -> float | None:
+        """Let a trial start when it may, and crash; return its pause, None if it is over."""
+        self.now = max(self.now, self.state.trials[trial].starts_at)
+        assert self.starts(trial)
+        ended = WorkersEnded(
+            trial, Ending.CRASHED, self.now, made_progress=made_progress, fault=fault
+        )
+        self.state, actions = decide(self.state, ended)
+        if CountRestart(trial) in actions:
+            return self.state.trials[trial].starts_at - self.now
+        assert actions[-1] == Advance(Exited(trial, ExitReason.ERRORED), "")
+        return None
 
 
 def test_pauses_grow_while_a_trial_comes_no_further() -> None:
-    now = 100.0
-    restarts = Restarts(100, clock=lambda: now)
-    pauses = [restarts.crashed(0, made_progress=False) for _ in range(8)]
-    assert pauses == [0, 1, 2, 4, 8, 16, 30, 30]
-    assert restarts.is_waiting(0)
-    assert not restarts.is_waiting(1)
-    assert restarts.crashed(1, made_progress=False) == 0
-    now += 29.9
-    assert restarts.is_waiting(0)
-    now += 0.2
-    assert not restarts.is_waiting(0)
-    # With progress it begins anew.
-    assert [restarts.crashed(0, made_progress=p) for p in (True, False, True)] == [0, 1, 0]
-    assert not restarts.is_waiting(0)
+    run = Crashes(max_restarts=10_000)
+    assert [run.crash(0) for _ in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
+    assert not run.starts(0)
+    assert run.starts(1)
+    assert run.crash(1) == 0
+    run.now += 29.9
+    assert not run.starts(0)
+    run.now += 0.2
+    assert run.starts(0)
+    # After progress there is no pause.
+    pauses = [run.crash(0, made_progress=progress) for progress in (True, False, True)]
+    assert pauses == [0, 1, 0]
+    assert run.starts(0)
     for _ in range(5000):
-        restarts.crashed(2, made_progress=False)
+        run.crash(0)
 
 
 def test_an_exception_comes_again_where_nothing_was_saved_since() -> None:
-    restarts = Restarts(5)
-    place = ("ValueError at train.py:3", 10)
-    assert not restarts.is_repeated(0, place, made_progress=False)
-    assert not restarts.is_repeated(1, place, made_progress=False)  # another trial
-    assert not restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=False)
-    assert not restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=True)
-    assert restarts.is_repeated(0, ("ValueError at train.py:3", 20), made_progress=False)
-    assert not restarts.is_repeated(1, None, made_progress=False)  # it was killed in between
-    assert not restarts.is_repeated(1, place, made_progress=False)
+    run = Crashes(max_restarts=10)
+    early, late = ("ValueError at train.py:3", 10), ("ValueError at train.py:3", 20)
+    assert run.crash(0, fault=early) is not None
+    assert run.crash(1, fault=early) is not None  # another trial
+    assert run.crash(0, fault=late) is not None
+    assert run.crash(0, fault=late, made_progress=True) is not None
+    assert run.crash(1) is not None  # it was killed in between
+    assert run.crash(1, fault=early) is not None
+    assert run.crash(0, fault=late) is None
 
 
 MISTAKES = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from search_simulation import SPACE, Simulation, asha, closed, created, setup
 
 from detcore.errors import SearchError
-from detcore.search import ExitReason, SearchSetup
+from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
 from detcore.search._halving import rung_lengths
 from detcore.search._sampling import grid_points, sample, seed_of_trial
@@ -34,9 +35,12 @@ def test_single_that_rejects_its_hyperparameters_ends() -> None:
 
 
 def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
-    methods = [RandomSearch(setup(max_trials=12)), AdaptiveSearch(asha(max_trials=12))]
-    for method in methods:
-        simulation = Simulation(lambda method=method: method).run()
+    makers: list[Callable[[], SearchMethod]] = [
+        lambda: RandomSearch(setup(max_trials=12)),
+        lambda: AdaptiveSearch(asha(max_trials=12)),
+    ]
+    for make in makers:
+        simulation = Simulation(make).run()
         drawn = [trial.hparams for trial in created(simulation.operations)]
         assert drawn == [sample(SPACE, seed=7, index=index) for index in range(12)]
 

@@ -13,8 +13,8 @@ import pytest
 from postgresql_server import PostgreSQLServer, run_server
 from sqlalchemy import event, func, select
 
+from detcore._log.lines import record_line
 from detcore.database import Database, MetricRecord, new_token, token_digest
-from detcore.database._lines import record_line
 from detcore.database._parts import Position
 from detcore.database._schema import metrics, spools
 from detcore.environment import read_environment

@@ -16,7 +16,8 @@ from page_client import PageClient, ServedPage
 from page_records import HOSTILE, add_search, save_checkpoint
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database, MetricRecord, Spool, TrialLog, spool_path
+from detcore._log import Spool, spool_path
+from detcore.database import Database, MetricRecord, TrialLog
 from detcore.server import hash_password
 from detcore.types import ExperimentState, TrialState
 

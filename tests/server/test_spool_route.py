@@ -26,9 +26,9 @@ from reporters import make_reporters
 from running_server import RunningServer
 from sqlalchemy import select
 
+from detcore._log.lines import header_line, record_line
 from detcore.database import Database, MetricRecord
 from detcore.database._drain import Position, drain
-from detcore.database._lines import header_line, record_line
 from detcore.database._schema import events, metrics, spools
 
 ROOM_BYTES = 1 << 20

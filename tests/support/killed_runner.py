@@ -37,7 +37,7 @@ from detcore.launch import WorkerEvent
 from detcore.runner import (
     RunSettings,
     _experiment,
-    _restarts,
+    _supervisor,
     resume_experiment,
     start_experiment,
 )
@@ -133,7 +133,7 @@ class Group:
         info = self._info
         metric = info.hparams["rate"] + 1 / length
         self._steps.are_counted = False
-        database = Database.open(info.database_url)
+        database = Database.open(f"sqlite:///{self._home / 'detcore.db'}")
         storage = open_storage(None, home=self._home, plugins=self._plugins)
         if length > info.steps_completed:
             database.add_metrics(
@@ -218,7 +218,7 @@ def run(folder: Path, steps: Steps, num_trials: int) -> None:
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
     vars(_experiment)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
-    vars(_restarts)["_FIRST_PAUSE_S"] = 0.0
+    vars(_supervisor)["_FIRST_PAUSE_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()
     steps.count_calls(Database)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore.database import Database, Spool
-from detcore.database._drain import read_part
+from detcore._log import Spool, read_spool
+from detcore.database import Database
 from detcore.server import hash_password
 
 __all__ = ["Answer", "Reporter", "make_reporters"]
@@ -53,7 +53,6 @@ class Reporter:
         self.arrived = 0
         self.acknowledged = self.first
         self.statuses = collections.Counter[int]()
-        self._file = path.open("rb")
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def report_of(self, number: int) -> tuple[str, dict[str, Any]]:
@@ -78,7 +77,7 @@ class Reporter:
 
     async def send_once(self, url: str) -> bool:
         """Send what is there; return whether the server has everything now."""
-        data = read_part(self._file, self.acknowledged)
+        data = read_spool(self.spool.path, self.acknowledged).lines
         if not data:
             return True
         try:
@@ -111,7 +110,6 @@ class Reporter:
 
     def close(self) -> None:
         """Close its files."""
-        self._file.close()
         self.spool.close()
 
     async def hang_up(self) -> None:

@@ -53,7 +53,6 @@ class Trials:
             config=self._plain,
             model_dir=str(self._model_dir),
             trial_dir=str(folder),
-            database_url=self._url,
         )
 
     def start(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detcore.config import ExperimentConfig
 from detcore.errors import ScheduleError
-from detcore.trial import Decision, Schedule, SchedulePlan, Step, plan_from_config
-from detcore.types import Length, Unit
+from detcore.trial import Decision, Schedule, SchedulePlan, Step, plan_from_settings
+from detcore.types import Length, TrialSettings, Unit
 
 # Most that can be due at one batch: report, initial or periodic validation, checkpoint, complete,
 # and the decision to train or stop.
@@ -370,21 +370,23 @@ def test_a_state_of_another_version_is_refused() -> None:
 # -- conversion of the configuration --------------------------------------------------------------
 
 
-def _config(**changes: Any) -> SimpleNamespace:
-    fields: dict[str, Any] = {
+def _settings(**changes: Any) -> TrialSettings:
+    config = ExperimentConfig.model_validate(
+        {"searcher": {"name": "single", "metric": "loss", "max_length": {"epochs": 3}}}
+    )
+    given: dict[str, Any] = {
         "scheduling_unit": 50,
         "min_validation_period": Length(1, Unit.EPOCHS),
         "min_checkpoint_period": Length(640, Unit.RECORDS),
         "checkpoint_policy": "all",
         "perform_initial_validation": True,
-        "records_per_epoch": 0,
-        "searcher": SimpleNamespace(name="single", max_length=Length(3, Unit.EPOCHS)),
+        **changes,
     }
-    return SimpleNamespace(**{**fields, **changes})
+    return dataclasses.replace(config.trial_settings(), **given)
 
 
 def test_lengths_of_the_configuration_become_batches() -> None:
-    plan = plan_from_config(_config(), global_batch_size=32, batches_per_epoch=57)
+    plan = plan_from_settings(_settings(), global_batch_size=32, batches_per_epoch=57)
     assert plan == SchedulePlan(
         scheduling_unit=50,
         min_validation_period=57,
@@ -396,35 +398,35 @@ def test_lengths_of_the_configuration_become_batches() -> None:
 
 
 def test_records_per_epoch_counts_before_the_length_of_the_data() -> None:
-    config = _config(records_per_epoch=320)
-    plan = plan_from_config(config, global_batch_size=32, batches_per_epoch=57)
+    config = _settings(records_per_epoch=320)
+    plan = plan_from_settings(config, global_batch_size=32, batches_per_epoch=57)
     assert (plan.min_validation_period, plan.length) == (10, 30)
 
 
 @pytest.mark.parametrize("unit", list(Unit))
 def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
-    config = _config(
+    config = _settings(
         min_validation_period=Length(0, unit),
         min_checkpoint_period=Length(0, unit),
-        searcher=SimpleNamespace(name="single", max_length=Length(90, Unit.BATCHES)),
+        max_length=Length(90, Unit.BATCHES),
         perform_initial_validation=False,
     )
-    plan = plan_from_config(config, global_batch_size=None, batches_per_epoch=None)
+    plan = plan_from_settings(config, global_batch_size=None, batches_per_epoch=None)
     log = drive(Schedule(plan))
     assert log.at(Step.VALIDATE) == [90]
     assert log.at(Step.CHECKPOINT) == [90]
 
 
 def test_epochs_of_data_without_a_length_are_refused_by_setting() -> None:
-    config = _config(min_validation_period=Length(0, Unit.BATCHES))
+    config = _settings(min_validation_period=Length(0, Unit.BATCHES))
     message = r"searcher.max_length: cannot turn 3 epochs into batches: records_per_epoch is not"
     with pytest.raises(ScheduleError, match=message):
-        plan_from_config(config, global_batch_size=32, batches_per_epoch=None)
+        plan_from_settings(config, global_batch_size=32, batches_per_epoch=None)
 
 
 def test_a_search_method_may_give_the_length() -> None:
-    config = _config(searcher=SimpleNamespace(name="custom"))
-    plan = plan_from_config(config, global_batch_size=32, batches_per_epoch=57, length=12)
+    config = _settings(searcher_name="custom", max_length=None)
+    plan = plan_from_settings(config, global_batch_size=32, batches_per_epoch=57, length=12)
     assert plan.length == 12
     with pytest.raises(ScheduleError, match="searcher 'custom' has no max_length"):
-        plan_from_config(config, global_batch_size=32, batches_per_epoch=57)
+        plan_from_settings(config, global_batch_size=32, batches_per_epoch=57)

@@ -113,7 +113,6 @@ def make_context(
         config={},
         model_dir=str(tmp_path),
         trial_dir=str(tmp_path / "trial"),
-        database_url="",
     )
     return EstimatorTrialContext(
         TrialSetup(

@@ -259,9 +259,7 @@ def test_other_inputs_make_further_signatures(trained: de.Estimator, tmp_path: P
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-def test_an_input_that_is_not_enough(
-    trained: de.Estimator, tmp_path: Path, is_used: bool
-) -> None:
+def test_an_input_that_is_not_enough(trained: de.Estimator, tmp_path: Path, is_used: bool) -> None:
     def receiver() -> Any:
         features = serving_input().features
         other = tf1.placeholder(tf.float32, [None], name="other")

@@ -141,7 +141,6 @@ def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:
         config=config,
         model_dir=str(tmp_path),
         trial_dir=str(tmp_path),
-        database_url="",
     )
     setup = TrialSetup(
         config=config,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +70,28 @@ class RayNodes:
     def add(self, name: str, *, cpus: int = 2, **options: Any) -> None:
         """Start a node; more options are those of `ray.cluster_utils.Cluster.add_node`."""
         self._nodes[name] = self._cluster.add_node(num_cpus=cpus, **options, **_SMALL)
+
+    @contextlib.contextmanager
+    def elsewhere(self, hidden: Path, *, address: str, resource: str) -> Iterator[None]:
+        """Run a node with an address of its own, which sees another folder in a folder's place.
+
+        Args:
+            hidden: The folder whose files the node does not see.
+            address: Of the node.
+            resource: Name of a resource that only this node has.
+        """
+        node = [sys.executable, Path(__file__).with_name("far_node.py"), self.address, address]
+        start = shlex.join([*map(str, node), resource])
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c",
+             f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {start}"],
+            start_new_session=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def ray_id(self, name: str) -> str:
         """Return Ray's own name of a node."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,19 +124,35 @@ def test_an_interrupt_reaches_all_workers_and_the_trial_is_gone_on_with(
     assert detcore.state() == expected
 
 
-def test_records_in_a_file_are_refused_where_nodes_are_on_other_machines(
-    detcore: RayRuns, nodes: RayNodes
+@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed"])
+def test_a_machine_that_shares_no_home_reports_to_records_in_a_file(
+    detcore: RayRuns, nodes: RayNodes, tmp_path: Path, is_killed: bool
 ) -> None:
-    nodes.add("far", node_ip_address="127.0.0.5")
-    try:
-        finished = run(detcore)
-        assert finished.code == 1
-        assert "the records are a SQLite file of this machine" in finished.output
-        assert "127.0.0.5" in finished.output
-        assert "DETCORE_DB=postgresql" in finished.output
-    finally:
-        nodes.kill("far")
-        nodes.wait_until_noticed()
+    """Its log comes to the runner's machine, byte by byte, whatever ends its worker."""
+    store = tmp_path / "store"  # checkpoints are in a folder that both see
+    store.mkdir()
+    with nodes.elsewhere(detcore.home, address="127.0.0.5", resource="far"):
+        process = detcore.begin(
+            launcher={"resources": {"far": 1}, "wait_for_nodes": True},
+            hyperparameters=SLOW,
+            checkpoint_storage={
+                "type": "directory", "container_path": str(store), "save_trial_latest": 1000,
+            },
+            max_restarts=1,
+        )  # fmt: skip
+        if is_killed:
+            detcore.wait_for(lambda: len([*store.glob("*/manifest.json")]) > 1, timeout_s=200)
+            os.kill(detcore.pids()[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, output
+    assert "share it" in output  # the folder of checkpoints
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        [trial] = database.list_trials(1)
+        assert (trial.state.value, trial.num_restarts) == ("COMPLETED", int(is_killed))
+        rows = database.metrics(1, "validation")
+        known = {found.uuid for found in database.list_checkpoints(states=["COMPLETED"])}
+    assert {row.steps_completed for row in rows} == {10, 20, 30, 40}
+    assert known == {path.parent.name for path in store.glob("*/manifest.json")}
 
 
 def test_a_cluster_that_is_not_there_is_told_within_seconds(detcore: RayRuns) -> None:

@@ -19,7 +19,13 @@ from detcore.checkpoint._manifest import (
 )
 from detcore.checkpoint._outstanding import SaveProgress
 from detcore.checkpoint._place import RecordedPlace, find_place, open_recorded
-from detcore.checkpoint._recover import recover_checkpoints
+from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
+from detcore.checkpoint._recover import (
+    UnsettledCheckpoint,
+    describe_checkpoint,
+    recover_checkpoints,
+    settle_checkpoints,
+)
 from detcore.checkpoint._repair import Repair, repair_checkpoint
 from detcore.checkpoint._retention import (
     RetentionPlan,
@@ -39,11 +45,13 @@ __all__ = [
     "METADATA_FILE",
     "CheckpointContext",
     "CheckpointOwner",
+    "CheckpointRecords",
     "CheckpointSource",
     "DownloadMode",
     "Fault",
     "Manifest",
     "RecordedPlace",
+    "RecoveryRecords",
     "Repair",
     "RetentionPlan",
     "RetentionPolicy",
@@ -53,10 +61,12 @@ __all__ = [
     "TransferBars",
     "TransferLines",
     "TransferObserver",
+    "UnsettledCheckpoint",
     "apply_retention",
     "choose_checkpoints",
     "copy_checkpoint",
     "delete_checkpoint",
+    "describe_checkpoint",
     "download_checkpoint",
     "find_place",
     "find_source",
@@ -69,6 +79,7 @@ __all__ = [
     "read_manifest",
     "recover_checkpoints",
     "repair_checkpoint",
+    "settle_checkpoints",
     "verify_checkpoint",
     "watch_transfers",
 ]

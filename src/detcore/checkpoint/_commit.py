@@ -19,8 +19,9 @@ from detcore.checkpoint._watch import TransferObserver, watched
 from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint._records import CheckpointRecords
     from detcore.checkpoint._scan import Scan
-    from detcore.database import CheckpointRecords
+    from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, Progress, StorageBackend
 
 __all__ = [
@@ -109,13 +110,16 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
             ) from error
 
 
-def record_committed(database: CheckpointRecords, manifest: Manifest) -> None:
+def record_committed(
+    database: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
+) -> None:
     """Record that a checkpoint is whole; doing so again is fine."""
     database.checkpoint_committed(
         manifest.uuid,
         metadata=manifest.metadata,
         resources=manifest.resources(),
         steps_completed=manifest.steps_completed,
+        saved=saved,
     )
 
 

@@ -19,9 +19,9 @@ from detcore.checkpoint._scan import Selector, scan_folder
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint._records import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
     from detcore.checkpoint._watch import TransferObserver
-    from detcore.database import CheckpointRecords
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend

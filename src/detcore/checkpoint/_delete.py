@@ -15,7 +15,7 @@ from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._manifest import Manifest
-    from detcore.database import CheckpointRecords
+    from detcore.checkpoint._records import CheckpointRecords
     from detcore.storage import StorageBackend
 
 __all__ = ["delete_checkpoint", "finish_part", "remove_files"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._commit import record_committed
@@ -11,13 +12,34 @@ from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.errors import CheckpointCorruptError, StorageError
 
 if TYPE_CHECKING:
-    from detcore.database import RecoveryRecords
+    from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
+    from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
 
-__all__ = ["recover_checkpoints"]
+__all__ = [
+    "UnsettledCheckpoint",
+    "describe_checkpoint",
+    "recover_checkpoints",
+    "settle_checkpoints",
+]
 
 
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledCheckpoint:
+    """A recorded checkpoint whose process may be gone.
+
+    Attributes:
+        uuid: Its identifier.
+        state: ACTIVE, DELETING or PARTIALLY_DELETED.
+        resources: Its files that are to stay, and their sizes.
+    """
+
+    uuid: str
+    state: str
+    resources: Mapping[str, int]
 
 
 def recover_checkpoints(
@@ -48,36 +70,60 @@ def recover_checkpoints(
     Raises:
         StorageError: If the storage's folder is not there, so that nothing can be told.
     """
-    records = database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
-    records = [
-        record
-        for record in records
+    unsettled = [
+        UnsettledCheckpoint(uuid=record.uuid, state=record.state, resources=record.resources)
+        for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
         if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
     ]
-    if not records:
+    return settle_checkpoints(database, storage, unsettled)
+
+
+def settle_checkpoints(
+    records: CheckpointRecords, storage: StorageBackend, unsettled: Sequence[UnsettledCheckpoint]
+) -> list[str]:
+    """Settle checkpoints of one trial in its storage; see `recover_checkpoints`."""
+    if not unsettled:
         return []
     _check_present(storage)
     completed = []
-    for record in records:
-        if record.state == "DELETING" or not has_manifest(storage, record.uuid):
-            remove_files(storage, record.uuid)
-            database.checkpoint_deleted(record.uuid)
+    for found in unsettled:
+        if found.state == "DELETING" or not has_manifest(storage, found.uuid):
+            remove_files(storage, found.uuid)
+            records.checkpoint_deleted(found.uuid)
             continue
         try:
-            manifest = read_manifest(storage, record.uuid)
+            manifest = read_manifest(storage, found.uuid)
         except CheckpointCorruptError as error:
             # The trial has others to go on from; and this one may be mended.
             import logging
 
             logging.getLogger("detcore").warning("%s", error)
-            database.checkpoint_damaged(record.uuid)
+            records.checkpoint_damaged(found.uuid)
             continue
-        if record.state == "ACTIVE":
-            record_committed(database, manifest)
-            completed.append(record.uuid)
+        if found.state == "ACTIVE":
+            record_committed(records, manifest)
+            completed.append(found.uuid)
         else:
-            finish_part(storage, manifest, record.resources)
+            finish_part(storage, manifest, found.resources)
     return completed
+
+
+def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
+    """Return what observers are told of a committed checkpoint, read from its manifest.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such checkpoint.
+    """
+    from detcore.hooks import CheckpointSaved
+
+    manifest = read_manifest(storage, uuid)
+    return CheckpointSaved(
+        uuid=uuid,
+        steps_completed=manifest.steps_completed,
+        url=f"{storage.url}/{uuid}",
+        size_bytes=manifest.size_bytes,
+        path=storage.direct_path(uuid),
+    )
 
 
 def _check_present(storage: StorageBackend) -> None:

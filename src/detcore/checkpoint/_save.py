@@ -22,15 +22,16 @@ from detcore.checkpoint._commit import (
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._full import explain_full
 from detcore.checkpoint._ids import new_id
-from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest, read_manifest
+from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
+from detcore.checkpoint._recover import describe_checkpoint
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.checkpoint._staging import staging_folder
 from detcore.errors import DetcoreError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._context import CheckpointOwner
+    from detcore.checkpoint._records import CheckpointRecords
     from detcore.checkpoint._watch import TransferObserver
-    from detcore.database import CheckpointRecords
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
     from detcore.types import TensorInfo
@@ -173,7 +174,7 @@ class Saver:
         transfer.begin(scan.size_bytes(), self._behind.now())
         storage = transfer.watched(self._storage)
         manifest = self._seal(storage, save.uuid, scan, is_direct, what)
-        self._record(manifest)
+        self._record(manifest, self._times(manifest, stalled_s=save.stalled_s))
         return manifest
 
     def collect(self, save: AsyncSave) -> None:
@@ -212,19 +213,31 @@ class Saver:
 
     def describe(self, uuid: str) -> CheckpointSaved:
         """Return what observers are told of a checkpoint."""
+        manifest, times = self._last, self._last_times
+        if manifest is None or times is None or manifest.uuid != uuid:
+            return describe_checkpoint(self._storage, uuid)
+        return self._describe(manifest, times)
+
+    def _describe(self, manifest: Manifest, times: SaveTimes) -> CheckpointSaved:
         from detcore.hooks import CheckpointSaved
 
-        manifest, times = self._last, self._last_times
-        if manifest is None or manifest.uuid != uuid:
-            manifest, times = read_manifest(self._storage, uuid), None
         return CheckpointSaved(
-            uuid=uuid,
+            uuid=manifest.uuid,
             steps_completed=manifest.steps_completed,
-            url=f"{self._storage.url}/{uuid}",
+            url=f"{self._storage.url}/{manifest.uuid}",
             size_bytes=manifest.size_bytes,
-            path=self._storage.direct_path(uuid),
-            stalled_s=times.stalled_s if times else None,
-            total_s=times.total_s if times else None,
+            path=self._storage.direct_path(manifest.uuid),
+            stalled_s=times.stalled_s,
+            total_s=times.total_s,
+        )
+
+    def _times(self, manifest: Manifest, *, stalled_s: float | None = None) -> SaveTimes:
+        """Return how long a save took that is committed now."""
+        total_s = self._behind.now() - self._began
+        return SaveTimes(
+            size_bytes=manifest.size_bytes,
+            stalled_s=total_s if stalled_s is None else stalled_s,
+            total_s=total_s,
         )
 
     @contextlib.contextmanager
@@ -315,14 +328,13 @@ class Saver:
 
     def committed(self, manifest: Manifest) -> None:
         """Record a checkpoint that exists, and tell of it."""
-        self._record(manifest)
-        took_s = self._behind.now() - self._began
-        size = manifest.size_bytes
-        self._tell(manifest, SaveTimes(size_bytes=size, stalled_s=took_s, total_s=took_s))
+        times = self._times(manifest)
+        self._record(manifest, times)
+        self._tell(manifest, times)
 
-    def _record(self, manifest: Manifest) -> None:
+    def _record(self, manifest: Manifest, times: SaveTimes) -> None:
         if self._database is not None and self._owner is not None:
-            record_committed(self._database, manifest)
+            record_committed(self._database, manifest, self._describe(manifest, times))
 
     def _tell(self, manifest: Manifest, times: SaveTimes) -> None:
         """Take note of the newest checkpoint and tell observers, which are others' code."""

@@ -99,7 +99,8 @@ def show(
     context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
 ) -> None:
     """Print what an experiment file comes to, defaults included and secrets masked."""
-    from detcore.config import ExperimentFileError, mask_config
+    from detcore._secrets import mask_config
+    from detcore.config import ExperimentFileError
 
     try:
         loaded = _load(context, file, settings)

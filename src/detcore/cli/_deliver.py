@@ -105,8 +105,7 @@ def _send(
     obj: CliContext, master: str, experiment_id: int | None, *, dry_run: bool, as_json: bool
 ) -> int:
     """Send a server the reports that wait for it; return the exit code."""
-    from detcore.remote import open_session
-    from detcore.remote.reporting import send_spools
+    from detcore.remote import open_session, send_spools
 
     session = open_session(master, environment=obj.environment)
     with contextlib.closing(session):

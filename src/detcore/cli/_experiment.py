@@ -162,8 +162,8 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
 
     With --csv only its trials.
     """
+    from detcore._secrets import mask_config
     from detcore.cli._output import print_csv, print_json
-    from detcore.config import mask_config
 
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:

@@ -100,9 +100,9 @@ def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify
 
     import yaml
 
+    from detcore._secrets import mask_config
     from detcore.cli._logs import last_lines
     from detcore.cli._output import format_time, plain_value
-    from detcore.config import mask_config
     from detcore.pages import Report
 
     settings: Any = mask_config(dict(view.record.config))

@@ -25,7 +25,7 @@ from detcore.config._sections import (
     Slurm,
 )
 from detcore.config._storage import StorageField
-from detcore.types import Length, Unit
+from detcore.types import Length, TrialSettings, Unit
 
 __all__ = ["RULES_LATER", "ExperimentConfig"]
 
@@ -165,6 +165,27 @@ class ExperimentConfig(Section):
         default=None, description="From earlier versions; ignored."
     )
     agent_label: str | None = Field(default=None, description="From earlier versions; ignored.")
+
+    def trial_settings(self) -> TrialSettings:
+        """Return what a worker needs to know while it trains a trial."""
+        length = getattr(self.searcher, "max_length", None)
+        return TrialSettings(
+            searcher_name=self.searcher.name,
+            metric=self.searcher.metric,
+            smaller_is_better=self.searcher.smaller_is_better,
+            max_length=length if isinstance(length, Length) else None,
+            records_per_epoch=self.records_per_epoch,
+            scheduling_unit=self.scheduling_unit,
+            min_validation_period=self.min_validation_period,
+            min_checkpoint_period=self.min_checkpoint_period,
+            checkpoint_policy=self.checkpoint_policy,
+            perform_initial_validation=self.perform_initial_validation,
+            checkpoint_async=self.checkpoint_async,
+            stop_at_nan=self.stop_at_nan,
+            data_ledger=self.data_ledger,
+            deterministic_ops=self.reproducibility.deterministic_ops,
+            average_training_metrics=self.optimizations.average_training_metrics,
+        )
 
     @model_validator(mode="after")
     def _rules(self, info: ValidationInfo) -> ExperimentConfig:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from detcore._secrets import is_secret_key
 from detcore.config._names import Models, field_at, homes, valid_names
 from detcore.config._problem import describe_value
 from detcore.config._rules import Mention, Violation
 from detcore.config._searchers import SEARCHERS
-from detcore.config._secrets import is_secret_key
 from detcore.config._source import Diagnostic, Label, Place, Span
 from detcore.config._storage import STORAGE_TYPES
 from detcore.config._suggest import nearest

@@ -10,13 +10,13 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel
 
+from detcore._secrets import is_secret_key
 from detcore.config._check import MOST_MISTAKES, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._file import read_file
 from detcore.config._notices import notices
 from detcore.config._overrides import lay_over, read_overrides
 from detcore.config._render import Style, no_style, render
-from detcore.config._secrets import is_secret_key
 from detcore.config._source import Diagnostic, Label, Place, Source, Span
 from detcore.config._tree import Node, find, key_span, walk
 from detcore.config._yaml import empty_node, read_yaml

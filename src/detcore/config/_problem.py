@@ -12,7 +12,7 @@ from pydantic_core import (
     ValidationError,
 )
 
-from detcore.config._secrets import mask_text
+from detcore._secrets import mask_text
 
 __all__ = ["Problem", "again", "describe_value", "problem", "raise_problems"]
 

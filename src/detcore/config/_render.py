@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Literal
 
-from detcore.config._secrets import hide_lines
+from detcore._secrets import hide_lines
 from detcore.config._source import Diagnostic, Label, Source, Span
 
 __all__ = ["Role", "Style", "no_style", "render"]

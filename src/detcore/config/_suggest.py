@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["distance", "nearest"]
+from detcore._secrets import distance
+
+__all__ = ["nearest"]
 
 # What people write who know another tool, and what the earlier system called things.
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -115,21 +117,3 @@ def _shared_words(name: str, choices: list[str]) -> str | None:
 def _words(name: str) -> list[str]:
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
     return [word for word in re.split(r"[^a-z0-9]+", spaced) if word]
-
-
-def distance(left: str, right: str) -> int:
-    """Return how many letters were left out, put in, changed, or swapped with the next one.
-
-    >>> distance("grdi", "grid")
-    1
-    """
-    before: list[int] = []
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        before, above, row = row, before, [i]
-        for j, b in enumerate(right, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
-                cost = min(cost, above[j - 2] + 1)
-            row.append(cost)
-    return row[-1]

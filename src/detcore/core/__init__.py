@@ -15,8 +15,8 @@ with core.init(max_length={"batches": 1000}) as context:
 """
 
 from detcore.checkpoint import CheckpointContext, DownloadMode
+from detcore.core._channel import Channel
 from detcore.core._context import Context, init
-from detcore.core._events import EventPipe
 from detcore.core._info import read_trial_info
 from detcore.core._modes import EarlyExitReason, PreemptMode, SearcherMode, TensorboardMode
 from detcore.core._preempt import PreemptContext
@@ -27,12 +27,12 @@ from detcore.distributed import DistributedContext
 from detcore.types import TrialInfo, Unit
 
 __all__ = [
+    "Channel",
     "CheckpointContext",
     "Context",
     "DistributedContext",
     "DownloadMode",
     "EarlyExitReason",
-    "EventPipe",
     "PreemptContext",
     "PreemptMode",
     "ScriptExperiment",

@@ -24,10 +24,9 @@ from detcore.errors import CheckpointTimeoutError, ConfigError, ContextStateErro
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
-    from detcore.core._events import EventPipe
+    from detcore.core._channel import Channel
     from detcore.core._searcher import SearcherContext
     from detcore.core._train import TrainContext
-    from detcore.database import WorkerRecords
     from detcore.hooks import PluginManager
     from detcore.types import Length, TrialInfo
 
@@ -210,31 +209,14 @@ class Context:
         return self._open_parts().searcher
 
     @property
-    def database(self) -> WorkerRecords:
-        """The records; for framework plugins and the runner.
-
-        A `Database`, unless the trial reports to a server.
-
-        Raises:
-            ContextStateError: On workers other than the chief, which have none.
-        """
-        records = self._open_parts().records
-        if records is None:
-            raise ContextStateError(
-                f"rank {self.distributed.rank} asked for the records, which rank 0 keeps.\n"
-                "Use them on rank 0, and broadcast what the others need."
-            )
-        return records
-
-    @property
     def plugins(self) -> PluginManager:
         """The plugins of this process; for framework plugins and the runner."""
         return self._open_parts().plugins
 
     @property
-    def events(self) -> EventPipe:
-        """The way to tell the runner something; for framework plugins and the runner."""
-        return self._open_parts().events
+    def channel(self) -> Channel:
+        """The way to the runner; for framework plugins."""
+        return self._open_parts().channel
 
     def start(self) -> Context:
         """Open records, storage and signal handling; what ``with`` does on entering.
@@ -290,12 +272,12 @@ class Context:
         self._ending.outcome = outcome
         if self.distributed.rank and outcome.fault and parts.info is not None:
             fault = WorkerFault(
-                outcome.error or "", outcome.fault, parts.events.has_sent("started")
+                outcome.error or "", outcome.fault, parts.channel.has_sent("started")
             )
             fault.write(parts.info, self.distributed.rank)
         with self._stack:
-            if parts.observers is not None:
-                self._stack.callback(parts.observers.ending, outcome)
+            if parts.records is not None:
+                self._stack.callback(parts.records.ending, outcome)
                 if outcome.is_invalid_hp:
                     parts.train.report_early_exit(EarlyExitReason.INVALID_HP)
         if failure is not None:

@@ -6,27 +6,24 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.core._events import EventPipe
+from detcore._log import Spool, spool_path
+from detcore.core._channel import Channel
 from detcore.core._info import read_trial_info
-from detcore.core._observers import Observers
 from detcore.core._outcome import Outcome
-from detcore.core._recorder import Recorder
-from detcore.core._records import is_server, open_embedded, open_remote, patience
-from detcore.core._replies import open_replies
+from detcore.core._records import TrialRecords
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import StorageFullError, UnavailableError, in_one_line
-from detcore.types import ExperimentState
+from detcore.errors import UnavailableError, in_one_line
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
     from detcore.core._modes import TensorboardMode
     from detcore.core._preempt import PreemptContext
-    from detcore.core._records import Reporting
     from detcore.core._script import ScriptExperiment
-    from detcore.database import Database, WorkerRecords
+    from detcore.core._standalone import ScriptRunner
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
@@ -48,16 +45,20 @@ class Settings:
     script: ScriptExperiment
     resume: bool
 
+    def delivery_wait_s(self) -> float:
+        """Return how long the end waits for observers; less if the process is soon killed."""
+        left_s, wait_s = self.preempt.seconds_left, self.environment.delivery_wait_s
+        return wait_s if left_s is None else max(0.0, min(wait_s, left_s / 2))
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What exists while a context is open; records and observers only on the chief."""
+    """What exists while a context is open; records only on the chief."""
 
     info: TrialInfo
-    records: WorkerRecords | None
+    records: TrialRecords | None
     plugins: PluginManager
-    events: EventPipe
-    observers: Observers | None
+    channel: Channel
     checkpoint: CheckpointContext
     train: TrainContext
     searcher: SearcherContext
@@ -71,9 +72,9 @@ class Ending:
 
 
 def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
-    """Open records, storage and signal handling.
+    """Open the trial's log, its storage and signal handling.
 
-    Of several workers, the chief opens the records and tells the others which trial it is.
+    Of several workers, the chief opens the log and tells the others which trial it is.
 
     Args:
         settings: What with.
@@ -96,73 +97,63 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
 def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
     environment = settings.environment
     plugins = _open_plugins(environment)
+    script: ScriptRunner | None = None
     managed = read_trial_info(environment) if environment.trial_info is not None else None
-    reporting: Reporting | None = None
-    database: Database | None = None
-    if managed is not None and is_server(managed.database_url):
-        # First: what follows may have something to record.
-        reporting = open_remote(
-            managed, environment, stack, wait_s=lambda: _delivery_wait_s(settings)
-        )
-    else:
-        database = _open_database(managed, environment, stack)
-    patient = None if database is None else database.patient(patience())
+    if managed is None:
+        from detcore.core._standalone import ScriptRunner
+
+        script = ScriptRunner(environment, plugins, stack, wait_s=settings.delivery_wait_s)
     storage = _open_storage(managed, settings, plugins, stack)
     # A storage that cannot be written to is found out now, not after an hour of training.
     storage.probe()
-    if managed is None:
-        assert database is not None  # scripts by themselves record in one
-        info = _record_script(database, environment, plugins, storage, settings)
+    if script is not None:
+        info = script.record(
+            storage, settings.script, spec=settings.checkpoint_storage, resume=settings.resume
+        )
+        channel = Channel(None, answerer=script.answer)
     else:
-        records = patient if reporting is None else reporting.records
-        assert records is not None  # one of the two is there
-        info = _settle(managed, records, storage)
-    events = EventPipe(environment.events_fd)
-    observers = Observers(info, events, plugins, wait_s=lambda: _delivery_wait_s(settings))
-    # Closed behind the end of the trial, which is written there, too.
-    late = stack.enter_context(contextlib.ExitStack())
-    stack.callback(_record_end, ending, observers, None if managed else patient, info, storage)
-    if reporting is None:
-        assert database is not None  # opened above
-        reporting = open_embedded(info, database, late)
-    stack.callback(reporting.settle)
-    stack.callback(events.close)
-    recorder = Recorder(
-        info,
-        records=reporting.records,
-        spool=reporting.spool,
-        events=events,
-        on_reported=observers.metrics,
-    )
-    checkpoint = _make_checkpoint(info, reporting.records, storage, settings, observers)
-    train = _make_train(info, settings, storage, recorder, checkpoint, stack)
+        assert managed is not None  # one of the two
+        info, channel = managed, Channel(environment.channel_fd)
+    spool = _open_log(info, stack)
+    records = TrialRecords(info, spool, channel)
+    stack.callback(_finish, records, script, ending)
+    if script is not None:
+        script.follow(spool.path)
+    stack.callback(channel.close)
+    checkpoint = _make_checkpoint(info, records, storage, settings)
+    train = _make_train(info, settings, storage, records, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
-    observers.started(reporting.spool, reporting.add_missing)
+    records.started(info.run_id)
+    if script is None and settings.checkpoint_storage is not None:
+        _settle_own_storage(records, storage)
     return Parts(
         info=info,
-        records=reporting.records,
+        records=records,
         plugins=plugins,
-        events=events,
-        observers=observers,
+        channel=channel,
         checkpoint=checkpoint,
         train=train,
-        searcher=SearcherContext(
-            info,
-            distributed=settings.distributed,
-            events=events,
-            replies=None if managed is None else open_replies(environment.replies_fd),
-        ),
+        searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
     )
+
+
+def _finish(records: TrialRecords, script: ScriptRunner | None, ending: Ending) -> None:
+    """Record how the run ended, once everything that it reported is recorded."""
+    if script is not None:
+        script.record_end(ending.outcome)
+    records.finished(ending.outcome)
+    if script is not None:
+        script.announce_end(ending.outcome)
 
 
 def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
-    """Open what a worker other than the chief has: no records, and nobody listens to it."""
+    """Open what a worker other than the chief has: no records, and no runner that listens."""
     plugins = _open_plugins(settings.environment)
     info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
     storage = _open_storage(info, settings, plugins, stack)
-    events = EventPipe(None)
-    checkpoint = _make_checkpoint(info, None, storage, settings, None)
+    channel = Channel(None)
+    checkpoint = _make_checkpoint(info, None, storage, settings)
     train = _make_train(info, settings, storage, None, checkpoint, stack)
     stack.callback(settings.preempt.close)
     settings.preempt.start()
@@ -170,11 +161,10 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
         info=info,
         records=None,
         plugins=plugins,
-        events=events,
-        observers=None,
+        channel=channel,
         checkpoint=checkpoint,
         train=train,
-        searcher=SearcherContext(info, distributed=settings.distributed, events=events),
+        searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
     )
 
 
@@ -182,18 +172,6 @@ def _open_plugins(environment: Environment) -> PluginManager:
     from detcore.hooks import PluginManager
 
     return PluginManager(environment)
-
-
-def _open_database(
-    managed: TrialInfo | None, environment: Environment, stack: contextlib.ExitStack
-) -> Database:
-    from detcore.database import Database
-
-    if managed is None:
-        return stack.enter_context(Database.open(environment.database_url))
-    # Its runner used it a moment ago.
-    url = managed.database_url
-    return stack.enter_context(patience().until_there(lambda: Database.open(url)))
 
 
 def _open_storage(
@@ -212,79 +190,43 @@ def _open_storage(
     return storage
 
 
-def _settle(managed: TrialInfo, records: WorkerRecords, storage: StorageBackend) -> TrialInfo:
-    """Settle what an earlier, killed process of this trial left in this storage.
+def _open_log(info: TrialInfo, stack: contextlib.ExitStack) -> Spool:
+    path = spool_path(Path(info.trial_dir), info.run_id)
+    spool = Spool(path, trial_id=info.trial_id, run_id=info.run_id)
+    stack.callback(spool.close)
+    return spool
 
-    The runner has done so already in the trial's own storage; a script may name another one.
+
+def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
+    """Settle what a killed process of this trial left in a storage that its script names.
+
+    The runner has done so already in the storage of the experiment file.
     """
-    from detcore.checkpoint import recover_checkpoints
+    from detcore.checkpoint import settle_checkpoints
 
     try:
-        recover_checkpoints(records, storage, managed.trial_id)
+        settle_checkpoints(records, storage, records.unsettled_checkpoints(storage.url))
     except UnavailableError as away:
         import logging
 
         logging.getLogger("detcore").warning(
-            "what killed runs of the trial left in %s is settled when it starts again: %s",
-            storage.url, in_one_line(away),
+            "checkpoints that killed runs of the trial left in %s are settled when it starts "
+            "again: %s", storage.url, in_one_line(away),
         )  # fmt: skip
-    return managed
-
-
-def _record_script(
-    database: Database,
-    environment: Environment,
-    plugins: PluginManager,
-    storage: StorageBackend,
-    settings: Settings,
-) -> TrialInfo:
-    from detcore.core import _standalone
-
-    if settings.environment.master is not None:
-        import logging
-
-        logging.getLogger("detcore").warning(
-            "this script is recorded where DETCORE_HOME and DETCORE_DB say, and not by %s of the "
-            "environment: a server records what is handed in to it (detcore run --master)",
-            settings.environment.master,
-        )
-    _standalone.settle_dead_scripts(database, environment, plugins)
-    info = _standalone.create_records(
-        database,
-        environment,
-        plugins,
-        storage,
-        settings.script,
-        spec=settings.checkpoint_storage,
-        resume=settings.resume,
-    )
-    start = "from the start"
-    if info.latest_checkpoint is not None:
-        start = f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
-    _say(
-        info,
-        f"{start}; records in {database.url}; look at it: detcore trial describe {info.trial_id}",
-    )
-    return info
-
-
-def _say(info: TrialInfo, text: str) -> None:
-    """Tell the person who started a script; standard output is the script's own."""
-    print(f"experiment {info.experiment_id}, trial {info.trial_id}: {text}", file=sys.stderr)
 
 
 def _make_train(
     info: TrialInfo,
     settings: Settings,
     storage: StorageBackend,
-    recorder: Recorder | None,
+    records: TrialRecords | None,
     checkpoint: CheckpointContext,
     stack: contextlib.ExitStack,
 ) -> TrainContext:
     train = TrainContext(
         info,
         distributed=settings.distributed,
-        recorder=recorder,
+        records=records,
         storage=storage,
         tensorboard_mode=settings.tensorboard_mode,
         has_restored=lambda: checkpoint.has_restored,
@@ -294,11 +236,7 @@ def _make_train(
 
 
 def _make_checkpoint(
-    info: TrialInfo,
-    records: WorkerRecords | None,
-    storage: StorageBackend,
-    settings: Settings,
-    observers: Observers | None,
+    info: TrialInfo, records: TrialRecords | None, storage: StorageBackend, settings: Settings
 ) -> CheckpointContext:
     from detcore.checkpoint import CheckpointContext, CheckpointOwner
 
@@ -308,7 +246,7 @@ def _make_checkpoint(
         database=records,
         owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
-        on_saved=observers.checkpoint_saved if observers else None,
+        on_saved=records.checkpoint_saved if records is not None else None,
         observer=_make_observer(settings),
     )
 
@@ -324,49 +262,3 @@ def _make_observer(settings: Settings) -> TransferObserver | None:
     if is_managed or settings.distributed.rank or sys.stderr is None:
         return None
     return watch_transfers(sys.stderr)
-
-
-def _delivery_wait_s(settings: Settings) -> float:
-    """Return how long the end waits for observers; less where the process is about to be killed."""
-    left_s = settings.preempt.seconds_left
-    wait_s = settings.environment.delivery_wait_s
-    return wait_s if left_s is None else max(0.0, min(wait_s, left_s / 2))
-
-
-def _record_end(
-    ending: Ending,
-    observers: Observers,
-    database: Database | None,
-    info: TrialInfo,
-    storage: StorageBackend,
-) -> None:
-    """Record how a script ended; runs after its metrics went to the database.
-
-    The trials of a runner (no database) are recorded by the runner, which sees also those that are
-    killed.
-
-    Raises:
-        StorageFullError: If the database has no room for it.
-    """
-    outcome = ending.outcome
-    if database is not None:
-        try:
-            database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
-            database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
-        except StorageFullError as full:
-            how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
-            raise StorageFullError(
-                f"no room in {database.url} to record how trial {info.trial_id} ended ({how}).\n"
-                f"Its reports are kept in {info.trial_dir}, its checkpoints in {storage.url}.\n"
-                "Free some space. The next detcore command takes the reports in, and the next "
-                "script that calls core.init() settles the trial.",
-                missing_bytes=full.missing_bytes,
-            ) from full
-    observers.finished(outcome)
-    if database is not None:
-        text = outcome.state.value.lower()
-        if outcome.record:
-            text += f": {outcome.record}"
-        if outcome.state is ExperimentState.PAUSED:
-            text += "; core.init(resume=True) resumes it from its latest checkpoint"
-        _say(info, text)

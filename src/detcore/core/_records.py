@@ -1,144 +1,271 @@
-"""The records of a trial that a runner started: a database, or a server in front of one."""
+"""The records as a trial's chief sees them: it appends events to its log and asks its runner."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore._log import events
+from detcore.core._modes import EarlyExitReason
+from detcore.errors import (
+    CheckpointStateError,
+    NotFoundError,
+    StorageFullError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
-    from detcore.database import Database, Patience, Spool, SpoolMover, WorkerRecords
-    from detcore.environment import Environment
+    from detcore._log import Spool
+    from detcore.checkpoint import UnsettledCheckpoint
+    from detcore.core._channel import Channel
+    from detcore.core._outcome import Outcome
+    from detcore.hooks import CheckpointSaved
     from detcore.types import TrialInfo
 
-__all__ = ["Reporting", "is_server", "open_embedded", "open_remote", "patience"]
+__all__ = ["TrialRecords"]
 
-_Append: TypeAlias = Callable[[str, object], object]
-
-_FLUSH_TIMEOUT_S = 60.0
-# A server takes requests of up to 8 MiB; what stands before a long record goes with it.
-_MOST_SENT_BYTES = 7 * 2**20
+# A deletion waits this long for the runner to take in what was reported before it.
+_SETTLE_S = 5.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Reporting:
-    """How a trial's chief reports.
+class TrialRecords:
+    """Records what happens to a trial, and asks the few things that its chief needs to know.
 
-    Attributes:
-        records: What is recorded of the trial, and asked about it.
-        spool: Where reports are safe at once.
-        settle: Waits for the reports at the end of the trial.
-        add_missing: Adds the events of checkpoints that observers were not told of.
-    """
-
-    records: WorkerRecords
-    spool: Spool
-    settle: Callable[[], None]
-    add_missing: Callable[[_Append], None]
-
-
-def is_server(url: str) -> bool:
-    """Whether records are behind a server, by their URL."""
-    return url.startswith(("http://", "https://"))
-
-
-def open_embedded(info: TrialInfo, database: Database, stack: contextlib.ExitStack) -> Reporting:
-    """Open the spool of a trial whose records are in a database.
+    Every change is one event, which is safe in the trial's log when the method returns. The runner
+    applies it to the records; a script by itself does both. Questions go over the channel and have
+    a deadline, so training never waits for the records.
 
     Args:
-        info: Which trial.
-        database: The records.
-        stack: Closes the spool.
+        info: The trial.
+        spool: The log of this run of it.
+        channel: Answers questions.
     """
-    from detcore.database import SpoolDrainer
 
-    spool = _open_spool(info, stack)
-    drainer: SpoolMover = SpoolDrainer(database, spool.path)
+    def __init__(self, info: TrialInfo, spool: Spool, channel: Channel) -> None:
+        searcher: Any = info.config.get("searcher") or {}
+        self._metric: str | None = searcher.get("metric")
+        self._smaller_is_better = bool(searcher.get("smaller_is_better", True))
+        self._trial_id = info.trial_id
+        self._spool = spool
+        self._channel = channel
+        # What a killed run reported beyond the step that this run started from is left out, so
+        # that a resumed run decides as an uninterrupted one would.
+        self._own_best = info.best_validation
+        self._best_of_others: float | None = None
 
-    def add_missing(append: _Append) -> None:
-        from detcore.delivery import add_missing_checkpoints
+    def append(self, event: events.Event) -> None:
+        """Append an event to the trial's log.
 
-        add_missing_checkpoints(database, info.trial_id, append)
+        Raises:
+            StorageFullError: If there is no room for it.
+        """
+        self._spool.append(event.KIND, events.encode(event))
 
-    return Reporting(
-        records=database.patient(patience()),
-        spool=spool,
-        settle=lambda: drainer.close(_FLUSH_TIMEOUT_S),
-        add_missing=add_missing,
-    )
+    # -- the run -----------------------------------------------------------------------------------
 
+    def started(self, run_id: int) -> None:
+        """Record that a run of the trial starts.
 
-def open_remote(
-    info: TrialInfo,
-    environment: Environment,
-    stack: contextlib.ExitStack,
-    *,
-    wait_s: Callable[[], float],
-) -> Reporting:
-    """Open the spool of a trial whose records are behind a server; that may be away.
+        Raises:
+            StorageFullError: If there is no room for it.
+        """
+        self.append(events.TrialStarted(run_id=run_id))
 
-    Args:
-        info: Which trial.
-        environment: Has the trial's token.
-        stack: Closes the spool, and sends what is left then.
-        wait_s: Returns how long the end of the trial waits for the server, in seconds.
-    """
-    from detcore.remote import Session
-    from detcore.remote.reporting import Reach, RemoteRecords, SpoolSender
+    def ending(self, outcome: Outcome) -> None:
+        """Tell the runner how the run ends, unless that was told already."""
+        if not self._channel.has_sent("finished"):
+            fault = {} if outcome.fault is None else {"fault": outcome.fault}
+            self._channel.send("finished", state=outcome.label, error=outcome.error, **fault)
 
-    session = Session(
-        info.database_url,
-        environment.token or "",
-        certificate=environment.master_certificate,
-    )
-    stack.callback(session.close)
-    spool = _open_spool(info, stack, server=session.url, most_bytes=_MOST_SENT_BYTES)
-    reach = Reach()
-    sender = SpoolSender(session, spool.path, reach)
-    stack.callback(lambda: sender.close(wait_s()))
-    records = RemoteRecords(
-        session, trial_id=info.trial_id, append=spool.append, sender=sender, reach=reach
-    )
+    def finished(self, outcome: Outcome) -> None:
+        """Record how the run ended; without room for it, the next process does."""
+        try:
+            self.append(events.TrialFinished(state=outcome.label, error=outcome.error))
+        except StorageFullError as error:
+            import logging
 
-    def add_missing(append: _Append) -> None:
-        for kind, payload in records.untold_checkpoints():
-            append(kind, payload)
+            logging.getLogger("detcore").warning("the log lacks the trial's end: %s", error)
 
-    return Reporting(
-        records=records,
-        spool=spool,
-        settle=lambda: sender.flush(wait_s()),
-        add_missing=add_missing,
-    )
+    def early_exit(self, reason: EarlyExitReason) -> None:
+        """Record why the trial ends early."""
+        self._channel.send("early_exit", reason=reason.value)
+        if reason is EarlyExitReason.INVALID_HP:
+            self.append(events.TrialFailed(error=reason.value))
 
+    def status(self, status: str) -> None:
+        """Tell the runner what the trial is doing."""
+        self._channel.send("status", status=status)
 
-def patience() -> Patience:
-    """Return what lets a trial wait while the server of its database is away."""
-    import logging
+    # -- metrics -----------------------------------------------------------------------------------
 
-    from detcore.database import Patience
+    def report(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
+        """Record metrics; they are safe when this returns."""
+        self.append(event)
+        if isinstance(event, events.ValidationMetrics) and self._metric is not None:
+            self._own_best = self._better(self._own_best, event.metrics.get(self._metric))
 
-    return Patience(logging.getLogger("detcore").warning)
+    def tell(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
+        """Tell the runner of metrics that are recorded."""
+        self._channel.send(
+            event.KIND, steps_completed=event.steps_completed, metrics=dict(event.metrics)
+        )
 
+    def best_validation(self) -> float | None:
+        """Return the best value of the searcher's metric over all trials of the experiment.
 
-def _open_spool(
-    info: TrialInfo,
-    stack: contextlib.ExitStack,
-    *,
-    server: str | None = None,
-    most_bytes: int | None = None,
-) -> Spool:
-    from detcore.database import Spool, spool_path
+        Of the other trials it is the last known one where the runner does not answer in time.
+        """
+        if self._metric is None:
+            return None
+        answer = self._channel.ask(
+            "best_of_others", metric=self._metric, smaller_is_better=self._smaller_is_better
+        )
+        if answer is not None:
+            self._best_of_others = answer["value"]
+        return self._better(self._own_best, self._best_of_others)
 
-    path = spool_path(Path(info.trial_dir), info.run_id)
-    spool = Spool(
-        path,
-        trial_id=info.trial_id,
-        run_id=info.run_id,
-        server=server,
-        most_bytes=most_bytes,
-    )
-    stack.callback(spool.close)
-    return spool
+    def _better(self, first: float | None, second: float | None) -> float | None:
+        if second is None or math.isnan(second):
+            return first
+        if first is None:
+            return second
+        return min(first, second) if self._smaller_is_better else max(first, second)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def checkpoint_started(
+        self,
+        *,
+        uuid: str,
+        trial_id: int,
+        experiment_id: int,
+        storage_url: str,
+        steps_completed: int,
+    ) -> None:
+        """Record that a checkpoint of this trial is being written (state ACTIVE)."""
+        self.append(
+            events.CheckpointStarted(
+                uuid=uuid, storage_url=storage_url, steps_completed=steps_completed
+            )
+        )
+
+    def checkpoint_committed(
+        self,
+        uuid: str,
+        *,
+        metadata: Mapping[str, object],
+        resources: Mapping[str, int],
+        steps_completed: int,
+        saved: CheckpointSaved | None = None,
+    ) -> None:
+        """Record that a checkpoint is whole (state COMPLETED), for observers too with `saved`."""
+        told: dict[str, Any] = {}
+        if saved is not None:
+            told = {
+                "url": saved.url,
+                "path": None if saved.path is None else str(saved.path),
+                "size_bytes": saved.size_bytes,
+                "stalled_s": saved.stalled_s,
+                "total_s": saved.total_s,
+            }
+        self.append(
+            events.CheckpointCommitted(
+                uuid=uuid,
+                steps_completed=steps_completed,
+                metadata=metadata,
+                resources=resources,
+                **told,
+            )
+        )
+
+    def checkpoint_saved(self, saved: CheckpointSaved) -> None:
+        """Tell the runner of a checkpoint that is recorded."""
+        self._channel.send(
+            "checkpoint",
+            uuid=saved.uuid,
+            steps_completed=saved.steps_completed,
+            url=saved.url,
+            size_bytes=saved.size_bytes,
+            stalled_s=saved.stalled_s,
+            total_s=saved.total_s,
+        )
+
+    def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
+        """Record that all files of a checkpoint of this trial are about to be deleted.
+
+        Args:
+            uuid: The checkpoint.
+            force: Ignored: a trial cannot delete a checkpoint of the model registry.
+
+        Raises:
+            UnavailableError: If the records do not answer now. The deletion is recorded when they
+                do; the files stay until then, and go when the trial starts again.
+            NotFoundError: If there is no such checkpoint.
+            CheckpointStateError: If it is in the model registry, or another trial's.
+        """
+        self.append(events.CheckpointDeleting(uuid=uuid))
+        self._require_state(uuid, ("DELETING", "DELETED"))
+
+    def checkpoint_deleted(
+        self, uuid: str, *, resources: Mapping[str, int] | None = None, force: bool = False
+    ) -> None:
+        """Record that files of a checkpoint were deleted, or that some are about to be.
+
+        Args:
+            uuid: The checkpoint.
+            resources: The files that are left and their sizes; None or none: all are gone.
+            force: Ignored, as in `checkpoint_deleting`.
+
+        Raises:
+            UnavailableError: As `checkpoint_deleting`, where some files are left.
+            NotFoundError: As `checkpoint_deleting`.
+            CheckpointStateError: As `checkpoint_deleting`.
+        """
+        self.append(events.CheckpointDeleted(uuid=uuid, resources=dict(resources or {})))
+        if resources:
+            self._require_state(uuid, ("PARTIALLY_DELETED",))
+
+    def checkpoint_damaged(self, uuid: str) -> None:
+        """Record that files of a checkpoint are missing or have changed (state DAMAGED)."""
+        self.append(events.CheckpointDamaged(uuid=uuid))
+
+    def unsettled_checkpoints(self, storage_url: str) -> Sequence[UnsettledCheckpoint]:
+        """Return the trial's checkpoints in a storage that a killed process left unsettled.
+
+        Raises:
+            UnavailableError: If the records do not answer now.
+        """
+        from detcore.checkpoint import UnsettledCheckpoint
+
+        answer = self._channel.ask(
+            "unsettled_checkpoints", timeout_s=_SETTLE_S, storage_url=storage_url
+        )
+        if answer is None:
+            raise UnavailableError("the records of the trial do not answer")
+        return [UnsettledCheckpoint(**found) for found in answer["checkpoints"]]
+
+    def _require_state(self, uuid: str, states: Sequence[str]) -> None:
+        """Wait until the records have decided on a deletion; raise unless they allow it."""
+        answer = self._channel.ask("checkpoint", timeout_s=_SETTLE_S, uuid=uuid)
+        if answer is None:
+            raise UnavailableError(
+                f"checkpoint {uuid} is not deleted yet: the records, which know whether a model "
+                "needs it, do not answer.\nIt is deleted when the trial starts again, or by "
+                "detcore checkpoint prune."
+            )
+        if answer["state"] is None:
+            raise NotFoundError(f"no checkpoint {uuid!r} is recorded.")
+        if answer["state"] in states:
+            return
+        if answer["models"]:
+            raise CheckpointStateError(
+                f"checkpoint {uuid} is in the model registry: {', '.join(answer['models'])}.\n"
+                "A model would lose its files. Nothing was deleted.\n"
+                "Delete the version of the model first."
+            )
+        raise CheckpointStateError(
+            f"checkpoint {uuid} (of trial {answer['trial_id']}, {answer['state']}) is not deleted "
+            f"by trial {self._trial_id}.\nNothing was deleted.\n"
+            f"Delete it with: detcore checkpoint delete {uuid}"
+        )

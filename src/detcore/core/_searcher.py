@@ -12,8 +12,7 @@ from detcore.errors import ConfigError, ContextStateError, MetricError
 from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
-    from detcore.core._events import EventPipe
-    from detcore.core._replies import Replies
+    from detcore.core._channel import Channel
     from detcore.distributed import DistributedContext
     from detcore.types import TrialInfo
 
@@ -30,13 +29,13 @@ class SearcherOperation:
     """
 
     def __init__(
-        self, length: int, unit: Unit | None, *, distributed: DistributedContext, events: EventPipe
+        self, length: int, unit: Unit | None, *, distributed: DistributedContext, channel: Channel
     ) -> None:
         self.length = length
         self.unit = unit
         self.is_completed = False
         self._distributed = distributed
-        self._events = events
+        self._channel = channel
 
     def report_progress(self, length: float) -> None:
         """Say how far training came; for displays.
@@ -57,7 +56,7 @@ class SearcherOperation:
                 "completed.\nReport progress before report_completed()."
             )
         unit = None if self.unit is None else self.unit.value
-        self._events.send("progress", progress=length, length=self.length, unit=unit)
+        self._channel.send("progress", progress=length, length=self.length, unit=unit)
 
     def report_completed(self, searcher_metric: float) -> None:
         """Say that training reached the length, with the searcher's metric there.
@@ -83,7 +82,7 @@ class SearcherOperation:
                 "Look for NaN in the data, or train with a lower learning rate."
             )
         self.is_completed = True
-        self._events.send("searcher_completed", length=self.length, metric=value)
+        self._channel.send("searcher_completed", length=self.length, metric=value)
 
     def _need_chief(self, name: str) -> None:
         if self._distributed.rank != 0:
@@ -108,21 +107,18 @@ class SearcherContext:
         info: TrialInfo | None,
         *,
         distributed: DistributedContext,
-        events: EventPipe,
-        replies: Replies | None = None,
+        channel: Channel,
     ) -> None:
         """Take what it needs.
 
         Args:
             info: The trial.
             distributed: This worker's place.
-            events: Tells the runner.
-            replies: What the runner answers; None on workers that are not the chief, and where
-                there is no runner: there is one operation then.
+            channel: The way to the runner. Where there is none there is one operation.
         """
         self._distributed = distributed
-        self._events = events
-        self._replies = replies
+        self._channel = channel
+        self._asks_runner = channel.has_runner
         self._length, self._unit = _configured_length(info)
         self._is_acknowledged = False
         self._is_over = False
@@ -166,7 +162,7 @@ class SearcherContext:
         length = None if self._is_over else self._length
         while length is not None:
             operation = SearcherOperation(
-                length, self._unit, distributed=self._distributed, events=self._events
+                length, self._unit, distributed=self._distributed, channel=self._channel
             )
             yield operation
             is_completed, following = self._next_length(operation, mode)
@@ -190,13 +186,9 @@ class SearcherContext:
     ) -> tuple[bool, int | None]:
         """Return whether an operation was completed, and how far to train next, if at all."""
         answer: tuple[bool, int | None] = (operation.is_completed, None)
-        if operation.is_completed and self._replies is not None:
-            self._events.deliver()
-            reply = self._replies.wait()
-            if reply["type"] == "train":
-                answer = (True, int(reply["length"]))
-            else:
-                self._is_over = True
+        if operation.is_completed and self._asks_runner:
+            answer = (True, self._channel.wait_for_length())
+            self._is_over = answer[1] is None
         if mode is SearcherMode.WorkersAskChief:
             answer = self._distributed.broadcast(answer)
         return answer

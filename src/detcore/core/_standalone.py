@@ -6,22 +6,162 @@ import contextlib
 import copy
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.core._script import script_file
-from detcore.errors import DetcoreError
+from detcore.errors import DetcoreError, StorageFullError
 from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.core._observers import ScriptObservers
+    from detcore.core._outcome import Outcome
     from detcore.core._script import ScriptExperiment
-    from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord
+    from detcore.database import (
+        CheckpointRecord,
+        Database,
+        ExperimentRecord,
+        SpoolDrainer,
+        TrialRecord,
+    )
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["create_records", "settle_dead_scripts"]
+__all__ = ["ScriptRunner", "create_records", "settle_dead_scripts"]
+
+_FLUSH_TIMEOUT_S = 60.0
+
+
+class ScriptRunner:
+    """What a runner is to its workers, for a script by itself: in the same process.
+
+    It records the experiment, moves the script's log into the records, tells observers, answers
+    questions, and records the end.
+
+    Args:
+        environment: Its `home` holds the trial's folder, its `database_url` the records.
+        plugins: The plugins that are on.
+        stack: Closes what is opened.
+        wait_s: Returns how long the end waits for observers, in seconds.
+
+    Raises:
+        DatabaseError: If the records cannot be opened.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        plugins: PluginManager,
+        stack: contextlib.ExitStack,
+        *,
+        wait_s: Callable[[], float],
+    ) -> None:
+        from detcore.database import Database
+
+        self._environment = environment
+        self._plugins = plugins
+        self._stack = stack
+        self._wait_s = wait_s
+        self._database = stack.enter_context(Database.open(environment.database_url))
+        self._info: TrialInfo
+        self._storage_url = ""
+        self._drainer: SpoolDrainer
+        self._observers: ScriptObservers
+
+    def record(
+        self,
+        storage: StorageBackend,
+        script: ScriptExperiment,
+        *,
+        spec: str | Mapping[str, object] | None,
+        resume: bool,
+    ) -> TrialInfo:
+        """Record an experiment with one trial, or resume one; see `create_records`."""
+        environment = self._environment
+        if environment.master is not None:
+            logging.getLogger("detcore").warning(
+                "this script is recorded in DETCORE_HOME or DETCORE_DB, and not by %s of the "
+                "environment: a server records submissions (detcore run --master)",
+                environment.master,
+            )
+        settle_dead_scripts(self._database, environment, self._plugins)
+        info = create_records(
+            self._database, environment, self._plugins, storage, script, spec=spec, resume=resume
+        )
+        self._info, self._storage_url = info, storage.url
+        start = "from the start"
+        if info.latest_checkpoint is not None:
+            start = f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
+        _say(
+            info,
+            f"{start}; records in {self._database.url}; look at it: "
+            f"detcore trial describe {info.trial_id}",
+        )
+        return info
+
+    def follow(self, log: Path) -> None:
+        """Start to move the log into the records, and to tell observers.
+
+        Raises:
+            StorageError: If the subscriptions of observers cannot be written.
+        """
+        from detcore.core._observers import ScriptObservers
+        from detcore.database import SpoolDrainer
+
+        self._drainer = SpoolDrainer(self._database, log)
+        self._stack.callback(self._drainer.close, _FLUSH_TIMEOUT_S)
+        self._observers = ScriptObservers(self._info, self._plugins, wait_s=self._wait_s)
+        self._observers.start()
+
+    def answer(self, question: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Answer a question about the records, as a runner does."""
+        from detcore.database import answer_question
+
+        return answer_question(
+            self._database, self._environment.home, self._info.trial_id, question, fields
+        )
+
+    def record_end(self, outcome: Outcome) -> None:
+        """Record how the script ended; its reports are in the records then.
+
+        Raises:
+            StorageFullError: If the database has no room for it.
+        """
+        from detcore.database import Patience
+
+        info = self._info
+        database = self._database.patient(Patience(logging.getLogger("detcore").warning))
+        try:
+            database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
+            database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
+        except StorageFullError as full:
+            how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
+            raise StorageFullError(
+                f"no room in {database.url} to record how trial {info.trial_id} ended ({how}).\n"
+                f"Its reports are kept in {info.trial_dir}, its checkpoints in "
+                f"{self._storage_url}.\n"
+                "Free some space. The next detcore command takes the reports in, and the next "
+                "script that calls core.init() settles the trial.",
+                missing_bytes=full.missing_bytes,
+            ) from full
+
+    def announce_end(self, outcome: Outcome) -> None:
+        """Tell observers, and the person who started the script, how it ended."""
+        self._observers.close()
+        text = outcome.state.value.lower()
+        if outcome.record:
+            text += f": {outcome.record}"
+        if outcome.state is ExperimentState.PAUSED:
+            text += "; core.init(resume=True) resumes it from its latest checkpoint"
+        _say(self._info, text)
+
+
+def _say(info: TrialInfo, text: str) -> None:
+    """Tell the person who started a script; standard output is the script's own."""
+    print(f"experiment {info.experiment_id}, trial {info.trial_id}: {text}", file=sys.stderr)
 
 
 def create_records(
@@ -99,7 +239,6 @@ def create_records(
         config=config,
         model_dir=str(model_dir),
         trial_dir=str(trial.trial_dir),
-        database_url=environment.database_url,
         latest_checkpoint=latest.uuid if latest else None,
         steps_completed=latest.steps_completed if latest else 0,
         test_mode=script.test_mode,
@@ -137,8 +276,22 @@ def _settled(
     if trial.current_run is None:
         return None
     ingest_spools(database, environment.home, trial_id=trial.id)
-    recover_checkpoints(database, storage, trial.id)
+    completed = recover_checkpoints(database, storage, trial.id)
+    _tell_recovered(trial, storage, completed)
     return database.latest_checkpoint(trial.id)
+
+
+def _tell_recovered(trial: TrialRecord, storage: StorageBackend, uuids: Sequence[str]) -> None:
+    from detcore.checkpoint import describe_checkpoint
+    from detcore.delivery import tell_recovered
+
+    if uuids and trial.trial_dir is not None:
+        tell_recovered(
+            Path(trial.trial_dir),
+            trial_id=trial.id,
+            run_id=trial.run_id,
+            checkpoints=[describe_checkpoint(storage, uuid) for uuid in uuids],
+        )
 
 
 def settle_dead_scripts(
@@ -211,15 +364,17 @@ def _settle(
     error: str | None,
 ) -> None:
     from detcore.checkpoint import recover_checkpoints
-    from detcore.database import restore_secrets
+    from detcore.database import ingest_spools, restore_secrets
     from detcore.delivery import tell_end_of_killed
     from detcore.storage import open_storage
 
+    ingest_spools(database, environment.home, experiment_id=experiment.id)
     restored = restore_secrets(environment.home, experiment.id, experiment.config)
     spec = restored.config.get("checkpoint_storage")
     with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
         for trial in database.list_trials(experiment.id):
-            recover_checkpoints(database, storage, trial.id, uuids=uuids)
+            completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
+            _tell_recovered(trial, storage, completed)
             if error is not None:
                 database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
                 if trial.trial_dir is not None:

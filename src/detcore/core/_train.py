@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._log.events import TrainingMetrics, ValidationMetrics
 from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
 from detcore.errors import ContextStateError
 
 if TYPE_CHECKING:
-    from detcore.core._recorder import Recorder
+    from detcore.core._records import TrialRecords
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
     from detcore.types import TrialInfo
@@ -44,14 +45,14 @@ class TrainContext:
         info: TrialInfo,
         *,
         distributed: DistributedContext,
-        recorder: Recorder | None,
+        records: TrialRecords | None,
         storage: StorageBackend,
         tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
         has_restored: Callable[[], bool] = lambda: True,
     ) -> None:
         self._info = info
         self._distributed = distributed
-        self._recorder = recorder
+        self._records = records
         self._storage = storage
         self._mode = tensorboard_mode
         self._tensorboard_path = Path(info.trial_dir) / "tensorboard"
@@ -83,10 +84,14 @@ class TrainContext:
             MetricError: If a value is None or no single number; the message names it.
             StorageFullError: If there is no room for it on the disk.
         """
-        steps = clean_steps(steps_completed)
-        cleaned = clean_metrics(metrics, "training")
-        batches = clean_batch_metrics(batch_metrics)
-        self._report("training", steps, cleaned, batches, n_records)
+        self._report(
+            TrainingMetrics(
+                steps_completed=clean_steps(steps_completed),
+                metrics=clean_metrics(metrics, "training"),
+                batch_metrics=clean_batch_metrics(batch_metrics),
+                n_records=None if n_records is None else clean_count(n_records),
+            )
+        )
 
     def report_validation_metrics(
         self,
@@ -106,9 +111,13 @@ class TrainContext:
             MetricError: If a value is None or no single number; the message names it.
             StorageFullError: If there is no room for it on the disk.
         """
-        steps = clean_steps(steps_completed)
-        cleaned = clean_metrics(metrics, "validation")
-        self._report("validation", steps, cleaned, None, n_records)
+        self._report(
+            ValidationMetrics(
+                steps_completed=clean_steps(steps_completed),
+                metrics=clean_metrics(metrics, "validation"),
+                n_records=None if n_records is None else clean_count(n_records),
+            )
+        )
 
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
@@ -121,16 +130,16 @@ class TrainContext:
 
     def set_status(self, status: str) -> None:
         """Tell whoever watches what the trial is doing, in a few words; the chief's counts."""
-        if self._recorder is not None:
-            self._recorder.status(str(status))
+        if self._records is not None:
+            self._records.status(str(status))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Say why the trial ends early. The first reason stands; later ones are ignored."""
-        recorder = self._need_chief("report_early_exit")
+        records = self._need_chief("report_early_exit")
         reason = EarlyExitReason(reason)
         if self.early_exit_reason is None:
             self.early_exit_reason = reason
-            recorder.early_exit(reason)
+            records.early_exit(reason)
 
     def get_tensorboard_path(self) -> Path:
         """Return the folder of this trial's event files; it exists."""
@@ -178,24 +187,15 @@ class TrainContext:
         """Close the event file."""
         self._event_file.close()
 
-    def _report(
-        self,
-        kind: str,
-        steps: int,
-        metrics: dict[str, float],
-        batches: list[dict[str, float]] | None,
-        n_records: int | None,
-    ) -> None:
-        recorder = self._need_chief(f"report_{kind}_metrics")
+    def _report(self, event: TrainingMetrics | ValidationMetrics) -> None:
+        records = self._need_chief(f"report_{event.KIND}_metrics")
         if self._may_ignore_checkpoint:
-            self._warn_of_ignored_checkpoint(steps)
-        recorder.report(
-            kind, steps, metrics, batches, None if n_records is None else clean_count(n_records)
-        )
-        if self._mode is TensorboardMode.AUTO and metrics:
-            scalars = {_tag(kind, name): value for name, value in metrics.items()}
-            self._event_file.add_scalars(steps, scalars)
-        recorder.tell(kind, steps, metrics)
+            self._warn_of_ignored_checkpoint(event.steps_completed)
+        records.report(event)
+        if self._mode is TensorboardMode.AUTO and event.metrics:
+            scalars = {_tag(event.KIND, name): value for name, value in event.metrics.items()}
+            self._event_file.add_scalars(event.steps_completed, scalars)
+        records.tell(event)
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
         """Warn if the first report of a resumed trial shows that it starts from the beginning."""
@@ -206,13 +206,13 @@ class TrainContext:
                 _IGNORED, info.steps_completed, info.latest_checkpoint, steps
             )
 
-    def _need_chief(self, name: str) -> Recorder:
-        if self._recorder is None:
+    def _need_chief(self, name: str) -> TrialRecords:
+        if self._records is None:
             raise ContextStateError(
                 f"{name}() was called on rank {self._distributed.rank}.\n"
                 "One worker reports for the trial: call it on rank 0 only."
             )
-        return self._recorder
+        return self._records
 
 
 def _tag(kind: str, name: str) -> str:

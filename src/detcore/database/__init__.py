@@ -8,18 +8,12 @@ from detcore.database._backup import (
 )
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
+from detcore.database._drain import Position
 from detcore.database._drainer import SpoolDrainer
-from detcore.database._follow import (
-    SpooledRecord,
-    SpoolPart,
-    is_spool_in_use,
-    read_spool,
-    spool_path,
-)
-from detcore.database._ingest import ingest_reports, ingest_spools
-from detcore.database._kinds import ChangeKind
+from detcore.database._ingest import ingest_reports, ingest_run, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._process import ProcessIdentity
+from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._reads import READS, answer_read, plain_arguments, read_result
 from detcore.database._records import (
@@ -42,24 +36,14 @@ from detcore.database._secrets import (
     keep_secrets,
     restore_secrets,
 )
-from detcore.database._sending import SpoolDamagedError, Unsent, read_unsent, spool_owner
-from detcore.database._spool import Spool
 from detcore.database._summaries import TrialSummary
 from detcore.database._trial_log import LogLine, TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
-from detcore.database._worker_records import (
-    CheckpointRecords,
-    RecoveryRecords,
-    SpoolMover,
-    WorkerRecords,
-)
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
     "READS",
-    "ChangeKind",
     "CheckpointRecord",
-    "CheckpointRecords",
     "Database",
     "DatabaseAway",
     "DatabaseInfo",
@@ -73,18 +57,13 @@ __all__ = [
     "ModelSortBy",
     "ModelVersionRecord",
     "Patience",
+    "Position",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
-    "RecoveryRecords",
     "RestoredConfig",
     "RunRecord",
-    "Spool",
-    "SpoolDamagedError",
     "SpoolDrainer",
-    "SpoolMover",
-    "SpoolPart",
-    "SpooledRecord",
     "SubmissionRecord",
     "TokenRecord",
     "TrialDraft",
@@ -92,27 +71,22 @@ __all__ = [
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
-    "Unsent",
     "UserRecord",
-    "WorkerRecords",
+    "answer_question",
     "answer_read",
     "back_up",
     "describe_database",
     "hide_secrets",
     "ingest_reports",
+    "ingest_run",
     "ingest_spools",
-    "is_spool_in_use",
     "keep_secrets",
     "new_token",
     "plain_arguments",
     "put_back",
     "read_log_page",
     "read_result",
-    "read_spool",
     "read_trial_log",
-    "read_unsent",
     "restore_secrets",
-    "spool_owner",
-    "spool_path",
     "token_digest",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from detcore.database._values import encode_document
+from detcore._log import encode_document
 from detcore.errors import ConfigError
 
 __all__ = ["checked_metadata", "checked_texts"]

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import select, update
 
+from detcore._log import decode_document, encode_document
 from detcore.database._checked import checked_metadata, checked_texts
 from detcore.database._queries import Queries
 from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints
-from detcore.database._values import decode_document, encode_document
 from detcore.errors import NotFoundError
 
 __all__ = ["CheckpointMetadataQueries"]

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, func, select, update
+from sqlalchemy import Connection, Select, and_, case, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from detcore._log import encode_document
+from detcore._log.events import (
+    CheckpointCommitted,
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointDeleting,
+    CheckpointStarted,
+)
+from detcore.database._apply import (
+    COMPLETED,
+    CheckpointChange,
+    change_checkpoint,
+    insert_checkpoint,
+)
 from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
 from detcore.database._ranking import is_last_report
 from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints, metrics, validation_values
-from detcore.database._values import encode_document
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 __all__ = ["CheckpointQueries", "select_latest"]
 
-ACTIVE, COMPLETED = "ACTIVE", "COMPLETED"
-DAMAGED = "DAMAGED"
-PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED"
 _LISTED = 10
 
 
@@ -42,20 +52,13 @@ class CheckpointQueries(Queries):
         Raises:
             DatabaseError: If that checkpoint is recorded already, or there is no such trial.
         """
+        event = CheckpointStarted(
+            uuid=uuid, storage_url=storage_url, steps_completed=steps_completed
+        )
         try:
             with self._write() as connection:
-                connection.execute(
-                    checkpoints.insert().values(
-                        uuid=uuid,
-                        trial_id=trial_id,
-                        experiment_id=experiment_id,
-                        storage_url=storage_url,
-                        state=ACTIVE,
-                        steps_completed=steps_completed,
-                        metadata="{}",
-                        resources="{}",
-                        started_at=now(),
-                    )
+                insert_checkpoint(
+                    connection, event, now(), trial_id=trial_id, experiment_id=experiment_id
                 )
         except IntegrityError as error:
             raise DatabaseError(
@@ -71,6 +74,7 @@ class CheckpointQueries(Queries):
         metadata: Mapping[str, object],
         resources: Mapping[str, int],
         steps_completed: int,
+        saved: object = None,
     ) -> None:
         """Record that a checkpoint is whole (state COMPLETED); doing so again is fine.
 
@@ -80,22 +84,19 @@ class CheckpointQueries(Queries):
                 before stays, because users may have added to it.
             resources: Its files and their sizes in bytes.
             steps_completed: Batches completed when it was made.
+            saved: Ignored: observers read it in the trial's log.
 
         Raises:
             NotFoundError: If it was not started.
         """
-        self._update_checkpoint(
-            uuid,
-            state=COMPLETED,
-            metadata=case(
-                (checkpoints.c.committed_at.is_(None), encode_document(metadata)),
-                else_=checkpoints.c.metadata,
-            ),
-            resources=encode_document(resources),
-            steps_completed=steps_completed,
-            committed_at=now(),
-            deleted_at=None,
+        event = CheckpointCommitted(
+            uuid=uuid, steps_completed=steps_completed, metadata=metadata, resources=resources
         )
+        kept = case(
+            (checkpoints.c.committed_at.is_(None), encode_document(metadata)),
+            else_=checkpoints.c.metadata,
+        )
+        self._change_checkpoint(event, metadata=kept, deleted_at=None, from_any_state=True)
 
     def checkpoint_deleted(
         self, uuid: str, *, resources: Mapping[str, int] | None = None, force: bool = False
@@ -112,13 +113,8 @@ class CheckpointQueries(Queries):
             NotFoundError: If there is no such checkpoint.
             CheckpointStateError: If some files of one in the model registry are to go.
         """
-        self._update_checkpoint(
-            uuid,
-            guarded=bool(resources) and not force,
-            state=PARTIALLY_DELETED if resources else DELETED,
-            resources=encode_document(resources or {}),
-            deleted_at=now(),
-        )
+        event = CheckpointDeleted(uuid=uuid, resources=resources or {})
+        self._change_checkpoint(event, is_guarded=bool(resources) and not force)
 
     def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
         """Record that all files of a checkpoint are about to be deleted (state DELETING).
@@ -133,13 +129,7 @@ class CheckpointQueries(Queries):
             NotFoundError: If there is no such checkpoint.
             CheckpointStateError: If it is in the model registry.
         """
-        self._update_checkpoint(
-            uuid,
-            guarded=not force,
-            state=DELETING,
-            resources=encode_document({}),
-            deleted_at=now(),
-        )
+        self._change_checkpoint(CheckpointDeleting(uuid=uuid), is_guarded=not force)
 
     def checkpoint_damaged(self, uuid: str) -> None:
         """Record that files of a checkpoint are missing or have changed (state DAMAGED).
@@ -149,7 +139,7 @@ class CheckpointQueries(Queries):
         Raises:
             NotFoundError: If there is no such checkpoint.
         """
-        self._update_checkpoint(uuid, state=DAMAGED)
+        self._change_checkpoint(CheckpointDamaged(uuid=uuid))
 
     def get_checkpoint(self, uuid: str) -> CheckpointRecord:
         """Return a checkpoint, whatever its state.
@@ -250,15 +240,18 @@ class CheckpointQueries(Queries):
         with self._read() as connection:
             return {row.uuid: row.value for row in connection.execute(query)}
 
-    def _update_checkpoint(self, uuid: str, *, guarded: bool = False, **changed: object) -> None:
+    def _change_checkpoint(
+        self, event: CheckpointChange, *, is_guarded: bool = False, **more: object
+    ) -> None:
         with self._write() as connection:
-            if guarded:
-                _refuse_registered(connection, uuid)
+            if is_guarded:
+                _refuse_registered(connection, event.uuid)
             found = connection.execute(
-                update(checkpoints).where(checkpoints.c.uuid == uuid).values(**changed)
-            )
-            if found.rowcount == 0:
-                raise _not_found(uuid, matched=[], others=[])
+                select(checkpoints).where(checkpoints.c.uuid == event.uuid).with_for_update()
+            ).fetchone()
+            if found is None:
+                raise _not_found(event.uuid, matched=[], others=[])
+            change_checkpoint(connection, found, event, now(), **more)
 
 
 def _refuse_registered(connection: Connection, uuid: str) -> None:

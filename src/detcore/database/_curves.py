@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Integer, Subquery, cast, func, or_, select
 from sqlalchemy.engine import Connection
 
+from detcore._log import decode_metrics
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
 from detcore.database._schema import metrics, trials, validation_values
-from detcore.database._values import decode_metrics
 
 __all__ = ["CurveQueries", "MetricCurve"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
+from detcore._log import decode_document, encode_document
 from detcore.database._checked import checked_texts
 from detcore.database._queries import Queries, require
 from detcore.database._schema import experiment_labels, experiments
 from detcore.database._text import MAX_INDEXED
-from detcore.database._values import decode_document, encode_document
 
 __all__ = ["DescriptionQueries"]
 

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database._drain import Position, SpoolDamagedError, drain
+from detcore._log import SpoolDamagedError
+from detcore.database._drain import Position, drain
 from detcore.errors import DatabaseError, DetcoreError, StorageFullError
 
 if TYPE_CHECKING:

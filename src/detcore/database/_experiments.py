@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from detcore._log import encode_document
 from detcore.database._process import is_alive
 from detcore.database._queries import Queries, change, now, require, this_process, unused_id
 from detcore.database._records import ExperimentRecord, experiment_of
@@ -21,7 +22,6 @@ from detcore.database._schema import (
 )
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
-from detcore.database._values import encode_document
 from detcore.types import ExperimentState
 
 __all__ = ["ExperimentQueries", "insert_experiment"]

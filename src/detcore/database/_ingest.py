@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from detcore.database._drain import Position, SpoolDamagedError, drain, read_positions
+from detcore._log import SpoolDamagedError, spool_owner
+from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
 from detcore.database._schema import runs, trials
-from detcore.database._sending import spool_owner
 from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.database._database import Database
 
-__all__ = ["ingest_reports", "ingest_spools"]
+__all__ = ["ingest_reports", "ingest_run", "ingest_spools"]
 
 _LOG = logging.getLogger("detcore.database")
 
@@ -70,6 +70,29 @@ def ingest_spools(
         if _belongs(owner, known):
             added += _take_in(database, path, position)
     return added
+
+
+def ingest_run(database: Database, log: Path, start: Position | None = None) -> Position:
+    """Add the finished records of one run's log that are not in the database.
+
+    Args:
+        database: Where to.
+        log: The log, by the name that `spool_path` gives it.
+        start: What an earlier call returned, or None. A wrong one costs time only.
+
+    Returns:
+        The position up to which the log is in the database.
+
+    Raises:
+        SpoolDamagedError: If the file is not a log.
+        FileNotFoundError: If it does not exist.
+        DatabaseError: If the database cannot be used.
+    """
+    owner = spool_owner(log)
+    if start is None and owner is not None:
+        start = read_positions(database, [owner[0]]).get(owner)
+    start = start or Position()
+    return drain(database, log, start) if log.stat().st_size > start.offset else start
 
 
 def ingest_reports(

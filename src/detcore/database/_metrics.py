@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from detcore._log import encode_metrics
 from detcore.database._queries import Queries, now, require
 from detcore.database._records import EventRecord, MetricRecord, event_of, metric_of
 from detcore.database._schema import events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
-from detcore.database._values import encode_metrics
 from detcore.errors import DatabaseError
 
 __all__ = ["MetricQueries", "insert_metrics", "is_current", "metric_row", "select_best"]

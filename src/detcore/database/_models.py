@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
+from detcore._log import decode_document, encode_document
 from detcore.database._checked import checked_metadata, checked_texts
 from detcore.database._deletion import note_last_id
 from detcore.database._queries import Queries, now, unused_id
 from detcore.database._records import ModelRecord, ModelVersionRecord, model_of, version_of
 from detcore.database._schema import checkpoints, model_versions, models
 from detcore.database._text import MAX_INDEXED
-from detcore.database._values import decode_document, encode_document
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 

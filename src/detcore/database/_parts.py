@@ -8,20 +8,19 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from detcore.database._kinds import APPLIED
-from detcore.database._lines import Line, parse_line
+from detcore._log import Line, encode_metrics, parse_line
+from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, decode
+from detcore.database._apply import APPLIED, apply_event
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import among, now
-from detcore.database._records import MetricRecord, is_batches
+from detcore.database._records import MetricRecord
 from detcore.database._schema import events, runs, spools
 from detcore.database._text import MAX_INDEXED
-from detcore.database._values import encode_metrics
 
 __all__ = ["Owner", "Part", "Position", "add_parts", "parse_part"]
 
 # Trial and run.
 Owner = tuple[int, int]
-_METRICS = ("training", "validation")
 _SHOWN = 200
 
 
@@ -48,13 +47,13 @@ class _Entry:
         seq: Its number; None: damaged.
         metrics: A row of `metrics`, or None.
         event: A row of `events`, or None.
-        payload: What was reported, for a kind of `APPLIED`; an event only if that is refused.
+        change: What changes other records; a row of `events` only if they refuse it.
     """
 
     seq: int | None
     metrics: dict[str, Any] | None = None
     event: dict[str, Any] | None = None
-    payload: Any = None
+    change: Event | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +160,10 @@ class _Rows:
 
 
 def _is_applied(connection: Connection, owner: Owner, entry: _Entry) -> bool:
-    """Apply a record that changes more than events; return whether it was one, and applied."""
-    apply = None if entry.event is None else APPLIED.get(entry.event["kind"])
-    return apply is not None and apply(connection, owner, entry.payload)
+    """Apply an event that changes more than events; return whether it was one, and applied."""
+    if entry.change is None or entry.event is None:
+        return False
+    return apply_event(connection, owner, entry.change, entry.event["reported_at"])
 
 
 def _positions(connection: Connection, owners: set[Owner]) -> dict[Owner, Position]:
@@ -215,18 +215,18 @@ def _place(owner: Owner, position: Position) -> dict[str, int]:
 def _entry(owner: Owner, line: Line) -> _Entry | None:
     """Return a record as its row; None if it cannot be one."""
     trial_id, run_id = owner
-    payload = line.payload
+    event = decode(line.kind, line.payload)
     try:
-        if line.kind in _METRICS and _is_report(payload):
+        if isinstance(event, TrainingMetrics | ValidationMetrics):
             record = MetricRecord(
                 trial_id=trial_id,
                 run_id=run_id,
                 seq=line.seq,
                 kind=line.kind,
-                steps_completed=payload["steps_completed"],
-                metrics=payload["metrics"],
-                batch_metrics=payload.get("batch_metrics"),
-                n_records=payload.get("n_records"),
+                steps_completed=event.steps_completed,
+                metrics=event.metrics,
+                batch_metrics=event.batch_metrics,
+                n_records=event.n_records,
                 reported_at=line.reported_at,
             )
             return _Entry(seq=line.seq, metrics=metric_row(record))
@@ -235,29 +235,12 @@ def _entry(owner: Owner, line: Line) -> _Entry | None:
             "run_id": run_id,
             "seq": line.seq,
             "kind": line.kind[:MAX_INDEXED],
-            "payload": encode_metrics(payload),
+            "payload": encode_metrics(line.payload),
             "reported_at": line.reported_at.timestamp(),
         }
     except RecursionError:  # nested deeper than any report is
         return None
-    return _Entry(seq=line.seq, event=row, payload=payload if line.kind in APPLIED else None)
-
-
-def _is_report(payload: Any) -> bool:
-    if not isinstance(payload, dict) or not isinstance(payload.get("metrics"), dict):
-        return False
-    steps = payload.get("steps_completed")
-    records = payload.get("n_records")
-    batches = payload.get("batch_metrics")
-    return (
-        _is_count(steps)
-        and (records is None or _is_count(records))
-        and (batches is None or is_batches(batches))
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) < 2**63
+    return _Entry(seq=line.seq, event=row, change=event if line.kind in APPLIED else None)
 
 
 def _damaged(owner: Owner, offset: int, text: bytes) -> _Entry:

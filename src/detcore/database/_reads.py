@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from detcore.config import mask_config
+from detcore._secrets import mask_config
 from detcore.database._database import Database
 from detcore.errors import InvalidArgumentError
 

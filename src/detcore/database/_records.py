@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row
 
+from detcore._log import decode_document, decode_metrics
 from detcore.database._process import ProcessIdentity
-from detcore.database._values import decode_document, decode_metrics
 from detcore.types import Control, ExperimentState, TrialState
 
 __all__ = [
@@ -141,7 +141,7 @@ class MetricRecord:
     kind: str
     steps_completed: int
     metrics: Mapping[str, Any]
-    batch_metrics: list[Mapping[str, Any]] | None = None
+    batch_metrics: Sequence[Mapping[str, Any]] | None = None
     n_records: int | None = None
     reported_at: datetime.datetime | None = None
     seq: int | None = None

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
+from detcore._log import decode_document, encode_document
 from detcore.database._queries import Queries, change, now, require
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
-from detcore.database._values import decode_document, encode_document
 from detcore.errors import DatabaseError
 from detcore.types import Control, ExperimentState, TrialState
 

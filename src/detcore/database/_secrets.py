@@ -43,7 +43,7 @@ class RestoredConfig:
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:
     """Return a configuration and its file's text with every secret starred out."""
-    from detcore.config import MASK, find_hidden, hide_lines
+    from detcore._secrets import MASK, find_hidden, hide_lines
 
     hidden = _masked(config)
     if text is None:
@@ -67,7 +67,7 @@ def keep_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> N
     Raises:
         StorageError: If the file cannot be written.
     """
-    from detcore.config import find_hidden
+    from detcore._secrets import find_hidden
 
     path = _path(home, experiment_id)
     secrets = list(find_hidden(config, _masked(config)))
@@ -98,7 +98,7 @@ def restore_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -
         experiment_id: Whose it is.
         config: As recorded.
     """
-    from detcore.config import MASK
+    from detcore._secrets import MASK
 
     path = _path(home, experiment_id)
     full = copy.deepcopy(dict(config))
@@ -117,7 +117,7 @@ def _path(home: Path, experiment_id: int) -> Path:
 
 
 def _masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    from detcore.config import mask_config
+    from detcore._secrets import mask_config
 
     hidden: Any = mask_config(dict(config))
     return {**hidden, **{name: config[name] for name in (_OPEN,) if name in config}}

@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, select, update
 from sqlalchemy.exc import IntegrityError
 
+from detcore._log import decode_document
 from detcore.database._experiments import insert_experiment
 from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
 from detcore.database._queries import Queries, among, now, process_document, this_process
 from detcore.database._records import SubmissionRecord, process_of
 from detcore.database._schema import experiments, submissions, users
 from detcore.database._secrets import hide_secrets
-from detcore.database._values import decode_document
 from detcore.types import Control, ExperimentState
 
 __all__ = ["SubmissionQueries"]

@@ -8,12 +8,11 @@ from pathlib import Path
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore.database._follow import spool_path
+from detcore._log import decode_document, encode_document, spool_path
 from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
 from detcore.database._queries import Queries, among, change, now, require, this_process, unused_id
 from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
 from detcore.database._schema import experiments, runs, trials
-from detcore.database._values import decode_document, encode_document
 from detcore.types import TrialState
 
 __all__ = ["TrialQueries", "insert_trial", "read_trials"]

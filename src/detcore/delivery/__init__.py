@@ -1,8 +1,7 @@
 """Telling observers of trials: in order, once, and later where a service is away."""
 
 from detcore.delivery._courier import Courier, Stop
-from detcore.delivery._ends import add_missing_checkpoints, tell_end_of_killed
-from detcore.delivery._events import CHECKPOINT, FINISHED, STARTED, encode_checkpoint, encode_end
+from detcore.delivery._ends import tell_end_of_killed, tell_recovered
 from detcore.delivery._keeper import DeliveryKeeper
 from detcore.delivery._late import LateDelivery
 from detcore.delivery._mailbox import Cursor, Mailbox, find_mailboxes, subscribe
@@ -11,9 +10,6 @@ from detcore.delivery._thread import DeliveryThread
 from detcore.delivery._waiting import Waiting, count_waiting, deliver_waiting
 
 __all__ = [
-    "CHECKPOINT",
-    "FINISHED",
-    "STARTED",
     "Courier",
     "Cursor",
     "DeliveryKeeper",
@@ -22,15 +18,13 @@ __all__ = [
     "Mailbox",
     "Stop",
     "Waiting",
-    "add_missing_checkpoints",
     "count_waiting",
     "deliver_waiting",
-    "encode_checkpoint",
-    "encode_end",
     "find_mailboxes",
     "read_run",
     "run_path",
     "subscribe",
     "tell_end_of_killed",
+    "tell_recovered",
     "write_run",
 ]

@@ -8,14 +8,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from detcore.database import (
+from detcore._log import (
     SpooledRecord,
     SpoolPart,
     is_spool_in_use,
     read_spool,
     spool_path,
 )
-from detcore.delivery._events import FINISHED, HOOK_OF_KIND, arguments_of
+from detcore._log.events import TrialFinished
+from detcore.delivery._events import arguments_of, hook_of
 from detcore.delivery._mailbox import Cursor, Mailbox
 from detcore.errors import DetcoreError, UnavailableError, in_one_line
 from detcore.hooks import Observer
@@ -91,8 +92,8 @@ class Courier:
             stop = self._tell_part(run_id, part, should_stop)
             if stop is not None:
                 return stop
-            if not part.records and not part.damaged:
-                if not is_over:
+            if not part.lines:
+                if not is_over or self._may_start(run_id, part):
                     break
                 self._close_run(run_id)
         return Stop.NOTHING_LEFT
@@ -123,6 +124,11 @@ class Courier:
             spool_path(self._mailbox.trial_dir, run_id)
         )
 
+    def _may_start(self, run_id: int, part: SpoolPart) -> bool:
+        """Whether a run whose log nobody writes has not begun: it says nothing, and is the last."""
+        is_blank = part.header is None or part.end == part.header.records_at
+        return is_blank and self._mailbox.runs()[-1:] == [run_id]
+
     def _close_run(self, run_id: int) -> None:
         """Take note that a run is over, unless its end was written for it meanwhile.
 
@@ -130,7 +136,7 @@ class Courier:
         """
         self._mailbox.close_run(run_id)
         part = self._read(run_id, is_over=True)
-        if part is not None and part.records:
+        if part is not None and part.lines:
             self._mailbox.add_run(run_id)
 
     def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
@@ -158,20 +164,22 @@ class Courier:
         self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
     ) -> Stop | None:
         """Tell some events of a run; return why it stopped before their end."""
-        for end in part.damaged:
-            _LOG.warning(
-                "plugin %s is not told of a line of %s, before byte %d, whose checksum is wrong",
-                self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), end,
-            )  # fmt: skip
-        for record in part.records:
-            hook = HOOK_OF_KIND.get(record.kind)
-            if hook in self._observer.hooks:
+        for record in part.records():
+            if isinstance(record, int):
+                _LOG.warning(
+                    "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
+                    "wrong",
+                    self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
+                )  # fmt: skip
+                continue
+            hook = hook_of(record)
+            if hook is not None and hook in self._observer.hooks:
                 if should_stop():
                     return Stop.ASKED
                 if not self._tell(run_id, record, hook):
                     return Stop.UNAVAILABLE
                 self._move(Cursor(run_id=run_id, offset=record.end))
-            if record.kind == FINISHED:
+            if record.kind == TrialFinished.KIND:
                 self._move(Cursor(run_id=run_id, offset=record.end))
                 self._mailbox.close_run(run_id)
                 return None

@@ -1,51 +1,39 @@
-"""Events that a killed process could not write down itself."""
+"""Events of a killed run, written to its log by the process that settles it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import Spool, is_spool_in_use, read_spool, spool_path
-from detcore.delivery._events import CHECKPOINT, FINISHED, STARTED, encode_checkpoint, encode_end
+from detcore._log import Spool, SpooledRecord, is_spool_in_use, read_spool, spool_path
+from detcore._log.events import Event, TrialFinished, encode
+from detcore.delivery._events import saved_event
 from detcore.delivery._mailbox import mailboxes_of
-from detcore.hooks import CheckpointSaved
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore.hooks import CheckpointSaved
 
-__all__ = ["add_missing_checkpoints", "tell_end_of_killed"]
+__all__ = ["tell_end_of_killed", "tell_recovered"]
 
 # The end is the last line, and short.
 _TAIL_BYTES = 16 * 1024
 
 
-def add_missing_checkpoints(
-    database: Database, trial_id: int, append: Callable[[str, object], object]
+def tell_recovered(
+    trial_dir: Path, *, trial_id: int, run_id: int, checkpoints: Sequence[CheckpointSaved]
 ) -> None:
-    """Write down the checkpoints of earlier runs that observers are not told of.
+    """Add checkpoints to the log of a killed run that it committed and could not tell of.
 
-    A process may be killed between the commit of a checkpoint and the event.
+    Nothing is written for a trial that nobody observes.
 
     Args:
-        database: The records; the spools of earlier runs are taken in.
-        trial_id: Which trial.
-        append: Adds an event to the spool of the run that starts.
+        trial_dir: The trial's folder.
+        trial_id: The trial.
+        run_id: The run; its process is gone.
+        checkpoints: Those that recovery found whole.
     """
-    starts = database.events(trial_id, STARTED)
-    if not starts:
-        return  # nobody observed it until now
-    told = {event.payload.get("uuid") for event in database.events(trial_id, CHECKPOINT)}
-    for record in database.list_checkpoints(trial_id=trial_id, states=["COMPLETED"]):
-        is_observed = record.started_at >= starts[0].reported_at
-        if is_observed and record.uuid not in told:
-            saved = CheckpointSaved(
-                uuid=record.uuid,
-                steps_completed=record.steps_completed,
-                url=f"{record.storage_url.rstrip('/')}/{record.uuid}",
-                size_bytes=record.size_bytes,
-            )
-            append(CHECKPOINT, encode_checkpoint(saved))
+    _append(trial_dir, trial_id, run_id, [saved_event(saved) for saved in checkpoints])
 
 
 def tell_end_of_killed(
@@ -63,13 +51,21 @@ def tell_end_of_killed(
     Returns:
         Whether it was written: it was not said before, and somebody waits for it.
     """
+    if _has_end(spool_path(trial_dir, run_id)):
+        return False
+    return _append(trial_dir, trial_id, run_id, [TrialFinished(state=state, error=error)])
+
+
+def _append(trial_dir: Path, trial_id: int, run_id: int, events: Sequence[Event]) -> bool:
+    """Append events to the log of a run whose process is gone; return whether that was done."""
     path = spool_path(trial_dir, run_id)
     mailboxes = [box for box in mailboxes_of(trial_dir) if box.observes(run_id)]
-    if not mailboxes or not path.exists() or is_spool_in_use(path) or _has_end(path):
+    if not events or not mailboxes or not path.exists() or is_spool_in_use(path):
         return False
     spool = Spool(path, trial_id=trial_id, run_id=run_id)
     try:
-        spool.append(FINISHED, encode_end(state, error))
+        for event in events:
+            spool.append(event.KIND, encode(event))
     finally:
         spool.close()
     for mailbox in mailboxes:
@@ -79,5 +75,10 @@ def tell_end_of_killed(
 
 def _has_end(path: Path) -> bool:
     """Whether the last lines of a spool, which is closed, tell of the end."""
+    if not path.exists():
+        return False
     part = read_spool(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
-    return any(record.kind == FINISHED for record in part.records)
+    return any(
+        isinstance(record, SpooledRecord) and record.kind == TrialFinished.KIND
+        for record in part.records()
+    )

@@ -1,59 +1,55 @@
-"""What observers are told, as records of a trial's spool and as arguments of hooks.
-
-There is no spool of events beside the one of records: what observers are told of metrics is what
-was recorded of them, so one write makes both safe, and neither can be without the other.
-"""
+"""The events of a trial's log as arguments of observer hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from detcore.database import SpooledRecord
+from detcore._log import SpooledRecord
+from detcore._log.events import (
+    CheckpointCommitted,
+    TrainingMetrics,
+    TrialFinished,
+    TrialStarted,
+    ValidationMetrics,
+)
+from detcore._log.events import (
+    CheckpointSaved as SavedEvent,
+)
 from detcore.hooks import CheckpointSaved, EventInfo
 from detcore.types import TrialInfo
 
-__all__ = [
-    "CHECKPOINT",
-    "FINISHED",
-    "HOOK_OF_KIND",
-    "STARTED",
-    "arguments_of",
-    "encode_checkpoint",
-    "encode_end",
-]
+__all__ = ["arguments_of", "hook_of", "saved_event"]
 
-STARTED = "trial_started"
-CHECKPOINT = "checkpoint_saved"
-FINISHED = "trial_finished"
-
-HOOK_OF_KIND = {
-    STARTED: "detcore_trial_started",
-    "training": "detcore_training_metrics",
-    "validation": "detcore_validation_metrics",
-    CHECKPOINT: "detcore_checkpoint_saved",
-    FINISHED: "detcore_trial_finished",
+_HOOK_OF_KIND = {
+    TrialStarted.KIND: "detcore_trial_started",
+    TrainingMetrics.KIND: "detcore_training_metrics",
+    ValidationMetrics.KIND: "detcore_validation_metrics",
+    CheckpointCommitted.KIND: "detcore_checkpoint_saved",
+    SavedEvent.KIND: "detcore_checkpoint_saved",
+    TrialFinished.KIND: "detcore_trial_finished",
 }
 
 
-def encode_checkpoint(saved: CheckpointSaved) -> dict[str, Any]:
-    """Return a checkpoint as a record."""
-    return {
-        "uuid": saved.uuid,
-        "steps_completed": saved.steps_completed,
-        "url": saved.url,
-        "size_bytes": saved.size_bytes,
-        "path": None if saved.path is None else str(saved.path),
-        "stalled_s": saved.stalled_s,
-        "total_s": saved.total_s,
-    }
+def hook_of(record: SpooledRecord) -> str | None:
+    """Return the hook that a record of a log is for, or None."""
+    if record.kind == CheckpointCommitted.KIND and not record.payload.get("url"):
+        return None  # of the first release, which told observers by a line of its own
+    return _HOOK_OF_KIND.get(record.kind)
 
 
-def encode_end(state: str, error: str | None) -> dict[str, Any]:
-    """Return the end of a trial's run as a record."""
-    return {"state": state, "error": error}
+def saved_event(saved: CheckpointSaved) -> SavedEvent:
+    """Return the event of a checkpoint that was found whole after its process was killed."""
+    return SavedEvent(
+        uuid=saved.uuid,
+        steps_completed=saved.steps_completed,
+        url=saved.url,
+        path=None if saved.path is None else str(saved.path),
+        size_bytes=saved.size_bytes,
+        stalled_s=saved.stalled_s,
+        total_s=saved.total_s,
+    )
 
 
 def arguments_of(
@@ -63,18 +59,25 @@ def arguments_of(
     event = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
     common: dict[str, object] = {"trial": trial, "event": event}
     payload = record.payload
-    if record.kind in ("training", "validation"):
+    if record.kind in (TrainingMetrics.KIND, ValidationMetrics.KIND):
         common["steps_completed"] = payload["steps_completed"]
         common["metrics"] = MappingProxyType(payload["metrics"])
-        if record.kind == "training":
+        if record.kind == TrainingMetrics.KIND:
             batches = payload.get("batch_metrics")
             common["batch_metrics"] = (
                 None if batches is None else tuple(map(MappingProxyType, batches))
             )
-    elif record.kind == CHECKPOINT:
+    elif record.kind in (CheckpointCommitted.KIND, SavedEvent.KIND):
         path = payload["path"]
-        fields = {**payload, "path": None if path is None else Path(path)}
-        common["checkpoint"] = CheckpointSaved(**fields)
-    elif record.kind == FINISHED:
+        common["checkpoint"] = CheckpointSaved(
+            uuid=payload["uuid"],
+            steps_completed=payload["steps_completed"],
+            url=payload["url"],
+            size_bytes=payload["size_bytes"],
+            path=None if path is None else Path(path),
+            stalled_s=payload["stalled_s"],
+            total_s=payload["total_s"],
+        )
+    elif record.kind == TrialFinished.KIND:
         common.update(state=payload["state"], error=payload["error"])
     return common

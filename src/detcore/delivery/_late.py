@@ -1,4 +1,4 @@
-"""Delivering in the background what earlier processes could not."""
+"""Deliver events to observer plugins in the background, beside a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.delivery._mailbox import Mailbox, find_mailboxes
+from detcore.delivery._mailbox import Mailbox, find_mailboxes, mailboxes_of
 from detcore.delivery._thread import AWAY_WAIT_S
 from detcore.delivery._waiting import deliver_waiting
 from detcore.errors import DetcoreError
@@ -21,14 +21,16 @@ __all__ = ["LateDelivery"]
 
 _LOG = logging.getLogger("detcore.plugins")
 _LOOK_EVERY_S = 2.0
+_WATCH_EVERY_S = 0.2
 _LAST_RETRY_S = 60.0
 
 
 class LateDelivery:
-    """Tells observers what waits for them under a home, while something else goes on.
+    """Tells observers what waits for them under a home, one thread for each plugin.
 
-    Trials that run are told by their own workers, and are left alone. No plugin is imported while
-    nothing waits.
+    The trials that its process runs are looked at five times a second, what earlier processes left
+    once, and the other trials of the experiment now and then. No plugin is imported while nothing
+    waits.
     """
 
     def __init__(
@@ -53,10 +55,23 @@ class LateDelivery:
         self._not_before: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._changed = threading.Condition()
+        self._watched: set[Path] = set()
+        self._told_away: set[str] = set()
         self._is_closing = False
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="detcore-late-delivery", daemon=True)
         self._thread.start()
+
+    def watch(self, trial_dir: Path) -> None:
+        """Look often for what waits in the folder of a trial that runs."""
+        with self._changed:
+            self._watched.add(trial_dir)
+            self._changed.notify_all()
+
+    def unwatch(self, trial_dir: Path) -> None:
+        """Look at it as at others from now on."""
+        with self._changed:
+            self._watched.discard(trial_dir)
 
     def close(self, timeout_s: float) -> dict[str, int]:
         """Deliver what the experiment's trials left, if that can be done in time.
@@ -79,18 +94,32 @@ class LateDelivery:
         return left
 
     def _run(self) -> None:
-        is_first = True
+        is_first, look_at = True, 0.0
         while True:
             is_last = self._is_closing
             try:
-                self._look(only_mine=not is_first, is_last=is_last)
+                if is_last or time.monotonic() >= look_at:
+                    look_at = time.monotonic() + _LOOK_EVERY_S
+                    self._look(self._find(only_mine=not is_first), is_last=is_last)
+                    is_first = False
+                else:
+                    self._look(self._find_watched(), is_last=False)
             except (DetcoreError, OSError) as error:
                 _LOG.warning("what waits for observers cannot be looked for: %s", error)
             if is_last:
                 return
-            is_first = False
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closing, _LOOK_EVERY_S)
+                wait_s = _WATCH_EVERY_S if self._watched else _LOOK_EVERY_S
+                num_watched = len(self._watched)
+                self._changed.wait_for(
+                    lambda: self._is_closing or len(self._watched) > num_watched,  # noqa: B023
+                    wait_s,
+                )
+
+    def _find_watched(self) -> list[Mailbox]:
+        with self._changed:
+            folders = sorted(self._watched)
+        return [box for folder in folders for box in mailboxes_of(folder) if box.runs()]
 
     def _find(self, *, only_mine: bool) -> list[Mailbox]:
         if only_mine and self._experiment_id is None:
@@ -98,10 +127,10 @@ class LateDelivery:
         wanted = self._experiment_id if only_mine else None
         return list(find_mailboxes(self._home, experiment_id=wanted))
 
-    def _look(self, *, only_mine: bool, is_last: bool) -> None:
+    def _look(self, found: list[Mailbox], *, is_last: bool) -> None:
         """Start a thread for each plugin for which something waits and that is not at work."""
         waiting: dict[str, list[Mailbox]] = {}
-        for mailbox in self._find(only_mine=only_mine):
+        for mailbox in found:
             waiting.setdefault(mailbox.plugin, []).append(mailbox)
         if not waiting:
             return
@@ -135,6 +164,19 @@ class LateDelivery:
         except Exception as error:  # noqa: BLE001  (what is on the disk stays there)
             problem = f"{type(error).__name__}: {error}"
             _LOG.warning("what plugin %s missed cannot be delivered now: %s", name, problem)
+        else:
+            self._tell_if_away(name, observer, problem)
         pause = min(_LAST_RETRY_S, 2 * self._pauses.get(name, 0.5)) if problem else 0.0
         self._pauses[name] = pause or 0.5
         self._not_before[name] = time.monotonic() + pause if pause else 0.0
+
+    def _tell_if_away(self, name: str, observer: Observer, problem: str | None) -> None:
+        """Log an outage of a plugin's service once."""
+        if problem is None:
+            self._told_away.discard(name)
+        elif name not in self._told_away:
+            self._told_away.add(name)
+            _LOG.warning(
+                "plugin %s: its service is away, and what it misses is kept for later: %s",
+                observer.entry.label, problem,
+            )  # fmt: skip

@@ -58,6 +58,8 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
 
 def _plain(value: object) -> Any:
     """Return what JSON has no word for as something that it has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     to_list = getattr(value, "tolist", None)  # NumPy's
     if callable(to_list):
         return to_list()

@@ -7,9 +7,9 @@ import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from detcore.database import read_spool, spool_path
+from detcore._log import SpooledRecord, read_spool, spool_path
 from detcore.delivery._courier import Courier, Stop
-from detcore.delivery._events import HOOK_OF_KIND
+from detcore.delivery._events import hook_of
 from detcore.delivery._mailbox import Mailbox
 from detcore.delivery._runs import read_run
 from detcore.errors import DatabaseError
@@ -45,10 +45,10 @@ def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Wa
         if run_id < cursor.run_id:
             continue
         offset = cursor.offset if run_id == cursor.run_id else 0
-        for kind, time in _events(spool_path(mailbox.trial_dir, run_id), offset):
-            if HOOK_OF_KIND.get(kind) in wanted:
+        for record in _records(spool_path(mailbox.trial_dir, run_id), offset):
+            if hook_of(record) in wanted:
                 count += 1
-                since = time if since is None else since
+                since = record.time if since is None else since
     return Waiting(num_events=count, since=since)
 
 
@@ -89,15 +89,16 @@ def deliver_waiting(
     return told, None
 
 
-def _events(path: Path, offset: int) -> Iterable[tuple[str, float]]:
-    """Yield kind and time of what stands in a spool from a byte on."""
+def _records(path: Path, offset: int) -> Iterable[SpooledRecord]:
+    """Yield the records of a spool from a byte on."""
     while True:
         try:
             part = read_spool(path, offset, is_over=False)
         except (DatabaseError, FileNotFoundError):
             return  # said when it is delivered
-        for record in part.records:
-            yield record.kind, record.time
-        if part.end == offset or not part.records:
+        if not part.lines:
             return
+        for record in part.records():
+            if isinstance(record, SpooledRecord):
+                yield record
         offset = part.end

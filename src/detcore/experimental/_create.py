@@ -202,7 +202,6 @@ def _raise_unless_complete(result: ExperimentResult) -> None:
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:
     """Train the class as the trial whose script this is; nothing in a trial of a class."""
     from detcore import core
-    from detcore.config import ExperimentConfig
     from detcore.launch.worker import is_trial_class
     from detcore.trial import run_trial
 
@@ -212,8 +211,8 @@ def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentR
     alone = environment.num_workers == 1
     workers = core.DistributedContext() if alone else core.DistributedContext.from_env()
     with core.init(distributed=workers) as context:
-        config = ExperimentConfig.model_validate(info.config)
-        outcome = run_trial(context, trial_def, config)
+        assert info.settings is not None  # a runner sets them
+        outcome = run_trial(context, trial_def, info.settings)
         if outcome.is_preempted:
             raise SystemExit(_COME_BACK)
     return None

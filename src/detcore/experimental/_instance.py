@@ -91,10 +91,9 @@ def create_trial_instance(
         config=plain,
         model_dir=str(Path.cwd()),
         trial_dir=str(folder),
-        database_url="",
     )
     alone = DistributedContext()
-    prepare_process(framework, info.trial_seed, loaded.config, alone)
+    prepare_process(framework, info.trial_seed, loaded.config.trial_settings(), alone)
     context = import_object(framework.context_class)(
         TrialSetup(
             config=plain,

@@ -6,12 +6,13 @@ leave out arguments that it does not need. There are two kinds:
 - A **register** hook is called once per process, when something of its kind is first needed. All
   plugins are asked, and what they return is put together. A failure, or a value of the wrong
   type, is recorded as a problem of that plugin (``detcore plugins doctor``); the others work on.
-- An **observer** hook is told of what is recorded of a trial: from a thread of the worker process
-  (the chief's), while training goes on, or later from another process of detcore. Each plugin is
-  told of all events in their order, one at a time, and no plugin waits for another. What it returns
-  is ignored. If it raises `detcore.errors.UnavailableError`, it is told of the same event again
-  later. Any other failure is logged once, with the plugin and its distribution, and the event
-  counts as told. Nothing of it stops or delays training. What is handed over is read-only.
+- An **observer** hook is called with each event of a trial's log: in a thread of the runner while
+  the trial trains (of the script, if no runner started it), or later in another process of
+  detcore. Each plugin gets all events in order, one at a time, and no plugin waits for another. The
+  return value is ignored. A hook that raises `detcore.errors.UnavailableError` is called with the
+  same event again later. Any other failure is logged once, with the plugin and its distribution,
+  and the event counts as delivered. None of this stops or delays training. What is handed over is
+  read-only.
 
 Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of
 `detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: one would stand between

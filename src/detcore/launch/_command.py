@@ -65,10 +65,8 @@ def run_workers(
         WorkerError: If a process cannot be started.
     """
     environment = read_environment()  # of a trial whose command is `detcore launch ...`
-    trials_own = tuple(
-        fd for fd in (environment.events_fd, environment.replies_fd) if fd is not None
-    )
-    nobodys = {"DETCORE_EVENTS_FD": "", "DETCORE_REPLIES_FD": ""}
+    trials_own = () if environment.channel_fd is None else (environment.channel_fd,)
+    without_channel = {"DETCORE_CHANNEL_FD": ""}
     workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, horovod=launcher == "horovod", torch=launcher == "torch")
@@ -77,7 +75,7 @@ def run_workers(
         signals = stack.enter_context(_Signals())
         stack.callback(workers.kill)  # those that an error here leaves behind
         for rank in range(num_workers):
-            mine = dict(variables) if rank == 0 else {**variables, **nobodys}
+            mine = dict(variables) if rank == 0 else {**variables, **without_channel}
             keep_open = trials_own if rank == 0 else ()
             guard(f"+{workers.start(command, job.environment(rank, mine), keep_open=keep_open)}")
         return _follow(

@@ -56,6 +56,6 @@ def exported_environment(
 
 
 def _is_secret(name: str, value: str) -> bool:
-    from detcore.config import mask_config
+    from detcore._secrets import mask_config
 
     return name == _JOB_KEY or mask_config({name: value}) != {name: value}

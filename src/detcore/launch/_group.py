@@ -7,8 +7,9 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,9 +76,9 @@ class WorkerGroup(Protocol):
         """Return what rank 0 told since, in the order in which it told it, without waiting."""
 
     def reply(self, **fields: Any) -> None:
-        """Answer rank 0, which waits for a line on its replies pipe; JSON values.
+        """Answer rank 0, which waits for a line on its channel; JSON values.
 
-        Nobody is told if it is gone.
+        Nothing happens if it is gone.
         """
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -113,13 +114,11 @@ class Launcher(Protocol):
         Its place among the workers: of all, of its machine, and its machine's among the machines.
     ``DETCORE_JOB_KEY``
         A secret that the workers of one trial share, and no others; new for each start.
-    ``DETCORE_EVENTS_FD``, ``DETCORE_REPLIES_FD``
-        Of rank 0: descriptors of pipes for what it tells (a JSON object with ``type`` per line),
-        and for what `WorkerGroup.reply` answers. Empty for the others.
-    ``DETCORE_LEASH_FD``
-        The reading end of a pipe whose other end only the launching process holds. The worker ends
-        its process group when that is closed, so no worker outlives a launching process that was
-        killed.
+    ``DETCORE_CHANNEL_FD``
+        The descriptor of one end of a stream socket pair whose other end only the launching process
+        holds. Rank 0 writes its messages there (a JSON object with ``type`` per line) and reads
+        the answers of `WorkerGroup.reply`. Every worker ends its process group when the other end
+        closes, so no worker outlives a launching process that was killed.
     ``DETCORE_DISABLE_PLUGINS``, ``DETCORE_PLUGINS``
         `disabled_plugins` and, unless it is None, `allowed_plugins`, separated by commas.
     """
@@ -165,9 +164,7 @@ class LocalWorkerGroup:
     Args:
         workers: The processes; they call `wake` when one has ended.
         job: What they need to find each other; closed with the group. None: others see to that.
-        events_fd: Reading end of rank 0's events.
-        replies_fd: Writing end of the runner's replies.
-        leash_fd: What keeps the workers alive while it is open.
+        channels: The runner's ends of the workers' channels, by rank; closed with the group.
         wake: What is readable when a process has ended.
     """
 
@@ -176,21 +173,19 @@ class LocalWorkerGroup:
         workers: Workers,
         job: LocalJob | None,
         *,
-        events_fd: int,
-        replies_fd: int,
-        leash_fd: int,
+        channels: Sequence[socket.socket],
         wake: Wake,
     ) -> None:
         self._workers = workers
         self._job = job
-        self._events_fd = events_fd
-        self._descriptors = (events_fd, replies_fd, leash_fd)
-        self._replies_fd = replies_fd
+        self._channels = channels
+        self._chief = channels[0]
         self._wake = wake
         self._buffer = b""
+        self._unsent = b""
         self._is_open = True
         self._is_alive = True
-        os.set_blocking(events_fd, False)
+        self._chief.setblocking(False)
 
     @property
     def pid(self) -> int:
@@ -214,8 +209,8 @@ class LocalWorkerGroup:
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do; may change."""
-        # At its end the pipe of events would be readable all the time.
-        return self._events_fd if self._is_open else self._wake.fileno()
+        # At its end the channel would be readable all the time.
+        return self._chief.fileno() if self._is_open else self._wake.fileno()
 
     def poll(self) -> list[WorkerEvent]:
         """Return what rank 0 told since, without waiting."""
@@ -226,12 +221,15 @@ class LocalWorkerGroup:
         events: list[WorkerEvent] = []
         while self._is_open:
             try:
-                data = os.read(self._events_fd, _READ_BYTES)
+                data = self._chief.recv(_READ_BYTES)
             except BlockingIOError:
                 break
+            except ConnectionResetError:  # it ended with answers unread
+                data = b""
             self._is_open = bool(data)
             events += self._parse(data)
         self._is_alive = is_running
+        self._send_replies()
         return events
 
     def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
@@ -241,9 +239,19 @@ class LocalWorkerGroup:
             yield WorkerEvent(str(fields.pop("type")), fields)
 
     def reply(self, **fields: Any) -> None:
-        """Answer rank 0, which waits for a line on its replies pipe; JSON values."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._replies_fd, json.dumps(fields).encode() + b"\n")
+        """Answer rank 0, which waits for a line on its channel; JSON values."""
+        self._unsent += json.dumps(fields).encode() + b"\n"
+        self._send_replies()
+
+    def _send_replies(self) -> None:
+        """Send what the channel has room for; the next `poll` sends the rest."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._chief.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent = b""  # the worker is gone
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         """Ask the workers to checkpoint and come back later."""
@@ -259,8 +267,8 @@ class LocalWorkerGroup:
         if self._job is not None:
             self._job.close()
         self._wake.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        for channel in self._channels:
+            channel.close()
         return code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -92,21 +92,17 @@ class LocalLauncher:
         linger_s = _LINGER_S if is_class else None
         wake = Wake()
         workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
-        events_read, events_write = os.pipe()
-        replies_read, replies_write = os.pipe()
-        leash_read, leash_write = os.pipe()
-        told["DETCORE_LEASH_FD"] = str(leash_read)
+        channels: list[socket.socket] = []
+        theirs: list[socket.socket] = []
         try:
             for rank in range(slots):
-                # Empty: not that of an outer runner either.
-                mine = {
-                    **told,
-                    "DETCORE_EVENTS_FD": "" if rank else str(events_write),
-                    "DETCORE_REPLIES_FD": "" if rank else str(replies_read),
-                }
-                chiefs = () if rank else (events_write, replies_read, *keep_open)
-                environment = job.environment(rank, mine)
-                inherited = (leash_read, *chiefs)
+                here, there = socket.socketpair()
+                channels.append(here)
+                theirs.append(there)
+                environment = job.environment(
+                    rank, {**told, "DETCORE_CHANNEL_FD": str(there.fileno())}
+                )
+                inherited = (there.fileno(), *(() if rank else keep_open))
                 process = None
                 if slots == 1 and is_class:
                     process = self._fork(environment, Path(info.model_dir), inherited)
@@ -122,20 +118,13 @@ class LocalLauncher:
         except WorkerError:
             job.close()
             wake.close()
-            for descriptor in (events_read, replies_write, leash_write):
-                os.close(descriptor)
+            for channel in channels:
+                channel.close()
             raise
         finally:
-            for descriptor in (events_write, replies_read, leash_read):
-                os.close(descriptor)
-        return LocalWorkerGroup(
-            workers,
-            job,
-            events_fd=events_read,
-            replies_fd=replies_write,
-            leash_fd=leash_write,
-            wake=wake,
-        )
+            for channel in theirs:
+                channel.close()
+        return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
     def _fork(
         self, environment: Mapping[str, str], cwd: Path, keep_open: tuple[int, ...]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ def start_rank(
     Args:
         info: Which trial it runs, with folders of this machine.
         environment: All of its variables, besides those that say what else is given here.
-        rank: Which worker it is; rank 0 has pipes for events and replies.
+        rank: Which worker it is.
         home: The folder of records and default checkpoints.
         on_output: Called from threads, one at a time, with `rank`, the stream and the line.
         disabled_plugins: Plugins that are switched off in it.
@@ -56,17 +56,15 @@ def start_rank(
             "machine of the trial may make or has in common."
         ) from error
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        events_read, events_write = _pipe(ours, theirs)
-        replies_read, replies_write = _pipe(theirs, ours)
-        leash_read, leash_write = _pipe(theirs, ours)
+        channel, there = socket.socketpair()
+        ours.callback(channel.close)
+        theirs.callback(there.close)
         told = {
             **environment,
             "DETCORE_HOME": str(home),
             "DETCORE_TRIAL_INFO": str(path),
             "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
-            "DETCORE_LEASH_FD": str(leash_read),
-            "DETCORE_EVENTS_FD": "" if rank else str(events_write),
-            "DETCORE_REPLIES_FD": "" if rank else str(replies_read),
+            "DETCORE_CHANNEL_FD": str(there.fileno()),
         }
         if allowed_plugins is not None:
             told["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
@@ -79,17 +77,10 @@ def start_rank(
                 [sys.executable, "-m", "detcore.launch.worker"],
                 told,
                 cwd=info.model_dir,
-                keep_open=(leash_read,) if rank else (leash_read, events_write, replies_read),
+                keep_open=(there.fileno(),),
             )
         ours.pop_all()
-    return LocalWorkerGroup(
-        workers,
-        None,
-        events_fd=events_read,
-        replies_fd=replies_write,
-        leash_fd=leash_write,
-        wake=wake,
-    )
+    return LocalWorkerGroup(workers, None, channels=[channel], wake=wake)
 
 
 @contextlib.contextmanager
@@ -100,11 +91,3 @@ def _all_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
-    """Return both ends of a pipe, each of which is closed with its stack."""
-    read_end, write_end = os.pipe()
-    reads.callback(os.close, read_end)
-    writes.callback(os.close, write_end)
-    return read_end, write_end

@@ -3,7 +3,9 @@
 It decides on which machine each rank runs, and carries a few values between them. The rest is here:
 who is who (`place_ranks`), what the workers find in their environment (`rank_variables`), starting
 one of them on its machine (`start_rank`), how Horovod's workers find each other without a port that
-strangers reach (`RendezvousServer`), and what follows when one of them fails (`Workers`).
+strangers reach (`RendezvousServer`), what follows when one of them fails (`Workers`), and how the
+trial's log comes to the runner from a machine that does not share its folders (`LogSource` there,
+`LogCopy` here).
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from detcore.launch._places import (
     without_outer_job,
 )
 from detcore.launch._rank import start_rank
+from detcore.launch._relay import LogCopy, LogSource, log_header
 from detcore.launch._rendezvous import MemoryStore, RendezvousServer, RendezvousStore
 from detcore.launch._workers import RemoteProcess, Workers
 
 __all__ = [
+    "LogCopy",
+    "LogSource",
     "MemoryStore",
     "RankPlace",
     "RemoteProcess",
@@ -28,6 +33,7 @@ __all__ = [
     "RendezvousStore",
     "Workers",
     "interface_with",
+    "log_header",
     "place_ranks",
     "rank_variables",
     "scope_sizes",

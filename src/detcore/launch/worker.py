@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -68,8 +69,8 @@ _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 def main() -> int:
     """Run the trial that the environment names; return the process's exit code."""
     environment = read_environment()
-    if environment.leash_fd is not None:
-        _die_with_the_runner(environment.leash_fd)
+    if environment.channel_fd is not None:
+        _end_with_runner(environment.channel_fd)
     from detcore import core
 
     # A trial of a script opens its own context; this process only watches over it.
@@ -86,7 +87,7 @@ def main() -> int:
             opened.append(context)
             code = _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
-        has_begun = bool(opened) and opened[0].events.has_sent("started")
+        has_begun = bool(opened) and opened[0].channel.has_sent("started")
         code = _tell_error(error, info, has_begun=has_begun)
     if opened and opened[0].checkpoint.abandon():
         _leave(code)
@@ -143,12 +144,11 @@ def is_trial_class(entrypoint: object) -> bool:
 
 
 def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
-    from detcore.config import ExperimentConfig
     from detcore.trial import import_trial_class, run_trial
 
-    config = ExperimentConfig.model_validate(info.config)
+    assert info.settings is not None  # a runner sets them
     trial_class = import_trial_class(entrypoint, Path(info.model_dir))
-    outcome = run_trial(context, trial_class, config)
+    outcome = run_trial(context, trial_class, info.settings)
     return EXIT_COME_BACK if outcome.is_preempted else 0
 
 
@@ -191,7 +191,7 @@ def _out_of_memory_hint(info: TrialInfo) -> str:
 def _run_script(entrypoint: str | list[str]) -> int:
     """Run a command as the trial; signals are passed on to it."""
     environment = read_environment()
-    keep = [fd for fd in (environment.events_fd, environment.replies_fd) if fd is not None]
+    keep = () if environment.channel_fd is None else (environment.channel_fd,)
     # "python3 train.py" means this environment's Python, whether it was activated or not.
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
     command = _split_command(entrypoint, path) if isinstance(entrypoint, str) else list(entrypoint)
@@ -224,14 +224,17 @@ def _show_messages() -> None:
     logger.propagate = False
 
 
-def _die_with_the_runner(leash_fd: int) -> None:
-    """End this process group when the runner's end of the pipe closes.
+def _end_with_runner(channel_fd: int) -> None:
+    """Kill this process group when the runner's end of the channel closes.
 
     A worker that outlived its runner would go on writing beside the one that resumes its trial.
+    The end of the channel is noticed without reading, because others read the runner's answers.
     """
+    poll = select.poll()
+    poll.register(channel_fd, select.POLLRDHUP)
 
     def wait() -> None:
-        os.read(leash_fd, 1)
+        poll.poll()
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="detcore-leash", daemon=True).start()

@@ -8,6 +8,7 @@ from detcore.remote._credentials import (
     open_session,
     trusted_authorities,
 )
+from detcore.remote._deliver import SentSpool, send_spools
 from detcore.remote._kept_tokens import KeptToken, forget_token, keep_token, kept_token
 from detcore.remote._numbers import (
     NUMBER,
@@ -27,6 +28,7 @@ __all__ = [
     "HandIn",
     "KeptToken",
     "PackedContext",
+    "SentSpool",
     "ServerAway",
     "ServerRecords",
     "ServerRefused",
@@ -42,6 +44,7 @@ __all__ = [
     "pack",
     "read_events",
     "read_outcome",
+    "send_spools",
     "spell_document",
     "spell_metrics",
     "trusted_authorities",

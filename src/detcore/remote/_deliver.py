@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from detcore.database import SpoolDamagedError, is_spool_in_use, read_unsent, spool_owner
+from detcore._log import SpoolDamagedError, is_spool_in_use, read_spool, spool_owner
 from detcore.errors import (
+    DatabaseError,
     DetcoreError,
     ForbiddenError,
     NotFoundError,
@@ -16,7 +17,6 @@ from detcore.errors import (
     in_one_line,
 )
 from detcore.remote._refusal import ServerAway
-from detcore.remote._sender import send_spool
 
 if TYPE_CHECKING:
     from detcore.remote._session import Session
@@ -86,7 +86,7 @@ def send_spools(
 def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
     if dry_run:
         return SentSpool(path=path, left_bytes=_unknown(session, path))
-    known, sent = send_spool(session, path, timeout_s=_TIMEOUT_S)
+    known, sent = _send_spool(session, path, timeout_s=_TIMEOUT_S)
     left = _finished(path, sent) if sent else 0
     note = "its trial runs, and sends it itself" if left and is_spool_in_use(path) else ""
     return SentSpool(path=path, sent_bytes=sent - known, left_bytes=left, problem=note)
@@ -94,12 +94,12 @@ def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
 
 def _unknown(session: Session, path: Path) -> int:
     """Return how many bytes of a spool the server does not know."""
-    unsent = read_unsent(path, 0)
-    if unsent is None or unsent.server != session.url:
+    unsent = read_spool(path)
+    if unsent.header is None or unsent.header.server != session.url:
         return 0
-    where = f"/api/detcore/v1/trials/{unsent.trial_id}/runs/{unsent.run_id}/spool"
+    where = f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool"
     answer = session.ask("GET", where, timeout_s=_TIMEOUT_S)
-    return _finished(path, max(int(answer["offset"]), unsent.first))
+    return _finished(path, max(int(answer["offset"]), unsent.header.records_at))
 
 
 def _finished(path: Path, offset: int) -> int:
@@ -107,9 +107,78 @@ def _finished(path: Path, offset: int) -> int:
     begin = offset
     while True:
         try:
-            unsent = read_unsent(path, offset)
+            unsent = read_spool(path, offset)
         except SpoolDamagedError:
             return 0
-        if unsent is None or not unsent.lines:
+        if not unsent.lines:
             return offset - begin
-        offset = unsent.start + len(unsent.lines)
+        offset = unsent.end
+
+
+def _send_spool(session: Session, path: Path, *, timeout_s: float) -> tuple[int, int]:
+    """Send what a server does not know of a spool that is for it.
+
+    Args:
+        session: The server.
+        path: The spool.
+        timeout_s: How long to wait for each answer.
+
+    Returns:
+        Bytes up to which the server knew it before, and knows it now; 0 and 0 where it is for
+        another one, because a trial of the same number may be another one there.
+
+    Raises:
+        ServerAway: If the server did not answer.
+        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
+        DetcoreError: What the server refused it with.
+    """
+    unsent = read_spool(path)
+    if unsent.header is None or unsent.header.server != session.url:
+        return 0, 0
+    answer: Any = session.ask(
+        "GET",
+        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
+        timeout_s=timeout_s,
+        num_tries=1,
+    )
+    known = offset = max(int(answer["offset"]), unsent.header.records_at)
+    is_all = False
+    while not is_all:
+        offset, is_all = _send_part(session, path, offset, timeout_s=timeout_s)
+    return known, offset
+
+
+def _send_part(session: Session, path: Path, offset: int, *, timeout_s: float) -> tuple[int, bool]:
+    """Send some of a spool to a server, once.
+
+    Args:
+        session: The server.
+        path: The spool.
+        offset: Byte up to which the server is thought to know it; 0: the beginning.
+        timeout_s: How long to wait for the answer.
+
+    Returns:
+        Byte up to which the server knows it now, and whether there was nothing to send.
+
+    Raises:
+        ServerAway: If the server did not answer; what was sent may have arrived.
+        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
+        DetcoreError: What the server refused it with.
+    """
+    unsent = read_spool(path, offset)
+    if unsent.header is None or not unsent.lines:
+        return offset, True
+    answer: Any = session.ask(
+        "POST",
+        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
+        body=unsent.lines,
+        params={"offset": unsent.start, "first": unsent.header.records_at},
+        timeout_s=timeout_s,
+        num_tries=1,
+    )
+    # Another one than the end of what was sent: somebody else has moved it, or the server was
+    # brought back from a backup. It is right in both cases.
+    known = int(answer["offset"])
+    if known == unsent.start:
+        raise DatabaseError(f"{session.url} takes nothing of {path} from byte {known} on")
+    return known, False

@@ -12,13 +12,11 @@ from detcore.runner._lock import experiment_lock
 from detcore.runner._results import ExperimentResult, TrialResult, read_results
 from detcore.runner._settle import control_experiment, control_trial, settle_experiment
 from detcore.runner._starting import experiment_folder
-from detcore.runner._tokens import ReportTo
 
 __all__ = [
     "ExperimentResult",
     "JournalListener",
     "NullListener",
-    "ReportTo",
     "RunListener",
     "RunSettings",
     "TrialResult",

@@ -1,4 +1,4 @@
-"""Telling observers, beside a run, what could not be delivered before."""
+"""Deliver events to observers beside a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["late_delivery"]
 
 
 @contextlib.contextmanager
-def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
+def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDelivery]:
     """Deliver in the background during the block, and for a moment behind it.
 
-    What an earlier run under the same home left is delivered at its beginning, and what the
-    experiment's own trials left as they end. The rest stays for the next run.
+    What an earlier run under the same home left is delivered first, then what the experiment's own
+    trials report. The rest stays for the next run.
     """
     environment, plugins = settings.environment, settings.plugins
 
@@ -35,7 +35,7 @@ def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
 
     late = LateDelivery(environment.home, make_plugins, experiment_id=experiment_id)
     try:
-        yield
+        yield late
     finally:
         for name, trials in sorted(late.close(environment.delivery_wait_s).items()):
             some = f"{trials} trial{'s' if trials > 1 else ''}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import find_source, pin_source
-from detcore.config import LoadedConfig, smoke_config
+from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.database import (
     Database,
     DatabaseAway,
@@ -21,28 +21,33 @@ from detcore.database import (
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
 from detcore.runner._delivery import late_delivery
+from detcore.runner._follower import LogFollower
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import choose_launcher, find_launcher
 from detcore.runner._lock import experiment_lock
-from detcore.runner._loop import Conclusion, SearchLoop
+from detcore.runner._loop import SearchLoop
 from detcore.runner._mending import mend_experiment
 from detcore.runner._methods import make_method
-from detcore.runner._restarts import Restarts
 from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import settle_trials
 from detcore.runner._slots import Slots, count_slots
-from detcore.runner._starting import TrialStarter, experiment_folder, trials_folder
-from detcore.runner._tokens import TrialTokens
+from detcore.runner._starting import (
+    TrialStarter,
+    copy_model_code,
+    experiment_folder,
+    trials_folder,
+)
+from detcore.runner._supervisor import Conclusion
 from detcore.search import Search
 from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
+    from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.runner._listener import RunListener
-    from detcore.runner._tokens import ReportTo
     from detcore.storage import StorageBackend
 
 __all__ = ["RunSettings", "check_experiment", "resume_experiment", "start_experiment"]
@@ -55,7 +60,6 @@ class RunSettings:
     Attributes:
         max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
             accelerators of this machine, else those of one trial.
-        report_to: The server that trials report to; None: they use the database, as this does.
         is_looked_after: Whether a server goes on with the experiment when this process ends before
             it does. Then only what is asked for in the records pauses it, and that may have been
             asked for before this process began.
@@ -66,7 +70,6 @@ class RunSettings:
     plugins: PluginManager
     listener: RunListener
     max_slots: int | None = None
-    report_to: ReportTo | None = None
     is_looked_after: bool = False
     is_verbose: bool = False
 
@@ -260,8 +263,8 @@ class _Run:
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with late_delivery(self._settings, experiment_id):
-                conclusion = self._run()
+            with late_delivery(self._settings, experiment_id) as delivery:
+                conclusion = self._run(delivery)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
@@ -300,7 +303,7 @@ class _Run:
             ):
                 return state
 
-    def _run(self) -> Conclusion:
+    def _run(self, delivery: LateDelivery) -> Conclusion:
         plain, settings, listener = self._plain, self._settings, self._settings.listener
         num_workers, slots = count_slots(plain, max_slots=settings.max_slots)
         listener.search_started(plain)
@@ -322,6 +325,7 @@ class _Run:
                 listener=listener,
             )
             stack.enter_context(contextlib.closing(launcher))
+            follower = LogFollower(self._impatient, settings.environment.home, delivery)
             starter = TrialStarter(
                 database=self._database,
                 environment=settings.environment,
@@ -329,6 +333,12 @@ class _Run:
                 listener=listener,
                 experiment_id=self._experiment_id,
                 plain=plain,
+                settings=ExperimentConfig.model_validate(plain).trial_settings(),
+                code_dir=copy_model_code(
+                    Path(self._model_dir),
+                    experiment_folder(settings.environment, self._experiment_id),
+                    plain,
+                ),
                 model_dir=self._model_dir,
                 test_mode=self._test_mode,
                 is_verbose=settings.is_verbose,
@@ -336,7 +346,7 @@ class _Run:
                 storage=storage,
                 launcher=launcher,
                 lock_fd=self._lock_fd,
-                tokens=TrialTokens.made_for(settings.report_to, self._database, listener),
+                follower=follower,
             )
             loop = SearchLoop(
                 starter,
@@ -344,8 +354,9 @@ class _Run:
                 slots,
                 interrupts=stack.enter_context(self._interrupts),
                 requests=Requests(self._impatient, self._experiment_id),
-                restarts=Restarts(int(plain.get("max_restarts") or 0)),
+                max_restarts=int(plain.get("max_restarts") or 0),
             )
+            stack.enter_context(follower.at_work())
             stack.enter_context(self._retention.at_work())
             return loop.run()
 
@@ -417,7 +428,7 @@ def _with_slots(plain: Mapping[str, Any], slots: int) -> dict[str, Any]:
 
 def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
     cores = num_cores()
-    trials = min(slots.at_once, len(log.order))
+    trials = min(slots.at_once, log.num_ready)
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(

@@ -1,14 +1,14 @@
-"""What tells a runner to stop: signals of its own, and requests of other processes."""
+"""Events that end trials early: signals of this process, and requests of other processes."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from detcore.database import DatabaseAway
-from detcore.types import Control
+from detcore.runner._supervisor import Requested, Signaled
 
 if TYPE_CHECKING:
     from detcore.database import Database
@@ -32,6 +32,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._received: list[int] = []
+        self._num_observed = 0
         self.is_urgent = False
         self._before: dict[int, Any] = {}
 
@@ -50,17 +51,12 @@ class Interrupts:
         if number not in self._received:
             self._received.append(number)
 
-    @property
-    def received(self) -> tuple[int, ...]:
-        """The signals that came, each kind once, in the order in which they came."""
-        return tuple(self._received)
-
-
-class Asked(NamedTuple):
-    """What other processes ask for: of the experiment, and of single trials by index."""
-
-    control: Control | None
-    trials: dict[int, Control]
+    def observe(self) -> list[Signaled]:
+        """Return the signals since the last call, each kind once; as long as it is urgent, that."""
+        events = [Signaled(signal.SIGINT, is_urgent=True)] if self.is_urgent else []
+        new = self._received[self._num_observed :]
+        self._num_observed += len(new)
+        return [*events, *map(Signaled, new)]
 
 
 class Requests:
@@ -71,16 +67,16 @@ class Requests:
         self._experiment_id = experiment_id
         self._look_at = 0.0
 
-    def look(self) -> Asked | None:
-        """Return what is asked, or None if it is too soon to look again."""
+    def observe(self) -> list[Requested]:
+        """Return all that is asked for; nothing if it is too soon to look again."""
         now = time.monotonic()
         if now < self._look_at:
-            return None
+            return []
         self._look_at = now + _LOOK_EVERY_S
         try:
-            return Asked(
-                self._database.requested_control(self._experiment_id),
-                self._database.requested_trial_controls(self._experiment_id),
-            )
+            control = self._database.requested_control(self._experiment_id)
+            trials = self._database.requested_trial_controls(self._experiment_id)
         except DatabaseAway:
-            return None  # the trials go on; who has something to record waits for it
+            return []  # the trials go on; who has something to record waits for it
+        found = [Requested(each, index) for index, each in trials.items()]
+        return found if control is None else [*found, Requested(control)]

@@ -52,7 +52,7 @@ class JournalListener:
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Write that a runner begins."""
-        from detcore.config import mask_config
+        from detcore._secrets import mask_config
 
         kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
         self._write("search_started", config=mask_config(kept))
@@ -161,7 +161,6 @@ class _Replayer:
             config={"resources": {"slots_per_trial": slots}},
             model_dir="",
             trial_dir="",
-            database_url="",
         )
         self._infos[made.trial_id] = made
         self._listener.trial_started(made, pid=pid)

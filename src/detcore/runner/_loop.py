@@ -1,66 +1,67 @@
-"""Several trials at once, until their search wants no more, or somebody ends them."""
+"""Carries out what the supervisor decides: several trials at once, to the end of their search."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import select
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.delivery import tell_end_of_killed
 from detcore.errors import DetcoreError
-from detcore.runner._endings import Endings
-from detcore.runner._standing import Standing
-from detcore.runner._stops import Stops
-from detcore.search import Close, Create, Exited, Train, Validated
+from detcore.runner._listener import TrialStatus
+from detcore.runner._running import RunningTrial
+from detcore.runner._supervisor import (
+    Action,
+    Advance,
+    Advanced,
+    Conclusion,
+    CountRestart,
+    Ending,
+    Event,
+    Finish,
+    Record,
+    Reply,
+    Reported,
+    Say,
+    Signal,
+    Start,
+    State,
+    Tick,
+    decide,
+    resume,
+)
+from detcore.search import Create
 from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
     from detcore.runner._interrupts import Interrupts, Requests
-    from detcore.runner._restarts import Restarts
-    from detcore.runner._running import RunningTrial
     from detcore.runner._search_log import SearchLog
-    from detcore.runner._slots import Place, Slots
+    from detcore.runner._slots import Slots
     from detcore.runner._starting import TrialStarter
 
-__all__ = ["Conclusion", "SearchLoop"]
+__all__ = ["SearchLoop"]
 
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
-    """How a run of an experiment ended.
-
-    Attributes:
-        state: Of the experiment.
-        error: What went wrong, or None.
-        was_cut_short: Whether workers were killed by a second Ctrl-C.
-        is_from_outside: Whether what ended it came from outside: a signal, another process.
-    """
-
-    state: TrialState
-    error: str | None = None
-    was_cut_short: bool = False
-    is_from_outside: bool = False
+# So much of the search makes a difference for displays.
+_LEAST_PROGRESS = 0.001
 
 
 class SearchLoop:
     """Trains the trials of a search, as many at once as there are slots.
-
-    What happens to a trial is applied to the search and logged before anything follows from it.
 
     Args:
         starter: Starts the trials.
         log: The search.
         slots: The places for trials.
         interrupts: Signals of this process.
-        requests: What other processes ask for.
-        restarts: How often, and when, a trial that fails is started again.
+        requests: Requests of other processes.
+        max_restarts: How often a trial that fails starts again.
     """
 
     def __init__(
@@ -71,17 +72,24 @@ class SearchLoop:
         *,
         interrupts: Interrupts,
         requests: Requests,
-        restarts: Restarts,
+        max_restarts: int,
     ) -> None:
         self._starter = starter
+        self._database = starter.database
         self._listener = starter.listener
         self._log = log
         self._slots = slots
-        self._restarts = restarts
-        self._running: list[RunningTrial] = []
-        self._stops = Stops(interrupts, requests, listener=starter.listener)
-        self._standing = Standing(starter, log)
-        self._endings = Endings(starter, log, self._standing, self._stops, restarts, self._apply)
+        self._interrupts = interrupts
+        self._requests = requests
+        self._state = State(free=(), max_restarts=max_restarts)
+        self._running: dict[int, RunningTrial] = {}
+        self._ended: RunningTrial | None = None
+        self._conclusion: Conclusion | None = None
+        # Progress is only displayed: waiting for the records would hold up signals to the trials.
+        self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
+        self._percent = 0
+        self._told_progress = -1.0
+        self._is_metric_checked = False
         self._tick_at = 0.0
 
     def run(self) -> Conclusion:
@@ -91,198 +99,240 @@ class SearchLoop:
             DetcoreError: If the search fails, or the records; all workers have ended then.
         """
         try:
-            self._standing.settle()
-            self._stops.look(self._running)
-            self._drop_unwanted()
-            # A trial may wait to start again while none runs.
-            while self._start_trials() or self._running:
-                self._wait()
-                for trial in list(self._running):
-                    for event in trial.workers.poll():
-                        self._told(trial, event)
-                    if not trial.workers.is_alive:
-                        self._running.remove(trial)
-                        self._ended(trial)
-                self._stops.look(self._running)
-                self._drop_unwanted()
+            self._settle()
+            while True:
+                self._happen(*self._interrupts.observe(), *self._requests.observe())
+                self._happen(Tick(time.monotonic()))
+                if self._conclusion is not None:
+                    return self._conclusion
+                self._observe_workers()
                 self._tick()
         except BaseException:
             self._abandon()
             raise
-        if self._stops.failure is not None:
-            raise self._stops.failure
-        return self._conclude()
 
-    def _start_trials(self) -> bool:
-        """Start trials while there are places; return whether one waits for its time to start."""
-        if self._stops.is_stopping:
-            return False
-        busy = {trial.index for trial in self._running}
-        kept: list[Place] = []
-        try:
-            for index in [*self._standing.again, *self._log.order]:
-                if index in busy or index in self._standing.left_alone:
-                    continue
-                place = self._slots.take()
-                if place is None:
-                    break
-                if self._restarts.is_waiting(index):
-                    # Its place is kept: a search must not depend on who came in between.
-                    kept.append(place)
-                else:
-                    self._start(index, place)
-        finally:
-            for place in reversed(kept):
-                self._slots.give_back(place)
-        return bool(kept)
+    def _settle(self) -> None:
+        """Bring the records to where the log is."""
+        trials = {trial.id: trial for trial in self._database.list_trials(self._experiment_id)}
+        self._state, actions = resume(
+            self._log.entries,
+            {index: trials[trial_id] for index, trial_id in self._log.trial_ids.items()},
+            max_restarts=self._state.max_restarts,
+            num_places=self._slots.at_once,
+        )
+        for action in actions:
+            self._perform(action)
+        self._tell_progress()
 
-    def _drop_unwanted(self) -> None:
-        """End trials for good that another process asked for, and that do not run."""
-        busy = {trial.index for trial in self._running}
-        for index in self._stops.unwanted.keys() - busy:
-            self._endings.drop(index)
-
-    def _start(self, index: int, place: Place) -> None:
-        try:
-            trial = self._starter.start(
-                index,
-                self._log.trial_ids[index],
-                length=self._log.search.trials[index].length,
-                place=place,
-            )
-        except BaseException:
-            self._slots.give_back(place)
-            self._standing.record(index, TrialState.PAUSED)
-            raise
-        self._running.append(trial)
-        self._standing.tell(index, TrialState.RUNNING)
-
-    def _wait(self) -> None:
+    def _observe_workers(self) -> None:
         poll = select.poll()
-        for trial in self._running:
+        for trial in self._running.values():
             poll.register(trial.workers.fileno(), select.POLLIN)
         poll.poll(_WAIT_MS)
+        for trial in list(self._running.values()):
+            for event in trial.workers.poll():
+                self._take_event(trial, event)
+            if not trial.workers.is_alive:
+                self._end(trial)
+
+    def _take_event(self, trial: RunningTrial, event: WorkerEvent) -> None:
+        if event.type == "searcher_completed":
+            self._check_metric(trial)
+            length, metric = int(event.fields["length"]), float(event.fields["metric"])
+            report = Reported(trial.index, length, metric)
+            self._happen(*self._interrupts.observe(), report)
+            return
+        if event.type == "question":
+            trial.workers.reply(**self._starter.follower.answer(trial.info, event.fields))
+            return
+        trial.note(event)
+        if trial.progress is not None:
+            self._show_progress(trial.index, trial.progress)
+        self._listener.event(trial.info, event)
+
+    def _show_progress(self, index: int, part: float) -> None:
+        """Take note of how much of its length a trial has trained, 0 to 1.
+
+        It is recorded at most once for each percent of the search, and not while the database is
+        away.
+        """
+        search = self._log.search
+        if not search.trials[index].is_closed:
+            search.trained[index] = part
+        progress = search.progress
+        if int(progress * 100) != self._percent:
+            self._percent = int(progress * 100)
+            with contextlib.suppress(DatabaseAway):
+                self._once.set_search_progress(self._experiment_id, progress)
+        if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        search = self._log.search
+        self._told_progress = search.progress
+        self._listener.search_progress(search.progress, search.planned_length)
+
+    def _check_metric(self, trial: RunningTrial) -> None:
+        """Say once that a script reports no metric of the name that the searcher has.
+
+        The search goes by the number that it gives to ``report_completed``, but lists, the best
+        checkpoint, and which ones are kept go by the name.
+        """
+        metric = self._starter.plain["searcher"]["metric"]
+        if self._is_metric_checked or not trial.validated:
+            return
+        self._is_metric_checked = True
+        if metric not in trial.validated:
+            names = ", ".join(sorted(trial.validated))
+            self._listener.notice(
+                f"searcher.metric is {metric!r}, but the validations of trial "
+                f"{trial.info.trial_id} report: {names}. So no best trial or checkpoint is known. "
+                "Correct the name in the file, or report a metric of that name."
+            )
+
+    def _end(self, trial: RunningTrial) -> None:
+        del self._running[trial.index]
+        self._ended = trial
+        self._release(trial)
+        latest, trial_id = None, trial.info.trial_id
+        if trial.ending is Ending.DAMAGED and trial.damaged is not None:
+            latest = self._starter.give_up_checkpoint(trial_id, trial.damaged[0])
+        elif trial.ending is Ending.CRASHED:
+            latest = self._database.latest_checkpoint(trial_id)
+        end = trial.describe_end(latest, now=time.monotonic())
+        # Whatever signals this process may have ended the workers, too.
+        self._happen(*self._interrupts.observe(), end)
+
+    def _release(self, trial: RunningTrial) -> None:
+        """Release what belongs to workers, and take in what they reported."""
+        trial.close()
+        self._starter.follower.unfollow(trial.info)
+        ingest_spools(
+            self._database,
+            self._starter.environment.home,
+            experiment_id=self._experiment_id,
+            trial_id=trial.info.trial_id,
+        )
 
     def _tick(self) -> None:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + _TICK_EVERY_S
-            if self._starter.tokens is not None:
-                self._starter.tokens.renew()
             self._listener.tick()
 
-    def _told(self, trial: RunningTrial, event: WorkerEvent) -> None:
-        if event.type == "searcher_completed":
-            self._completed(trial, int(event.fields["length"]), float(event.fields["metric"]))
-            return
-        trial.note(event)
-        if trial.progress is not None:
-            self._standing.progressed(trial.index, trial.progress)
-        self._listener.event(trial.info, event)
+    def _happen(self, *events: Event) -> None:
+        """Perform what follows from events, and from the answers to questions."""
+        for event in events:
+            next_event: Event | None = event
+            while next_event is not None:
+                self._state, actions = decide(self._state, next_event)
+                next_event = None
+                for action in actions:
+                    next_event = self._perform(action)
 
-    def _completed(self, trial: RunningTrial, length: int, metric: float) -> None:
-        """A trial trained as far as it was told to; decide how it goes on."""
-        self._standing.check_metric(trial)
-        planned = self._log.search.trials[trial.index]
-        # A trial that does its ending once more reports what is known.
-        is_news = not planned.is_closed and not planned.is_waiting and planned.length == length
-        if is_news:
-            self._apply(Validated(trial.index, length, metric))
-        goes_on = not planned.is_closed and not planned.is_waiting and planned.length > length
-        if goes_on and not self._stops.is_stopping:
-            trial.extended(planned.length, before=length)
-            trial.workers.reply(type="train", length=planned.length)
-            self._standing.tell(trial.index, TrialState.RUNNING)
-        else:
-            trial.was_told_end = True
-            trial.workers.reply(type="end")
+    def _perform(self, action: Action) -> Event | None:
+        """Perform an action; return the answer to a question."""
+        match action:
+            case Start():
+                self._start(action)
+            case Reply(index, length):
+                trial = self._running[index]
+                if length is None:
+                    trial.workers.reply(type="end")
+                else:
+                    trial.extended(length)
+                    trial.workers.reply(type="train", length=length)
+            case Signal(index, number):
+                self._running[index].signal(number)
+            case Record():
+                self._record(action)
+            case CountRestart(index):
+                self._database.count_restart(self._log.trial_ids[index])
+            case Say(text, None):
+                self._listener.notice(text)
+            case Say(text, int(index)):
+                speaker = self._running.get(index) or self._ended
+                assert speaker is not None  # it has, or just had, workers
+                speaker.output.say(text)
+            case Finish():
+                self._finish(action)
+            case Advance():
+                return self._advance(action)
+            case Conclusion(failure=None):
+                self._conclusion = action
+            case Conclusion(failure=DetcoreError() as failure):
+                raise failure
+        return None
 
-    def _apply(self, event: Validated | Exited, *, error: str | None = None) -> None:
-        """Tell the search, and do what follows at once; what is to be trained waits its turn."""
-        if self._stops.failure is not None:
-            return
+    def _start(self, start: Start) -> None:
+        index, length, place = start
+        try:
+            self._running[index] = self._starter.start(
+                index, self._log.trial_ids[index], length=length, place=self._slots.places[place]
+            )
+        except BaseException:
+            self._record(Record(index, TrialState.PAUSED, None, is_new=True))
+            raise
+
+    def _record(self, record: Record) -> None:
+        index, state, error, is_new = record
+        log, trial_id = self._log, self._log.trial_ids[index]
+        if is_new:
+            self._database.set_trial_state(trial_id, state, error=error)
+        planned = log.search.trials[index]
+        self._listener.trial_changed(
+            TrialStatus(
+                trial_id=trial_id,
+                index=index,
+                state=state,
+                hparams=planned.hparams,
+                length=planned.length,
+                rung=log.rungs.get(index, 0),
+                metric=log.best.get(index),
+                is_waiting=planned.is_waiting and not planned.is_closed,
+                error=error,
+            )
+        )
+
+    def _advance(self, advance: Advance) -> Event:
+        event, error = advance
         try:
             operations = self._log.record(event, error=error)
         except DetcoreError as failure:
-            self._stops.fail(failure, self._running)
-            return
-        self._standing.tell_progress()
-        running = {trial.index: trial for trial in self._running}
-        for operation in operations:
-            if isinstance(operation, Create):
-                self._standing.tell(operation.trial, TrialState.PAUSED)
-            elif isinstance(operation, Close) and operation.trial != event.trial:
-                if operation.trial in running:
-                    if not running[operation.trial].was_told_end:
-                        running[operation.trial].signal(signal.SIGINT)
-                else:
-                    self._standing.record(operation.trial, TrialState.COMPLETED)
-            elif isinstance(operation, Train) and operation.trial not in running:
-                self._standing.tell(operation.trial, TrialState.PAUSED)
+            return Advanced(event, error, None, failure=failure)
+        if operations is None:
+            return Advanced(event, error, None)
+        self._tell_progress()
+        created = [self._log.trial_ids[op.trial] for op in operations if isinstance(op, Create)]
+        return Advanced(event, error, operations, created)
 
-    def _ended(self, trial: RunningTrial) -> None:
-        trial.close()
-        if self._starter.tokens is not None:
-            self._starter.tokens.revoke(trial.info.trial_id)
-        self._slots.give_back(trial.place)
-        self._standing.take_in(trial.info.trial_id)
-        self._endings.ended(trial)
-        self._tell_observers(trial)
-        trial.output.close()
-
-    def _tell_observers(self, trial: RunningTrial) -> None:
+    def _finish(self, finish: Finish) -> None:
         """Write down for observers how a trial ended whose workers could not say it themselves."""
-        record = self._starter.database.get_trial(trial.info.trial_id)
-        if record.state is TrialState.PAUSED and not self._stops.is_stopping:
-            return  # it starts again
-        state = "INVALID_HP" if trial.is_invalid_hp else record.state.value
+        trial, decided = self._ended, self._state.trials[finish.trial]
+        assert trial is not None  # its workers have just ended
         try:
-            tell_end_of_killed(
-                Path(trial.info.trial_dir),
-                trial_id=record.id,
-                run_id=trial.info.run_id,
-                state=state,
-                error=record.error,
-            )
+            if not finish.starts_again:
+                tell_end_of_killed(
+                    Path(trial.info.trial_dir),
+                    trial_id=decided.id,
+                    run_id=trial.info.run_id,
+                    state="INVALID_HP" if trial.is_invalid_hp else decided.state.value,
+                    error=decided.error,
+                )
         except (DetcoreError, OSError) as error:
-            self._listener.notice(f"plugins are not told of the end of trial {record.id}: {error}")
+            self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
+        trial.output.close()
+        self._ended = None
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""
-        for trial in self._running:
-            trial.kill()
-        for trial in self._running:
-            trial.close()
+        for trial in self._running.values():
+            trial.signal(signal.SIGKILL)
+        for trial in self._running.values():
+            self._release(trial)
             trial.output.close()
-            if self._starter.tokens is not None:
-                self._starter.tokens.revoke(trial.info.trial_id)
-            self._standing.take_in(trial.info.trial_id)
-            self._starter.database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
+            self._database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
 
-    def _conclude(self) -> Conclusion:
-        standing, search = self._standing, self._log.search
-        states = standing.states()
-        failed = next(iter(reversed(standing.errors.values())), None)
-        if search.is_finished and not standing.again:
-            if TrialState.COMPLETED in states:
-                return Conclusion(state=TrialState.COMPLETED)
-            if TrialState.ERROR not in states:  # each was canceled for itself
-                return Conclusion(state=TrialState.CANCELED)
-            return Conclusion(state=TrialState.ERROR, error=self._summary(failed))
-        if self._stops.is_canceling:
-            for index, planned in enumerate(search.trials):
-                if not planned.is_closed:
-                    standing.record(index, TrialState.CANCELED)
-            return Conclusion(state=TrialState.CANCELED)
-        if standing.errors and TrialState.PAUSED not in states:
-            return Conclusion(state=TrialState.ERROR, error=self._summary(failed))
-        return Conclusion(
-            state=TrialState.PAUSED,
-            was_cut_short=self._stops.was_cut_short,
-            is_from_outside=self._stops.is_stopping,
-        )
-
-    def _summary(self, error: str | None) -> str | None:
-        if len(self._log.search.trials) == 1 or error is None:
-            return error
-        return f"no trial completed; the last one that failed: {error}"
+    @property
+    def _experiment_id(self) -> int:
+        return self._starter.experiment_id

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.config import MASK, load_mapping, mask_config
+from detcore._secrets import MASK, mask_config
+from detcore.config import load_mapping
 from detcore.database import keep_secrets, restore_secrets
 from detcore.errors import RunError
 from detcore.runner._methods import make_method

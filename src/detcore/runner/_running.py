@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
+from detcore.errors import in_one_line
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -19,8 +21,10 @@ from detcore.launch.worker import (
     EXIT_INVALID_HP,
     is_trial_class,
 )
+from detcore.runner._supervisor import Ending, WorkersEnded
 
 if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
     from detcore.types import TrialInfo
@@ -89,9 +93,8 @@ class RunningTrial:
 
     Attributes:
         index: The trial's number in its search.
-        was_told_end: Whether the workers were told that there is no more to train for now.
-        progress: How much of what the workers train for is done, 0 to 1; None: not known.
         damaged: Checkpoint that could not be restored, and the error, or None.
+        progress: How much of what the workers train for is done, 0 to 1; None: not known.
         validated: Names of the metrics that its validations reported.
     """
 
@@ -108,10 +111,10 @@ class RunningTrial:
         self.workers = workers
         self.output = output
         self.place = place
-        self.was_told_end = False
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
         self.validated: set[str] = set()
+        self._target = info.searcher_length or 0
         self._length = _length_in_batches(info)  # workers of a trial class say it
         self._told_error: str | None = None
         self._told_state: str | None = None
@@ -141,24 +144,24 @@ class RunningTrial:
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
 
-    def extended(self, length: int, *, before: int) -> None:
-        """Take note that the workers train on, to a length that is counted as the one before."""
-        self._length = self._length * length // before
+    def extended(self, length: int) -> None:
+        """Take note that the workers train on, to a length in the unit of the searcher."""
+        if self._target:
+            self._length = self._length * length // self._target
+        self._target = length
 
     def _progressed(self, done: float, length: float | None) -> None:
         if length:
             self.progress = min(1.0, done / length)
 
     def signal(self, number: int) -> None:
-        """Ask the workers to checkpoint and end; each kind of signal is sent once."""
-        if number not in self._signals:
+        """Ask the workers to checkpoint and end, each kind of signal once; or kill them."""
+        if number == signal.SIGKILL:
+            self._was_killed = True
+            self.workers.kill()
+        elif number not in self._signals:
             self._signals.append(number)
             self.workers.signal(number)
-
-    def kill(self) -> None:
-        """End the workers at once."""
-        self._was_killed = True
-        self.workers.kill()
 
     def close(self) -> None:
         """Wait for the end, and release what belongs to the workers; the log stays open."""
@@ -170,25 +173,62 @@ class RunningTrial:
             if not found.has_begun and is_trial_class(self.info.config["entrypoint"]):
                 self._told -= _BEGUN
 
-    @property
-    def ended_well(self) -> bool:
-        """Whether the workers ended with code 0, having said nothing else."""
-        return self._code == 0 and self._told_state not in ("PAUSED", "INVALID_HP")
+    def describe_end(self, latest: CheckpointRecord | None, *, now: float) -> WorkersEnded:
+        """Return all that the trial's fate depends on, once the workers are closed.
+
+        Args:
+            latest: The checkpoint that the next start would continue from.
+            now: The time.
+        """
+        how, info = self.ending, self.info
+        error = "" if how in (Ending.WELL, Ending.INTERRUPTED) else self.error
+        origin: str | None = "from its latest checkpoint"
+        if how is Ending.DAMAGED and self.damaged is not None:
+            uuid, error = self.damaged[0], self.damaged[1].splitlines()[0]
+            origin = f"{latest.uuid}, {latest.steps_completed} batches" if latest else None
+            if latest is None:
+                # Training again from the start is not what was asked for.
+                error = in_one_line(
+                    error,
+                    f"It was the only checkpoint of trial {info.trial_id}, so there is nothing "
+                    "to go on from. If its files can be brought back: detcore checkpoint repair "
+                    f"{uuid}; else start the experiment again.",
+                )
+        elif latest is None and info.source_checkpoint is not None:
+            origin = f"from checkpoint {info.source_checkpoint}, as at first"
+        elif latest is None:
+            origin = "from the beginning: it has no checkpoint"
+        return WorkersEnded(
+            self.index,
+            how,
+            now,
+            error=error,
+            fault=self._fault,
+            why_certain=self._why_certain,
+            made_progress=latest is not None and latest.steps_completed > info.steps_completed,
+            origin=origin,
+        )
 
     @property
-    def was_interrupted(self) -> bool:
+    def ending(self) -> Ending:
+        """How the workers ended."""
+        if self._code == 0 and self._told_state not in ("PAUSED", "INVALID_HP"):
+            return Ending.WELL
+        if self._was_interrupted:
+            return Ending.INTERRUPTED
+        if self.is_invalid_hp:
+            return Ending.INVALID_HP
+        return Ending.CRASHED if self.damaged is None else Ending.DAMAGED
+
+    @property
+    def _was_interrupted(self) -> bool:
         """Whether the workers ended because they were to make way, with or without a checkpoint."""
         if self._code == EXIT_COME_BACK or (self._code == 0 and self._told_state == "PAUSED"):
             return True
         # A program that does not know detcore, or that has not begun to listen.
-        return self.was_cut_short or (
+        return (self._was_killed and self._code != 0) or (
             self._code in {code for number in self._signals for code in (-number, 128 + number)}
         )
-
-    @property
-    def was_cut_short(self) -> bool:
-        """Whether the runner killed the workers."""
-        return self._was_killed and self._code != 0
 
     @property
     def is_invalid_hp(self) -> bool:
@@ -196,34 +236,29 @@ class RunningTrial:
         return self._code == EXIT_INVALID_HP or self._told_state == "INVALID_HP"
 
     @property
-    def cannot_heal(self) -> bool:
-        """Whether the next start would end as this one did, unless somebody changes something.
+    def _why_certain(self) -> str | None:
+        """Why the next start would end as this one did, unless somebody changes something, or None.
 
         That is an exception before training began: in a trial class before its first batch, in a
         script before it opened a context or reported anything. And one that is certain to come
         again: no memory, or NaN where that ends a trial.
         """
-        if self._code == EXIT_CONFIG:
-            return True
-        if self._told & _BEGUN:
-            return False
-        if self._told_fault is not None:
-            return True
+        has_begun = bool(self._told & _BEGUN)
         # A Python script that raised outside a context. With a checkpoint, it worked before.
-        return (
+        is_outside = (
             self._code == EXIT_ERROR
             and not self._told
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
         )
+        if self._code == EXIT_CONFIG and has_begun:
+            return "it would end in the same way each time"
+        if has_begun or not (self._code == EXIT_CONFIG or self._told_fault or is_outside):
+            return None
+        return "it failed before its first batch, and would fail there each time"
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the workers told of anything that they did."""
-        return bool(self._told & _BEGUN)
-
-    @property
-    def fault(self) -> tuple[str, int] | None:
+    def _fault(self) -> tuple[str, int] | None:
         """Kind and place of the exception that the code raised, and the batch last reported.
 
         None for workers that were killed, and for errors that come from outside.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.database import TrialDraft, TrialTarget
 from detcore.errors import DetcoreError, SearchError
+from detcore.runner._supervisor import LogEntry
 from detcore.search import (
     Create,
     Event,
@@ -41,10 +42,8 @@ class SearchLog:
     Attributes:
         search: What the method decided so far.
         trial_ids: Records of the trials, by their index in the search.
-        order: The trials that are to be trained, in the order in which they get their turn. It
-            follows from the log alone. A trial keeps its turn when it is trained on.
+        entries: The log as this process found it.
         rungs: How often each trial has reported, by index.
-        exits: Trials that ended by themselves, by index: why, and the error.
         best: The best metric of each trial that has reported, by index.
 
     Raises:
@@ -67,9 +66,9 @@ class SearchLog:
         self._seed = seed
         self._trials_dir = trials_dir
         self._pick = min if smaller_is_better else max
-        self.order: list[int] = []
+        self.entries: list[LogEntry] = []
         self.rungs: dict[int, int] = {}
-        self.exits: dict[int, tuple[ExitReason, str | None]] = {}
+        self._exits: dict[int, ExitReason] = {}
         self.best: dict[int, float] = {}
         self.search = self._new_search()
         recorded = database.list_trials(experiment_id)
@@ -78,7 +77,7 @@ class SearchLog:
             place if trial.search_index is None else trial.search_index: trial.id
             for place, trial in enumerate(recorded)
         }
-        self._note(None, self.search.first)
+        self.entries.append(LogEntry(None, self.search.first))
         logged = database.list_search_events(experiment_id)
         if logged:
             self._replay(logged[1:])
@@ -88,10 +87,20 @@ class SearchLog:
     def _replay(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
         for document in logged:
             event = event_from_json(document or {})
-            self._note(event, self._apply(event), error=(document or {}).get("error"))
+            operations = self._apply(event)
+            self._note(event)
+            self.entries.append(LogEntry(event, operations, (document or {}).get("error")))
 
-    def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...]:
+    @property
+    def num_ready(self) -> int:
+        """How many trials are to be trained."""
+        return sum(not (trial.is_closed or trial.is_waiting) for trial in self.search.trials)
+
+    def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...] | None:
         """Apply an event and log it, with what follows from it; return that.
+
+        A failure that would end the search without one trained trial is left out, so that the
+        trial can be tried again; the result is None then.
 
         Args:
             event: What happened.
@@ -101,21 +110,22 @@ class SearchLog:
             SearchError: If it cannot have happened, or the method fails.
             DatabaseError: If it cannot be logged.
         """
+        if isinstance(event, Exited) and self._would_end_in_failure(event):
+            return None
         operations = self._apply(event)
-        self._note(event, operations, error=error)
+        self._note(event)
         self._write(event, operations, error=error)
         return operations
 
-    def would_end_in_failure(self, event: Exited) -> bool:
-        """Whether the search would be over with this event, with no trial that trained to its end.
-
-        Such an event is not logged: the trial can be tried again.
-        """
+    def _would_end_in_failure(self, event: Exited) -> bool:
+        """Whether the search would be over with this event, without one trained trial."""
+        if event.reason is ExitReason.STOPPED:
+            return False
         trials = self.search.trials
         others = [index for index in range(len(trials)) if index != event.trial]
         if not all(trials[index].is_closed for index in others):
             return False
-        if any(self.is_success(index) for index in others):
+        if any(self._exits.get(each, ExitReason.STOPPED) is ExitReason.STOPPED for each in others):
             return False
         search = Search.replay(self._make_method(), self.search.events, seed=self._seed)
         try:
@@ -123,11 +133,6 @@ class SearchLog:
         except DetcoreError:
             return False
         return search.is_finished
-
-    def is_success(self, index: int) -> bool:
-        """Whether a trial was closed by its search, or stopped by its own code."""
-        reason = self.exits.get(index, (None, None))[0]
-        return self.search.trials[index].is_closed and reason in (None, ExitReason.STOPPED)
 
     def _new_search(self) -> Search:
         method = self._make_method()
@@ -146,23 +151,13 @@ class SearchLog:
         except Exception as error:
             raise _failed(self.search.method, str(event), error) from error
 
-    def _note(
-        self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None
-    ) -> None:
-        """Keep up with what follows from an event."""
-        own = None if event is None else event.trial
-        if own in self.order:
-            self.order.remove(own)
+    def _note(self, event: Event) -> None:
         if isinstance(event, Validated):
             self.rungs[event.trial] = self.rungs.get(event.trial, 0) + 1
             known = self.best.get(event.trial, event.metric)
             self.best[event.trial] = self._pick(known, event.metric)
-        elif isinstance(event, Exited):
-            self.exits[event.trial] = (event.reason, error)
-        for operation in operations:
-            if isinstance(operation, Train):
-                self.order.insert(0 if operation.trial == own else len(self.order), operation.trial)
-        self.order = [index for index in self.order if not self.search.trials[index].is_closed]
+        else:
+            self._exits[event.trial] = event.reason
 
     def _write(
         self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None

@@ -17,32 +17,28 @@ _MOST_AT_ONCE = 10_000
 
 
 class Slots:
-    """Hands out the slots of this machine to trials.
+    """The slots of this machine, divided into places for trials.
 
     Args:
         total: All slots; >= `per_trial`.
         per_trial: Slots that each trial takes; >= 1.
         devices: Names of the accelerators, as their variable has them. Where there are enough for
             all slots, each trial sees its own only.
+
+    Attributes:
+        at_once: How many trials run at once.
+        places: Their places.
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
         # Whoever gives a number that means "no limit" gets as many as any machine has.
         self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
-        self._places = [
+        self.places = [
             Place(tuple(devices[first : first + per_trial]))
             if self.at_once > 1 and len(devices) >= self.at_once * per_trial
             else Place(())
             for first in range(0, self.at_once * per_trial, per_trial)
         ]
-
-    def take(self) -> Place | None:
-        """Return a place that is free, or None."""
-        return self._places.pop(0) if self._places else None
-
-    def give_back(self, place: Place) -> None:
-        """Take back a place."""
-        self._places.insert(0, place)
 
 
 class Place:

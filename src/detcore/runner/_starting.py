@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint import CheckpointSource, find_source, recover_checkpoints
-from detcore.errors import in_one_line
+from detcore._log import Spool, spool_path
+from detcore.checkpoint import (
+    CheckpointSource,
+    describe_checkpoint,
+    find_source,
+    recover_checkpoints,
+)
+from detcore.delivery import subscribe, tell_recovered, write_run
 from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
+from detcore.trial import copy_code, list_code
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
@@ -19,12 +27,13 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.launch import Launcher
+    from detcore.runner._follower import LogFollower
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
-    from detcore.runner._tokens import TrialTokens
     from detcore.storage import StorageBackend
+    from detcore.types import TrialSettings
 
-__all__ = ["TrialStarter", "experiment_folder", "nothing_left", "trials_folder"]
+__all__ = ["TrialStarter", "copy_model_code", "experiment_folder", "trials_folder"]
 
 
 def experiment_folder(environment: Environment, experiment_id: int) -> Path:
@@ -44,6 +53,8 @@ class TrialStarter:
     Attributes:
         experiment_id: Which experiment.
         plain: Its configuration, with secrets.
+        settings: What it says of training.
+        code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
         is_verbose: Whether what frameworks say at every start is displayed, too.
@@ -51,7 +62,7 @@ class TrialStarter:
         storage: Where the checkpoints are.
         launcher: What starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
-        tokens: Lets the workers report to a server; None: they use the database.
+        follower: Moves what the workers report into the records, and tells observers.
     """
 
     database: Database
@@ -60,6 +71,8 @@ class TrialStarter:
     listener: RunListener
     experiment_id: int
     plain: Mapping[str, Any]
+    settings: TrialSettings
+    code_dir: Path
     model_dir: str
     test_mode: bool
     is_verbose: bool
@@ -67,7 +80,7 @@ class TrialStarter:
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
-    tokens: TrialTokens | None = None
+    follower: LogFollower
 
     def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
@@ -82,6 +95,7 @@ class TrialStarter:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
+        self._open_log(info)
         frameworks = () if self.is_verbose else self.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
         output = TrialOutput(info, self.listener, notices)
@@ -97,10 +111,10 @@ class TrialStarter:
                 variables={
                     **({} if self.is_verbose else framework_variables(self.plugins)),
                     **place.variables,
-                    **self._server_variables(trial_id),
                 },
             )
         except BaseException:
+            self.follower.unfollow(info)
             output.close()
             raise
         self.listener.trial_started(info, pid=workers.pid)
@@ -128,10 +142,17 @@ class TrialStarter:
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         # What a killed worker left half written is settled first.
-        recover_checkpoints(self.database, self.storage, trial_id)
+        completed = recover_checkpoints(self.database, self.storage, trial_id)
+        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
+        if completed:
+            tell_recovered(
+                folder,
+                trial_id=trial_id,
+                run_id=trial.run_id,
+                checkpoints=[describe_checkpoint(self.storage, uuid) for uuid in completed],
+            )
         latest = self.database.latest_checkpoint(trial_id)
         source = None if latest else self.find_source()
-        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
         return TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=trial_id,
@@ -141,7 +162,6 @@ class TrialStarter:
             config=self.plain,
             model_dir=self.model_dir,
             trial_dir=str(folder),
-            database_url=self.tokens.url if self.tokens else self.environment.database_url,
             latest_checkpoint=latest.uuid if latest else None,
             steps_completed=latest.steps_completed if latest else 0,
             test_mode=self.test_mode,
@@ -150,11 +170,26 @@ class TrialStarter:
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
             best_validation=self._best_validation(trial_id, latest),
+            settings=self.settings,
+            code_dir=str(self.code_dir),
         )
 
-    def _server_variables(self, trial_id: int) -> dict[str, str]:
-        """Return what workers need to report to a server; it must not get into files or logs."""
-        return self.tokens.variables(trial_id) if self.tokens else {}
+    def _open_log(self, info: TrialInfo) -> None:
+        """Create the log of a run, and start to follow it.
+
+        Raises:
+            StorageFullError: If there is no room for it.
+            StorageError: If the subscriptions of observers cannot be written.
+        """
+        trial_dir = Path(info.trial_dir)
+        path = spool_path(trial_dir, info.run_id)
+        with Spool(path, trial_id=info.trial_id, run_id=info.run_id):
+            pass  # its first line
+        observers = self.plugins.observers()
+        if observers:
+            write_run(info)
+            subscribe(trial_dir, [each.entry.name for each in observers], info.run_id)
+        self.follower.follow(info)
 
     def _best_validation(self, trial_id: int, latest: CheckpointRecord | None) -> float | None:
         """Return the best value that earlier runs of a trial reported until a checkpoint."""
@@ -178,14 +213,16 @@ class TrialStarter:
         return float(value)
 
 
-def nothing_left(error: str, trial_id: int, uuid: str) -> str:
-    """Return what is said of a trial whose only checkpoint is damaged.
+def copy_model_code(model_dir: Path, folder: Path, plain: Mapping[str, Any]) -> Path:
+    """Copy the user's code, without secrets, to where checkpoints take it from; return the folder.
 
-    Training again from the start is not what was asked for.
+    Args:
+        model_dir: Folder of the user's code.
+        folder: The experiment's; a copy of an earlier run is replaced.
+        plain: The configuration, with its secrets.
     """
-    return in_one_line(
-        error.splitlines()[0],
-        f"It was the only checkpoint of trial {trial_id}, so there is nothing to go on from. "
-        f"If its files can be brought back: detcore checkpoint repair {uuid}; else start the "
-        "experiment again.",
-    )
+    copy = folder / "saved-code"
+    shutil.rmtree(copy, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_code(model_dir, list_code(model_dir), copy, config=plain)
+    return copy

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.environment import child_environment, read_environment
@@ -36,9 +35,6 @@ class HandedIn:
         test_mode: Whether it is a smoke run.
         allowed_plugins: The only ones that are on, or None.
         disabled_plugins: Those that are off.
-        server_url: Where the trials report; None: to the database.
-        certificate: File of the authorities that the server's certificate is checked against.
-        user_id: Whose the experiment is.
     """
 
     experiment_id: int
@@ -47,9 +43,6 @@ class HandedIn:
     test_mode: bool = False
     allowed_plugins: list[str] | None = None
     disabled_plugins: list[str] = dataclasses.field(default_factory=list)
-    server_url: str | None = None
-    certificate: str | None = None
-    user_id: int | None = None
 
 
 def main() -> int:
@@ -89,13 +82,8 @@ def _run(told: HandedIn) -> ExperimentResult:
 def _settings(told: HandedIn, environment: Any, listener: Any) -> RunSettings:
     from detcore.hooks import PluginManager
     from detcore.runner._experiment import RunSettings
-    from detcore.runner._tokens import ReportTo
 
     allowed = told.allowed_plugins
-    report_to = None
-    if told.server_url is not None and told.user_id is not None:
-        certificate = None if told.certificate is None else Path(told.certificate)
-        report_to = ReportTo(url=told.server_url, user_id=told.user_id, certificate=certificate)
     return RunSettings(
         environment=environment,
         plugins=PluginManager(
@@ -104,7 +92,6 @@ def _settings(told: HandedIn, environment: Any, listener: Any) -> RunSettings:
             allowed=None if allowed is None else frozenset(allowed),
         ),
         listener=listener,
-        report_to=report_to,
         is_looked_after=True,
     )
 

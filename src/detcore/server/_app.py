@@ -19,7 +19,6 @@ from detcore.server import (
     _page,
     _record_routes,
     _user_routes,
-    _worker_routes,
 )
 from detcore.server._auth import Asker
 from detcore.server._front import Front
@@ -73,7 +72,6 @@ def make_app(settings: ServerSettings) -> FastAPI:
         _client_routes,
         _job_routes,
         _record_routes,
-        _worker_routes,
         _determined,
     ):
         app.include_router(routes.make_router())

@@ -343,9 +343,6 @@ class Jobs:
             test_mode=submission.test_mode,
             allowed_plugins=_listed(settings.plugins.allowed),
             disabled_plugins=_listed(settings.plugins.disabled) or [],
-            server_url=settings.url,
-            certificate=_trusted(settings),
-            user_id=submission.user_id,
         )
         folder = self._folder(submission.experiment_id)
         folder.mkdir(parents=True, exist_ok=True)
@@ -376,13 +373,6 @@ def _is_from_outside(code: int | None) -> bool:
 
 def _listed(names: frozenset[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)
-
-
-def _trusted(settings: ServerSettings) -> str | None:
-    """Return what trials check the server's certificate against; None: the system's authorities."""
-    if settings.certificate is None or settings.public_url is not None:
-        return None
-    return str(settings.certificate.absolute())
 
 
 def _last_line(log: Path) -> str:

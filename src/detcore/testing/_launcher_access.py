@@ -35,13 +35,13 @@ RANK = int(os.environ["DETCORE_RANK"])
 def tell(**fields):
     data = json.dumps({"type": "suite", **fields}).encode() + b"\\n"
     while data:
-        data = data[os.write(int(os.environ["DETCORE_EVENTS_FD"]), data):]
+        data = data[os.write(int(os.environ["DETCORE_CHANNEL_FD"]), data):]
 
 
 def ask():
     line = b""
     while not line.endswith(b"\\n"):
-        piece = os.read(int(os.environ["DETCORE_REPLIES_FD"]), 65536)
+        piece = os.read(int(os.environ["DETCORE_CHANNEL_FD"]), 65536)
         if not piece:
             sys.exit(9)
         line += piece
@@ -221,7 +221,7 @@ class LauncherAccess(Suite):
         return TrialInfo(
             experiment_id=ids[0], trial_id=ids[1], run_id=ids[2], trial_seed=11,
             hparams={"global_batch_size": 8}, config=config, model_dir=str(model_dir),
-            trial_dir=str(home / "trials" / str(ids[1])), database_url=url,
+            trial_dir=str(home / "trials" / str(ids[1])),
         )  # fmt: skip
 
     @contextlib.contextmanager

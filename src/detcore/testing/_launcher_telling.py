@@ -71,7 +71,7 @@ class TellingClauses(LauncherAccess):
     )
     def test_workers_are_told_who_they_are(self, tmp_path: Path) -> None:
         """Start three workers, twice."""
-        names = [f"DETCORE_{name}" for name in (*_PLACE, "JOB_KEY", "EVENTS_FD", "REPLIES_FD")]
+        names = [f"DETCORE_{name}" for name in (*_PLACE, "JOB_KEY", "CHANNEL_FD")]
         program = _PRINT_VARIABLES.format(names=names)
         keys = []
         for _ in range(2):
@@ -86,8 +86,7 @@ class TellingClauses(LauncherAccess):
                 expect(
                     all(found[f"DETCORE_{name}"] for name in _PLACE), f"a place is missing: {found}"
                 )
-                pipes = bool(found["DETCORE_EVENTS_FD"] and found["DETCORE_REPLIES_FD"])
-                expect_equal(pipes, rank == 0, f"whether rank {rank} has pipes to the runner")
+                expect(found["DETCORE_CHANNEL_FD"], f"rank {rank} has no channel to the runner")
             _expect_places(told)
             shared = {found["DETCORE_JOB_KEY"] for found in told}
             expect(len(shared) == 1 and all(shared), f"the workers' keys: {shared}")

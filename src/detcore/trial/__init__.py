@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.trial._clock import Clock
-    from detcore.trial._code import list_code
+    from detcore.trial._code import copy_code, list_code
     from detcore.trial._code_import import code_imported_from
     from detcore.trial._context import TrialContext, TrialSetup
     from detcore.trial._controller import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
-    from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_config
+    from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_settings
     from detcore.trial._trial import Trial
 
 __all__ = [
@@ -72,13 +72,14 @@ __all__ = [
     "capture_random_state",
     "check_requirements",
     "code_imported_from",
+    "copy_code",
     "find_framework",
     "import_object",
     "import_trial_class",
     "is_importing_trial",
     "list_code",
     "open_trial",
-    "plan_from_config",
+    "plan_from_settings",
     "prepare_process",
     "preserved_random_state",
     "restore_random_state",
@@ -111,13 +112,14 @@ _HOMES = {
     "capture_random_state": "_random",
     "check_requirements": "_resolve",
     "code_imported_from": "_code_import",
+    "copy_code": "_code",
     "find_framework": "_resolve",
     "import_object": "_resolve",
     "import_trial_class": "_resolve",
     "is_importing_trial": "_resolve",
     "list_code": "_code",
     "open_trial": "_loop",
-    "plan_from_config": "_schedule",
+    "plan_from_settings": "_schedule",
     "prepare_process": "_loop",
     "preserved_random_state": "_random",
     "restore_random_state": "_random",

@@ -57,7 +57,7 @@ def list_code(source: Path) -> list[str]:
 
 
 def copy_code(
-    source: Path, names: Iterable[str], target: Path, *, config: Mapping[str, Any]
+    source: Path, names: Iterable[str], target: Path, *, config: Mapping[str, Any] | None
 ) -> None:
     """Copy files to a new folder, under the same names and without the experiment's secrets.
 
@@ -67,17 +67,20 @@ def copy_code(
         source: Folder of the user's code.
         names: What `list_code` found; files that are gone since then are left out.
         target: Folder to make.
-        config: The experiment's configuration, with its secrets.
+        config: The experiment's configuration, with its secrets; None: `source` has none.
     """
-    from detcore.config import mask_code, secret_values
+    from detcore._secrets import mask_code, secret_values
 
-    secrets = secret_values(config)
+    secrets = [] if config is None else secret_values(config)
     target.mkdir()
     for name in names:
         if (source / name).exists():
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             content = (source / name).read_bytes()
+            if config is None:
+                copy.write_bytes(content)
+                continue
             # Text that is not UTF-8 keeps its bytes.
             text = content.decode("utf-8", "surrogateescape")
             copy.write_bytes(mask_code(text, secrets).encode("utf-8", "surrogateescape"))

@@ -159,7 +159,7 @@ class InstanceCheckpoints:
         return self._controller
 
     def _trial_record(self, record: InstanceRecord, steps_completed: int) -> dict[str, Any]:
-        from detcore.config import mask_config
+        from detcore._secrets import mask_config
 
         setup = self._context.setup
         return {

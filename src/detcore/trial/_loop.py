@@ -21,18 +21,17 @@ from detcore.trial._context import TrialContext, TrialSetup
 from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
-from detcore.trial._schedule import Schedule, plan_from_config
+from detcore.trial._schedule import Schedule, plan_from_settings
 from detcore.trial._source import start_from_source
 from detcore.trial._stepping import drive_stepping
 from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
-    from detcore.config import ExperimentConfig
     from detcore.core import Context, SearcherOperation
     from detcore.data import LedgerWriter
     from detcore.distributed import DistributedContext
     from detcore.trial._trial import Trial
-    from detcore.types import Framework, TrialInfo
+    from detcore.types import Framework, TrialInfo, TrialSettings
 
 __all__ = ["OpenTrial", "Outcome", "open_trial", "prepare_process", "run_trial"]
 
@@ -57,13 +56,13 @@ class Outcome:
         return self.reason == "preempted"
 
 
-def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig) -> Outcome:
+def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) -> Outcome:
     """Train a trial until its search method has no more work for it, or it is interrupted.
 
     Args:
         core: An open context that knows which trial this is (``core.info``).
         trial_class: The user's class.
-        config: The experiment's configuration.
+        settings: What the experiment file says of training.
 
     Returns:
         Why training ended.
@@ -73,7 +72,7 @@ def run_trial(core: Context, trial_class: type[Trial], config: ExperimentConfig)
         DetcoreError: If the trial breaks a rule of its API.
     """
     framework = find_framework(trial_class, core.plugins.frameworks())
-    with open_trial(core, framework, config) as opened:
+    with open_trial(core, framework, settings) as opened:
         return opened.train(trial_class(opened.context))
 
 
@@ -88,12 +87,12 @@ class OpenTrial:
         self,
         core: Context,
         framework: Framework,
-        config: ExperimentConfig,
+        settings: TrialSettings,
         context: TrialContext,
     ) -> None:
         self._core = core
         self._framework = framework
-        self._config = config
+        self._settings = settings
         self.context = context
 
     def train(self, trial: Trial, *, code_files: Sequence[str] | None = None) -> Outcome:
@@ -120,9 +119,9 @@ class OpenTrial:
                 self.context,
                 controller,
                 self._framework,
-                self._config,
+                self._settings,
                 record=_trial_record(info, self._framework, type(trial)),
-                code_files=list_code(Path(info.model_dir)) if code_files is None else code_files,
+                code_files=code_files,
             )
         except BaseException as error:
             # What writes the controller's copies of its state may need the controller.
@@ -136,7 +135,7 @@ class OpenTrial:
 def open_trial(
     core: Context,
     framework: Framework,
-    config: ExperimentConfig,
+    settings: TrialSettings,
     *,
     context: TrialContext | None = None,
 ) -> Iterator[OpenTrial]:
@@ -147,7 +146,7 @@ def open_trial(
     Args:
         core: An open context that knows which trial this is (``core.info``).
         framework: What trains it.
-        config: The experiment's configuration.
+        settings: What the experiment file says of training.
         context: A context that was made before the trial was known, in a process that
             `prepare_process` prepared then; it learns now which trial it is of. Default: a new one.
 
@@ -158,20 +157,20 @@ def open_trial(
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
     _check_workers(framework, core.distributed.size)
     if context is None:
-        prepare_process(framework, core.info.trial_seed, config, core.distributed)
-    with _open_ledger(core, core.info, config) as ledger:
+        prepare_process(framework, core.info.trial_seed, settings, core.distributed)
+    with _open_ledger(core, core.info, settings) as ledger:
         setup = _make_setup(core, core.info, ledger)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
             context.setup, context.distributed = setup, setup.distributed
-        yield OpenTrial(core, framework, config, context)
+        yield OpenTrial(core, framework, settings, context)
 
 
 def prepare_process(
     framework: Framework,
     seed: int,
-    config: ExperimentConfig,
+    settings: TrialSettings,
     distributed: DistributedContext | None = None,
 ) -> None:
     """Seed every random generator, and do what the framework's plugin does in a worker.
@@ -179,7 +178,7 @@ def prepare_process(
     Args:
         framework: What trains.
         seed: The trial's seed, ``0 <= seed < 2**31``; all workers get the same.
-        config: The experiment's configuration.
+        settings: What the experiment file says of training.
         distributed: The trial's workers; default: this one alone.
 
     Raises:
@@ -193,7 +192,7 @@ def prepare_process(
         import_object(framework.prepare_worker)(
             PrepareOptions(
                 seed=seed,
-                deterministic_ops=config.reproducibility.deterministic_ops,
+                deterministic_ops=settings.deterministic_ops,
                 rank=distributed.rank if distributed else 0,
                 world_size=distributed.size if distributed else 1,
                 local_rank=distributed.local_rank if distributed else 0,
@@ -214,9 +213,9 @@ def _check_workers(framework: Framework, size: int) -> None:
 
 @contextlib.contextmanager
 def _open_ledger(
-    core: Context, info: TrialInfo, config: ExperimentConfig
+    core: Context, info: TrialInfo, settings: TrialSettings
 ) -> Iterator[LedgerWriter | None]:
-    if not config.data_ledger:
+    if not settings.data_ledger:
         yield None
         return
     if core.distributed.size > 1:
@@ -254,28 +253,33 @@ def _drive(
     context: TrialContext,
     controller: Controller,
     framework: Framework,
-    config: ExperimentConfig,
+    settings: TrialSettings,
     *,
     record: Mapping[str, Any],
-    code_files: Sequence[str],
+    code_files: Sequence[str] | None,
 ) -> Outcome:
     """Restore, make the clock, and train to the end."""
     info = core.info
     assert info is not None  # checked by open_trial
+    # A runner's copy is without secrets; it is not there for workers on other machines.
+    is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
+    code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
+    if code_files is None:
+        code_files = list_code(code_dir)
     batches_per_epoch = controller.batches_per_epoch()
     global_batch_size = context.setup.hparams.get("global_batch_size")
 
     def to_batches(operation: SearcherOperation) -> int:
         return Length(operation.length, operation.unit or Unit.BATCHES).to_batches(
             global_batch_size=global_batch_size,
-            records_per_epoch=config.records_per_epoch,
+            records_per_epoch=settings.records_per_epoch,
             batches_per_epoch=batches_per_epoch,
         )
 
     operations = core.searcher.operations()
     operation = next(operations)
-    plan = plan_from_config(
-        config,
+    plan = plan_from_settings(
+        settings,
         global_batch_size=global_batch_size,
         batches_per_epoch=batches_per_epoch,
         length=to_batches(operation),
@@ -296,26 +300,26 @@ def _drive(
         operation=operation,
         operations=operations,
         settings=ClockSettings(
-            metric=config.searcher.metric,
-            smaller_is_better=config.searcher.smaller_is_better,
-            batches_per_epoch=_epoch_length(config, global_batch_size, batches_per_epoch),
-            average_training_metrics=config.optimizations.average_training_metrics,
-            stops_at_nan=config.stop_at_nan,
+            metric=settings.metric,
+            smaller_is_better=settings.smaller_is_better,
+            batches_per_epoch=_epoch_length(settings, global_batch_size, batches_per_epoch),
+            average_training_metrics=settings.average_training_metrics,
+            stops_at_nan=settings.stop_at_nan,
             to_batches=to_batches,
         ),
         saver=TrialSaver(
             core,
             record=record,
-            code_dir=Path(info.model_dir),
+            code_dir=code_dir,
             code_files=code_files,
-            config=info.config,
-            is_async=config.checkpoint_async,
+            config=None if is_copied else info.config,
+            is_async=settings.checkpoint_async,
         ),
         searcher_metric=(
             state.get("searcher_metric") if validated_metric is None else validated_metric
         ),
     )
-    core.events.send(
+    core.channel.send(
         "started",
         length=plan.length,
         batches_per_epoch=clock.batches_per_epoch,
@@ -350,17 +354,17 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             controller.restore(Path(path))
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         # The runner then goes on from the one before.
-        core.events.send("damaged", uuid=info.latest_checkpoint, error=str(error))
+        core.channel.send("damaged", uuid=info.latest_checkpoint, error=str(error))
         raise
     return state
 
 
 def _epoch_length(
-    config: ExperimentConfig, global_batch_size: Any, batches_per_epoch: int | None
+    settings: TrialSettings, global_batch_size: Any, batches_per_epoch: int | None
 ) -> int:
     """Return the batches of one epoch as callbacks see it: as configured, else as the data is."""
-    if config.records_per_epoch and isinstance(global_batch_size, int):
-        return max(1, config.records_per_epoch // global_batch_size)
+    if settings.records_per_epoch and isinstance(global_batch_size, int):
+        return max(1, settings.records_per_epoch // global_batch_size)
     return batches_per_epoch or 0
 
 
@@ -378,7 +382,7 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
 def _trial_record(
     info: TrialInfo, framework: Framework, trial_class: type[Trial]
 ) -> dict[str, Any]:
-    from detcore.config import mask_config
+    from detcore._secrets import mask_config
 
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = str(info.config.get("entrypoint"))

@@ -81,7 +81,8 @@ class NativeStart:
         with core.init(
             distributed=context.distributed, checkpoint_storage=storage, script=script
         ) as opened:
-            with open_trial(opened, self.framework, config, context=context) as ready:
+            settings = config.trial_settings()
+            with open_trial(opened, self.framework, settings, context=context) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:
                 raise SystemExit(_COME_BACK)
@@ -181,7 +182,7 @@ def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
 
     config = ExperimentConfig.model_validate(info.config)
     distributed = _workers()
-    prepare_process(framework, info.trial_seed, config, distributed)
+    prepare_process(framework, info.trial_seed, config.trial_settings(), distributed)
     return NativeStart(
         framework=framework, config=config, info=info, distributed=distributed, has_length=True
     )
@@ -218,10 +219,9 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         config=plain,
         model_dir=code_folder,
         trial_dir="",
-        database_url="",
         test_mode=test,
     )
-    prepare_process(framework, info.trial_seed, config, distributed)
+    prepare_process(framework, info.trial_seed, config.trial_settings(), distributed)
     return NativeStart(
         framework=framework,
         config=config,

@@ -40,7 +40,8 @@ class TrialSaver:
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
         code_files: Files in it that each checkpoint gets a copy of, relative to it.
-        config: The experiment's configuration, whose secrets are kept out of these copies.
+        config: The experiment's configuration, whose secrets are kept out of these copies; None:
+            the files in `code_dir` are such copies.
         is_async: Whether training goes on while a checkpoint is written and uploaded.
     """
 
@@ -51,7 +52,7 @@ class TrialSaver:
         record: Mapping[str, Any],
         code_dir: Path,
         code_files: Sequence[str],
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None,
         is_async: bool = True,
     ) -> None:
         self._core = core

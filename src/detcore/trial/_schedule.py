@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from detcore.errors import ScheduleError
-from detcore.types import Length
+from detcore.types import Length, TrialSettings
 
-__all__ = ["CheckpointPolicy", "Decision", "Schedule", "SchedulePlan", "Step", "plan_from_config"]
+__all__ = ["CheckpointPolicy", "Decision", "Schedule", "SchedulePlan", "Step", "plan_from_settings"]
 
 CheckpointPolicy = Literal["best", "all", "none"]
 _POLICIES = ("best", "all", "none")
@@ -330,17 +330,17 @@ def _is_multiple(batch: int, period: int) -> bool:
     return period > 0 and batch > 0 and batch % period == 0
 
 
-def plan_from_config(
-    config: Any,
+def plan_from_settings(
+    settings: TrialSettings,
     *,
     global_batch_size: int | None,
     batches_per_epoch: int | None,
     length: int | None = None,
 ) -> SchedulePlan:
-    """Turn the periods and lengths of an experiment's configuration into batches.
+    """Turn the periods and lengths of an experiment's settings into batches.
 
     Args:
-        config: An object with the attributes of ``ExperimentConfig``.
+        settings: What the experiment file says of training.
         global_batch_size: Records per step over all workers, or None where it is not configured.
         batches_per_epoch: Batches in one epoch as the data itself tells, or None.
         length: Length of the searcher's operation in batches, for search methods that give it;
@@ -354,25 +354,24 @@ def plan_from_config(
         try:
             return value.to_batches(
                 global_batch_size=global_batch_size,
-                records_per_epoch=config.records_per_epoch,
+                records_per_epoch=settings.records_per_epoch,
                 batches_per_epoch=batches_per_epoch,
             )
         except ScheduleError as error:
             raise ScheduleError(f"{name}: {error}") from error
 
     if length is None:
-        max_length = getattr(config.searcher, "max_length", None)
-        if max_length is None:
+        if settings.max_length is None:
             raise ScheduleError(
-                f"searcher {config.searcher.name!r} has no max_length, so the length of its "
+                f"searcher {settings.searcher_name!r} has no max_length, so the length of its "
                 "operations has to come from the search method"
             )
-        length = in_batches("searcher.max_length", max_length)
+        length = in_batches("searcher.max_length", settings.max_length)
     return SchedulePlan(
-        scheduling_unit=config.scheduling_unit,
-        min_validation_period=in_batches("min_validation_period", config.min_validation_period),
-        min_checkpoint_period=in_batches("min_checkpoint_period", config.min_checkpoint_period),
-        checkpoint_policy=config.checkpoint_policy,
-        perform_initial_validation=config.perform_initial_validation,
+        scheduling_unit=settings.scheduling_unit,
+        min_validation_period=in_batches("min_validation_period", settings.min_validation_period),
+        min_checkpoint_period=in_batches("min_checkpoint_period", settings.min_checkpoint_period),
+        checkpoint_policy=settings.checkpoint_policy,
+        perform_initial_validation=settings.perform_initial_validation,
         length=length,
     )

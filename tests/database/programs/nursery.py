@@ -17,7 +17,8 @@ from typing import Any
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
 from sqlalchemy import Engine, create_engine, event
 
-from detcore.database import Database, Spool, SpoolDrainer
+from detcore._log import Spool
+from detcore.database import Database, SpoolDrainer
 
 
 def acknowledge(seq: int) -> None:

@@ -85,7 +85,7 @@ def test_the_key_of_a_trial_is_on_the_disk_before_anything_is_sent(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free.getsockname()[1]}")
     trial = TrialInfo(
         experiment_id=1, trial_id=2, run_id=1, trial_seed=0, hparams={}, config={}, model_dir="/",
-        trial_dir=str(tmp_path), database_url="sqlite://",
+        trial_dir=str(tmp_path),
     )  # fmt: skip
     for _ in range(2):
         with pytest.raises(UnavailableError):

@@ -22,6 +22,7 @@ from detcore.environment import child_environment
 from detcore.errors import DetcoreError
 from detcore.launch import WorkerGroup
 from detcore.launch.nodes import (
+    LogSource,
     MemoryStore,
     RankPlace,
     RendezvousServer,
@@ -62,6 +63,7 @@ class Start:
         num_cpus: How many cores the worker has for itself; 0: not said.
         scope_sizes: Of Horovod's key-value server, which is with rank 0.
         ask_store: Reaches that, from other ranks.
+        log_header: First line of the trial's log, of rank 0; None for others.
     """
 
     info: Mapping[str, Any]
@@ -81,6 +83,7 @@ class Start:
     master_port: int
     scope_sizes: Mapping[str, int]
     ask_store: AskStore | None
+    log_header: bytes | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,8 @@ class Batch:
         clock: The actor's, in seconds.
         lines: Stream and text of each line.
         events: What it told, each with its ``type``.
+        log: Parts of the trial's log, each with the byte where it begins; none where the runner
+            sees the file itself.
         code: Its exit code once it has ended and this is the last batch, else None.
     """
 
@@ -99,6 +104,7 @@ class Batch:
     clock: float
     lines: list[tuple[str, str]]
     events: list[dict[str, Any]]
+    log: list[tuple[int, bytes]]
     code: int | None
 
 
@@ -115,6 +121,8 @@ class RankActor:
         self._lines: list[tuple[str, str]] = []
         self._num_waiting = 0
         self._events: list[dict[str, Any]] = []
+        self._log: list[tuple[int, bytes]] = []
+        self._source: LogSource | None = None
         self._code: int | None = None
         self._batch: Batch | None = None
         self._last_told = -1
@@ -150,6 +158,8 @@ class RankActor:
         self._lease_ends = time.monotonic() + start.lease_s
         threading.Thread(target=self._watch_lease, name="detcore-lease", daemon=True).start()
         try:
+            if start.log_header is not None:
+                self._source = LogSource(info, start.log_header)
             group = start_rank(
                 info,
                 self._environment(start, info),
@@ -159,7 +169,7 @@ class RankActor:
                 disabled_plugins=frozenset(start.disabled),
                 allowed_plugins=None if start.allowed is None else frozenset(start.allowed),
             )
-        except DetcoreError as error:
+        except (DetcoreError, OSError) as error:
             return {"error": str(error)}
         process = describe_process(group.pid)
         self._group = group
@@ -240,9 +250,11 @@ class RankActor:
             select.select([group.fileno()], [], [], _WATCH_S)
             with self._group_lock:
                 events = group.poll()
-            if events:
+            log = self._read_log()
+            if events or log:
                 with self._changed:
                     self._events += [{**each.fields, "type": each.type} for each in events]
+                    self._log += log
                     self._changed.notify_all()
             if not group.is_alive:
                 break
@@ -251,9 +263,23 @@ class RankActor:
         code = group.close()
         for each in self._closed_at_end:
             each.close()
+        log = self._read_log(is_over=True)
         with self._changed:
+            self._log += log
             self._code = code
             self._changed.notify_all()
+
+    def _read_log(self, *, is_over: bool = False) -> list[tuple[int, bytes]]:
+        """Return new parts of the trial's log: one while it is written, all at its end."""
+        found: list[tuple[int, bytes]] = []
+        while self._source is not None:
+            part = self._source.read(is_over=is_over)
+            if not part[1]:
+                break
+            found.append(part)
+            if not is_over:
+                break
+        return found
 
     def take(self, number: int, heard: float | None) -> Batch:
         """Return what the worker said, as soon as it says something, or nothing after a while.
@@ -271,7 +297,7 @@ class RankActor:
             return self._batch
         with self._changed:
             self._changed.wait_for(
-                lambda: self._lines or self._events or self._code is not None,
+                lambda: self._lines or self._events or self._log or self._code is not None,
                 min(_HOLD_S, self._lease_s / 6),
             )
             self._batch = Batch(
@@ -279,9 +305,10 @@ class RankActor:
                 clock=time.monotonic(),
                 lines=self._lines,
                 events=self._events,
+                log=self._log,
                 code=self._code,
             )
-            self._lines, self._events, self._num_waiting = [], [], 0
+            self._lines, self._events, self._log, self._num_waiting = [], [], [], 0
             self._changed.notify_all()
         return self._batch
 

@@ -12,7 +12,9 @@ from typing import IO, Any
 
 from detcore.errors import WorkerError
 from detcore.launch import OutputSink, WorkerEvent
-from detcore.launch.nodes import Workers
+from detcore.launch.nodes import LogCopy, Workers
+from detcore.launch.worker import is_trial_class
+from detcore.types import TrialInfo
 from detcore_ray._wire import Line
 
 __all__ = ["RayWorkerGroup"]
@@ -29,8 +31,7 @@ class RayWorkerGroup:
     Args:
         line: To the process that speaks to Ray.
         slots: How many workers.
-        what: Which trial, for messages.
-        is_trial_class: Whether they run a trial class, rather than a command.
+        info: The trial.
         on_output: Takes what they print.
         why_gone: Says what became of the other process, once it is gone.
 
@@ -43,12 +44,13 @@ class RayWorkerGroup:
         line: Line,
         slots: int,
         *,
-        what: str,
-        is_trial_class: bool,
+        info: TrialInfo,
         on_output: OutputSink,
         why_gone: Callable[[], str],
     ) -> None:
         self._line = line
+        self._info = info
+        self._log: LogCopy | None = None
         self._on_output = on_output
         self._why_gone = why_gone
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -63,12 +65,14 @@ class RayWorkerGroup:
         self._ranks = [_Rank(rank, line) for rank in range(slots)]
         self._workers = Workers(
             lambda rank, stream, line: None,  # what they print comes over the line
-            linger_s=_LINGER_S if is_trial_class else None,
+            linger_s=_LINGER_S if is_trial_class(info.config["entrypoint"]) else None,
             on_end=self._set,
         )
         for rank in self._ranks:
             self._workers.adopt(rank)
-        self._reader = threading.Thread(target=self._read, name=f"detcore-ray-{what}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, name=f"detcore-ray-trial-{info.trial_id}", daemon=True
+        )
         self._reader.start()
         try:
             error = self._begun.get(timeout=_START_TIMEOUT_S)
@@ -121,7 +125,7 @@ class RayWorkerGroup:
         return events
 
     def reply(self, **fields: Any) -> None:
-        """Answer rank 0, which waits for a line on its replies pipe; JSON values."""
+        """Answer rank 0, which waits for a line on its channel; JSON values."""
         self._line.say("reply", fields=fields)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -139,6 +143,8 @@ class RayWorkerGroup:
         # The other end is closed when actors and placement group are gone.
         self._reader.join()
         self._line.close()
+        if self._log is not None:
+            self._log.close()
         with self._wake_lock:
             self._is_closed = True
             os.close(self._wake)
@@ -170,6 +176,10 @@ class RayWorkerGroup:
             fields = said["fields"]
             self._events.put(WorkerEvent(str(fields.pop("type")), fields))
             self._set()
+        elif kind == "log":
+            # Only now: on the runner's machine the worker itself holds the file.
+            self._log = self._log or LogCopy(self._info)
+            self._log.append(said["start"], said["lines"].encode("ascii"))
         elif kind == "notice":
             self._on_output(0, "stderr", f"ray: {said['text']}")
         elif kind == "waits":

@@ -17,7 +17,7 @@ from typing import Any
 from detcore.environment import child_environment
 from detcore.errors import WorkerError
 from detcore.launch import OutputSink, describe_exit
-from detcore.launch.worker import is_trial_class
+from detcore.launch.nodes import log_header
 from detcore.types import TrialInfo
 from detcore_ray._group import RayWorkerGroup
 from detcore_ray._settings import Settings, check_settings
@@ -130,6 +130,7 @@ class RayLauncher:
         line.say(
             "start",
             info=dataclasses.asdict(info),
+            log_header=log_header(info).decode(),
             home=str(home),
             slots=slots,
             job=secrets.token_hex(4),
@@ -142,8 +143,7 @@ class RayLauncher:
         return RayWorkerGroup(
             line,
             slots,
-            what=f"trial {info.trial_id}",
-            is_trial_class=is_trial_class(info.config["entrypoint"]),
+            info=info,
             on_output=on_output,
             why_gone=driver.why_gone,
         )

@@ -84,6 +84,9 @@ class RankLink:
                 number, heard = number + 1, batch.clock
                 if batch.lines:
                     self._line.say("lines", rank=self._rank, lines=batch.lines)
+                # Before the events: a question may be about what the log says.
+                for start, lines in batch.log:
+                    self._line.say("log", start=start, lines=lines.decode("ascii"))
                 for event in batch.events:
                     self._line.say("event", fields=event)
                 if batch.code is not None:

@@ -98,7 +98,7 @@ class _Trial:
 
     def _run(self, cluster: Cluster, request: dict[str, Any]) -> None:
         trial_dir = Path(request["info"]["trial_dir"])
-        self._check_records(cluster, request)
+        self._tell_of_folders(cluster, request)
         self._wait_for_earlier(trial_dir)
         group = cluster.place(self._slots, f"detcore-{request['job']}")
         try:
@@ -136,19 +136,10 @@ class _Trial:
         for rank in range(self._slots):
             self._line.say("ended", rank=rank, code=code)
 
-    def _check_records(self, cluster: Cluster, request: dict[str, Any]) -> None:
-        """Refuse what the workers on other machines could not reach."""
-        others = cluster.other_machines()
-        if not others:
+    def _tell_of_folders(self, cluster: Cluster, request: dict[str, Any]) -> None:
+        """Say what workers on other machines have to share."""
+        if not cluster.other_machines():
             return
-        if str(request["info"]["database_url"]).startswith("sqlite"):
-            raise WorkerError(
-                f"the records are a SQLite file of this machine ({cluster.address}), and the "
-                f"cluster has nodes on others: {', '.join(others)}.\n"
-                "Workers there could not report. Keep the records in PostgreSQL "
-                "(DETCORE_DB=postgresql+psycopg://...), or behind a server: detcore serve, and "
-                "detcore run --master URL."
-            )
         storage = request["info"]["config"].get("checkpoint_storage") or {}
         if storage.get("type", "directory") in ("directory", "shared_fs"):
             self._line.say(
@@ -246,6 +237,7 @@ class _Trial:
                     master_port=master_port,
                     scope_sizes=sizes,
                     ask_store=AskStore(self._actors[0]) if place.rank else None,
+                    log_header=None if place.rank else request["log_header"].encode(),
                 )
             )
             for actor, place in zip(self._actors, places, strict=True)

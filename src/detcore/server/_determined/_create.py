@@ -19,7 +19,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.config import LoadedConfig, mask_code, secret_values
+from detcore._secrets import mask_code, secret_values
+from detcore.config import LoadedConfig
 from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
 from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack

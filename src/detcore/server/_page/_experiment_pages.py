@@ -150,7 +150,7 @@ def make_router(verifier: Verifier) -> APIRouter:
     ) -> Response:
         import yaml
 
-        from detcore.config import mask_config
+        from detcore._secrets import mask_config
 
         head = _head_only(state, user, experiment_id)
         record = state.database.get_experiment(experiment_id)
@@ -265,6 +265,6 @@ def _charts(view: ExperimentView) -> list[dict[str, Any]]:
 
 
 def _masked(view: ExperimentView) -> Any:
-    from detcore.config import mask_config
+    from detcore._secrets import mask_config
 
     return mask_config(dict(view.record.config))

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from detcore.database._lines import (
+from detcore._log.lines import (
     NotASpoolError,
     SpoolHeader,
     header_line,
@@ -124,6 +124,12 @@ class Spool:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _claim(self) -> None:
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
+if TYPE_CHECKING:
+    import yaml
 
-from detcore.config._suggest import distance
-from detcore.types import JSONValue
+    from detcore.types import JSONValue
 
 __all__ = [
     "MASK",
+    "distance",
     "find_hidden",
     "hide_lines",
     "is_secret_key",
@@ -156,6 +157,8 @@ def _mask_yaml(text: str) -> str | None:
     """Return YAML with the values of secret names starred out; None where it cannot be read."""
     if len(text) > _MOST_YAML:
         return None
+    import yaml
+
     try:
         found = [*_secret_nodes(yaml.compose(text, yaml.SafeLoader))]
         for node in sorted(found, key=lambda node: node.start_mark.index, reverse=True):
@@ -172,6 +175,8 @@ def _mask_yaml(text: str) -> str | None:
 
 
 def _secret_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    import yaml
+
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _secret_nodes(item)
@@ -231,3 +236,21 @@ def _secret_start(assignments: Iterable[re.Match[str]]) -> int | None:
         if is_secret_key(found.group(1).split(".")[-1].split("__")[-1]):
             return found.end()
     return None
+
+
+def distance(left: str, right: str) -> int:
+    """Return how many letters were left out, put in, changed, or swapped with the next one.
+
+    >>> distance("grdi", "grid")
+    1
+    """
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, above, row = row, before, [i]
+        for j, b in enumerate(right, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

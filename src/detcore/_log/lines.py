@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import secrets
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from detcore.database._values import decode_metrics, encode_metrics
+from detcore._log.values import decode_metrics, encode_metrics
 
 __all__ = [
     "Line",
@@ -56,7 +57,13 @@ class Line:
 
 def header_line(trial_id: int, run_id: int, server: str | None = None) -> bytes:
     """Return the first line of a spool."""
-    header: dict[str, object] = {"spool": _VERSION, "trial_id": trial_id, "run_id": run_id}
+    header: dict[str, object] = {
+        "spool": _VERSION,
+        "trial_id": trial_id,
+        "run_id": run_id,
+        # Tells one log from another of the same run, on a machine with a home of its own.
+        "id": secrets.token_hex(8),
+    }
     if server is not None:
         header["server"] = server
     return _sealed(encode_metrics(header)[1:])

@@ -1,0 +1,37 @@
+"""The log of a trial's run: every durable fact, appended once; imports `errors` and `types` only.
+
+A worker appends to it with `Spool`; followers read it from a cursor: the records, observers.
+"""
+
+from detcore._log.lines import Line, NotASpoolError, SpoolHeader, header_line, parse_line
+from detcore._log.reading import (
+    SpoolDamagedError,
+    SpooledRecord,
+    SpoolPart,
+    is_spool_in_use,
+    read_spool,
+    spool_owner,
+    spool_path,
+)
+from detcore._log.values import decode_document, decode_metrics, encode_document, encode_metrics
+from detcore._log.writing import Spool
+
+__all__ = [
+    "Line",
+    "NotASpoolError",
+    "Spool",
+    "SpoolDamagedError",
+    "SpoolHeader",
+    "SpoolPart",
+    "SpooledRecord",
+    "decode_document",
+    "decode_metrics",
+    "encode_document",
+    "encode_metrics",
+    "header_line",
+    "is_spool_in_use",
+    "parse_line",
+    "read_spool",
+    "spool_owner",
+    "spool_path",
+]

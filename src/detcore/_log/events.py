@@ -1,0 +1,285 @@
+"""The events of a trial: every durable fact that a worker reports, each with one form in the log.
+
+`encode` and `decode` are the codec. Lines may come from an untrusted peer or from another release,
+so `decode` checks every field, ignores unknown ones, and returns None for what is no event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeAlias
+
+__all__ = [
+    "CheckpointCommitted",
+    "CheckpointDamaged",
+    "CheckpointDeleted",
+    "CheckpointDeleting",
+    "CheckpointSaved",
+    "CheckpointStarted",
+    "Event",
+    "TrainingMetrics",
+    "TrialFailed",
+    "TrialFinished",
+    "TrialStarted",
+    "ValidationMetrics",
+    "decode",
+    "encode",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A run of the trial opened its context."""
+
+    KIND: ClassVar[str] = "trial_started"
+    run_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMetrics:
+    """Training metrics over the batches since the last report."""
+
+    KIND: ClassVar[str] = "training"
+    steps_completed: int
+    metrics: Mapping[str, Any]
+    batch_metrics: Sequence[Mapping[str, Any]] | None = None
+    n_records: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationMetrics:
+    """Metrics of a validation."""
+
+    KIND: ClassVar[str] = "validation"
+    steps_completed: int
+    metrics: Mapping[str, Any]
+    batch_metrics: Sequence[Mapping[str, Any]] | None = None
+    n_records: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStarted:
+    """A checkpoint is being written."""
+
+    KIND: ClassVar[str] = "checkpoint_started"
+    uuid: str
+    storage_url: str
+    steps_completed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """The manifest of a checkpoint is written: it exists.
+
+    Attributes:
+        uuid: The checkpoint.
+        steps_completed: Batches completed when it was made.
+        metadata: The user's metadata.
+        resources: Its files and their sizes in bytes.
+        url: Where it is; None in logs of the first release, which told observers by
+            `CheckpointSaved`.
+        path: Its folder, on a storage of this machine.
+        size_bytes: Sum of the sizes of its files.
+        stalled_s: How long training waited for it, in seconds; None = unknown.
+        total_s: How long the save took, in seconds; None = unknown.
+    """
+
+    KIND: ClassVar[str] = "checkpoint_committed"
+    uuid: str
+    steps_completed: int
+    metadata: Mapping[str, Any]
+    resources: Mapping[str, int]
+    url: str | None = None
+    path: str | None = None
+    size_bytes: int = 0
+    stalled_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """What the first release told observers of a committed checkpoint; only read."""
+
+    KIND: ClassVar[str] = "checkpoint_saved"
+    uuid: str
+    steps_completed: int
+    url: str
+    path: str | None = None
+    size_bytes: int = 0
+    stalled_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDeleting:
+    """All files of a checkpoint are about to be deleted."""
+
+    KIND: ClassVar[str] = "checkpoint_deleting"
+    uuid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDeleted:
+    """Files of a checkpoint were deleted; `resources` are left, and about to be alone if any."""
+
+    KIND: ClassVar[str] = "checkpoint_deleted"
+    uuid: str
+    resources: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDamaged:
+    """Files of a checkpoint are missing or have changed."""
+
+    KIND: ClassVar[str] = "checkpoint_damaged"
+    uuid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailed:
+    """The training code said that the trial failed, before its process ends.
+
+    Attributes:
+        state: Always "ERROR".
+        error: The reason.
+    """
+
+    KIND: ClassVar[str] = "trial_state"
+    error: str
+    state: str = "ERROR"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A run of the trial ended.
+
+    Attributes:
+        state: A state of the records, or "INVALID_HP".
+        error: What went wrong, in one line, or None.
+    """
+
+    KIND: ClassVar[str] = "trial_finished"
+    state: str
+    error: str | None = None
+
+
+Event: TypeAlias = (
+    TrialStarted
+    | TrainingMetrics
+    | ValidationMetrics
+    | CheckpointStarted
+    | CheckpointCommitted
+    | CheckpointSaved
+    | CheckpointDeleting
+    | CheckpointDeleted
+    | CheckpointDamaged
+    | TrialFailed
+    | TrialFinished
+)
+
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_URL = 4096
+_MAX_INTEGER = 2**63
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MAX_INTEGER
+
+
+def _is_number(value: object) -> bool:
+    """Whether a number fits the records; steps may be negative in logs of the first release."""
+    return isinstance(value, int) and abs(value) < _MAX_INTEGER
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_URL
+
+
+def _is_uuid(value: object) -> bool:
+    return isinstance(value, str) and _UUID.fullmatch(value) is not None
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_sizes(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _is_batches(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(batch, dict) for batch in value)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _or_none(check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or check(value)
+
+
+_Check: TypeAlias = Callable[[object], bool]
+_METRICS: Final[dict[str, _Check]] = {
+    "steps_completed": _is_number,
+    "metrics": _is_object,
+    "batch_metrics": _or_none(_is_batches),
+    "n_records": _or_none(_is_number),
+}
+_SAVED: Final[dict[str, _Check]] = {
+    "uuid": _is_uuid,
+    "steps_completed": _is_count,
+    "path": _or_none(_is_text),
+    "size_bytes": _is_count,
+    "stalled_s": _or_none(_is_seconds),
+    "total_s": _or_none(_is_seconds),
+}
+_CHECKS: Final[dict[type[Event], dict[str, _Check]]] = {
+    TrialStarted: {"run_id": _is_count},
+    TrainingMetrics: _METRICS,
+    ValidationMetrics: _METRICS,
+    CheckpointStarted: {
+        "uuid": _is_uuid,
+        "storage_url": _is_url,
+        "steps_completed": _is_count,
+    },
+    CheckpointCommitted: {
+        **_SAVED,
+        "metadata": _is_object,
+        "resources": _is_sizes,
+        "url": _or_none(_is_url),
+    },
+    CheckpointSaved: {**_SAVED, "url": _is_url},
+    CheckpointDeleting: {"uuid": _is_uuid},
+    CheckpointDeleted: {"uuid": _is_uuid, "resources": _is_sizes},
+    CheckpointDamaged: {"uuid": _is_uuid},
+    TrialFailed: {"error": _is_text, "state": lambda value: value == "ERROR"},
+    TrialFinished: {"state": _is_text, "error": _or_none(_is_text)},
+}
+_TYPES: Final[dict[str, type[Event]]] = {made.KIND: made for made in _CHECKS}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """Return an event as the payload of a line of kind ``event.KIND``."""
+    return {name: getattr(event, name) for name in _CHECKS[type(event)]}
+
+
+def decode(kind: str, payload: object) -> Event | None:
+    """Return the event of a line; None for another kind, or a payload that is no such event."""
+    made = _TYPES.get(kind)
+    if made is None or not isinstance(payload, dict):
+        return None
+    checks = _CHECKS[made]
+    values = {name: payload[name] for name in checks if name in payload}
+    if not all(checks[name](value) for name, value in values.items()):
+        return None
+    try:
+        return made(**values)
+    except TypeError:  # a required field is missing
+        return None

@@ -1,0 +1,160 @@
+"""Read the lines of a spool in order, while its run reports or after it has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detcore._log.lines import NotASpoolError, SpoolHeader, parse_line, read_header
+from detcore.errors import DatabaseError
+
+__all__ = [
+    "SpoolDamagedError",
+    "SpoolPart",
+    "SpooledRecord",
+    "is_spool_in_use",
+    "read_spool",
+    "spool_owner",
+    "spool_path",
+]
+
+# Small enough that neither a database's write lock nor Python's own is held long.
+_CHUNK_BYTES = 256 * 1024
+
+
+class SpoolDamagedError(DatabaseError):
+    """A spool that cannot be read at all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpooledRecord:
+    """A record of a spool.
+
+    Attributes:
+        seq: Its number in the spool, from 1 and rising.
+        kind: "training", "validation", or another word.
+        time: When it was reported, in seconds since 1970.
+        payload: What was reported.
+        end: Byte of the file behind it.
+    """
+
+    seq: int
+    kind: str
+    time: float
+    payload: Any
+    end: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolPart:
+    """Whole lines of a spool.
+
+    Attributes:
+        header: The spool's first line; None while it is not finished, and there are no others.
+        start: Byte of the file where the lines begin.
+        lines: The lines, as they are in the file; some, if there are many.
+    """
+
+    header: SpoolHeader | None
+    start: int
+    lines: bytes
+
+    @property
+    def end(self) -> int:
+        """Byte of the file behind the lines."""
+        return self.start + len(self.lines)
+
+    def records(self) -> Iterator[SpooledRecord | int]:
+        """Yield each record; of a line whose checksum is wrong the byte behind it."""
+        end = self.start
+        for text in self.lines.splitlines(keepends=True):
+            end += len(text)
+            line = parse_line(text[:-1])
+            if line is None:
+                yield end
+                continue
+            yield SpooledRecord(
+                seq=line.seq,
+                kind=line.kind,
+                time=line.reported_at.timestamp(),
+                payload=line.payload,
+                end=end,
+            )
+
+
+def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPart:
+    """Read the finished lines of a spool from a byte on; some of them, if there are many.
+
+    Args:
+        path: The spool.
+        start: Byte behind the lines that were read before; 0 = the first record.
+        is_over: Whether the writer has closed the file. Otherwise lines with a wrong checksum at
+            the end of the file are left for later: one of them may be half written.
+
+    Returns:
+        The lines, perhaps none.
+
+    Raises:
+        SpoolDamagedError: If the file is not a spool, or shorter than `start`.
+        FileNotFoundError: If it does not exist.
+    """
+    with path.open("rb") as file:
+        try:
+            header = read_header(file, path)
+        except NotASpoolError as error:
+            raise SpoolDamagedError(f"{error}.\n{_remedy(path)}") from error
+        if header is None:
+            return SpoolPart(header=None, start=start, lines=b"")
+        size = os.fstat(file.fileno()).st_size
+        if size < start:
+            raise SpoolDamagedError(
+                f"{path} has {size} bytes, but {start} were read before; the file was replaced or "
+                f"cut.\n{_remedy(path)}"
+            )
+        start = max(start, header.records_at)
+        file.seek(start)
+        data = file.read(_CHUNK_BYTES)
+        if not data.endswith(b"\n"):
+            data += file.readline()  # a record may be longer than a chunk
+    is_all = start + len(data) >= size
+    data = data[: data.rfind(b"\n") + 1]
+    while is_all and data and not is_over:
+        begin = data.rfind(b"\n", 0, -1) + 1
+        if parse_line(data[begin:-1]) is not None:
+            break
+        data = data[:begin]
+    return SpoolPart(header=header, start=start, lines=data)
+
+
+def _remedy(path: Path) -> str:
+    return f"What was reported there cannot be read.\nMove the file away: mv {path} {path}.damaged"
+
+
+def spool_path(trial_dir: Path, run_id: int) -> Path:
+    """Return where the spool of a run lies."""
+    return Path(trial_dir) / f"spool-{run_id}.jsonl"
+
+
+def spool_owner(path: Path) -> tuple[int, int] | None:
+    """Return the trial and run in the name of a spool; None for a file with another name."""
+    trial, run = path.parent.name, path.stem.removeprefix("spool-")
+    return (int(trial), int(run)) if trial.isdigit() and run.isdigit() else None
+
+
+def is_spool_in_use(path: Path) -> bool:
+    """Whether a process has the spool open for writing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,195 @@
+"""Apply the events of a trial's log to the records: the one place where they become state.
+
+Events may be late by days, and may come from a worker that is not to be trusted. An event changes
+only what belongs to its own trial, and never takes back a later decision: a checkpoint that was
+deleted, damaged or settled meanwhile keeps that state. Commands that change a checkpoint by hand
+go through the same transitions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from detcore._log import encode_document
+from detcore._log.events import (
+    CheckpointCommitted,
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointDeleting,
+    CheckpointStarted,
+    Event,
+    TrialFailed,
+)
+from detcore.database._models import registrations
+from detcore.database._schema import checkpoints, runs, trials
+from detcore.types import TrialState
+
+__all__ = ["APPLIED", "CheckpointChange", "apply_event", "change_checkpoint", "insert_checkpoint"]
+
+CheckpointChange: TypeAlias = (
+    CheckpointCommitted | CheckpointDeleting | CheckpointDeleted | CheckpointDamaged
+)
+
+ACTIVE, COMPLETED, DAMAGED = "ACTIVE", "COMPLETED", "DAMAGED"
+PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED"
+_GONE = frozenset({DELETING, DELETED})
+_ALL = frozenset({ACTIVE, COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING, DELETED})
+# Seconds since 1970 that every calendar has; a record with another time could not be read again.
+_MAX_TIME = 2.0**35
+# Kinds of events that change more than the table of events.
+APPLIED = frozenset(
+    event.KIND
+    for event in (
+        CheckpointStarted,
+        CheckpointCommitted,
+        CheckpointDeleting,
+        CheckpointDeleted,
+        CheckpointDamaged,
+        TrialFailed,
+    )
+)
+
+
+def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at: float) -> bool:
+    """Apply an event to the records.
+
+    Args:
+        connection: The transaction that takes the event in.
+        owner: The trial and run whose log it is in.
+        event: The event.
+        at: When it happened, in seconds since 1970.
+
+    Returns:
+        Whether the records took it. Those that they refuse are kept as events: an event must
+        never hold up its log.
+    """
+    if not 0 <= at < _MAX_TIME:
+        return False
+    if isinstance(event, CheckpointStarted):
+        return _start(connection, owner, event, at)
+    if isinstance(event, TrialFailed):
+        return _fail(connection, owner, event, at)
+    if not isinstance(event, CheckpointChange):
+        return False
+    found = connection.execute(
+        select(checkpoints)
+        .where(checkpoints.c.uuid == event.uuid, checkpoints.c.trial_id == owner[0])
+        .with_for_update()
+    ).fetchone()
+    if found is None:
+        return False
+    deletes = isinstance(event, CheckpointDeleting | CheckpointDeleted)
+    if deletes and registrations(connection, event.uuid):
+        return False
+    try:
+        change_checkpoint(connection, found, event, at)
+    except (RecursionError, ValueError):  # metadata nested deeper than any real one
+        return False
+    return True
+
+
+def change_checkpoint(
+    connection: Connection, found: Row[Any], event: CheckpointChange, at: float, **more: object
+) -> None:
+    """Move a checkpoint to the state that an event leads to, where its state allows that.
+
+    Args:
+        connection: A transaction that writes.
+        found: The checkpoint's row.
+        event: What happened to it.
+        at: When, in seconds since 1970.
+        more: Columns that change with the state.
+    """
+    allowed, state, columns = _transition(event, at)
+    if more.pop("from_any_state", False):
+        allowed = _ALL
+    if found.state in allowed:
+        connection.execute(
+            update(checkpoints)
+            .where(checkpoints.c.uuid == found.uuid)
+            .values(state=state, **{**columns, **more})
+        )
+
+
+def _transition(
+    event: CheckpointChange, at: float
+) -> tuple[frozenset[str], str, dict[str, object]]:
+    """Return from which states an event leads on, to which state, and what changes with it."""
+    if isinstance(event, CheckpointCommitted):
+        committed: dict[str, object] = {
+            "metadata": encode_document(event.metadata),
+            "resources": encode_document(event.resources),
+            "steps_completed": event.steps_completed,
+            "committed_at": at,
+        }
+        return frozenset({ACTIVE}), COMPLETED, committed
+    if isinstance(event, CheckpointDamaged):
+        return _ALL - _GONE, DAMAGED, {}
+    if isinstance(event, CheckpointDeleting):
+        return _ALL - _GONE, DELETING, {"resources": "{}", "deleted_at": at}
+    left: dict[str, object] = {"resources": encode_document(event.resources), "deleted_at": at}
+    if event.resources:
+        return _ALL - _GONE - {ACTIVE}, PARTIALLY_DELETED, left
+    return _ALL - {DELETED}, DELETED, left
+
+
+def insert_checkpoint(
+    connection: Connection,
+    event: CheckpointStarted,
+    at: float,
+    *,
+    trial_id: int,
+    experiment_id: int,
+) -> None:
+    """Insert a checkpoint that is being written.
+
+    Raises:
+        IntegrityError: If it is recorded already, or there is no such trial.
+    """
+    connection.execute(
+        checkpoints.insert().values(
+            uuid=event.uuid,
+            trial_id=trial_id,
+            experiment_id=experiment_id,
+            storage_url=event.storage_url,
+            state=ACTIVE,
+            steps_completed=event.steps_completed,
+            metadata="{}",
+            resources="{}",
+            started_at=at,
+        )
+    )
+
+
+def _start(
+    connection: Connection, owner: tuple[int, int], event: CheckpointStarted, at: float
+) -> bool:
+    found = connection.execute(
+        select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
+    ).scalar()
+    if found is not None:
+        return bool(found == owner[0])
+    experiment_id = connection.execute(
+        select(trials.c.experiment_id).where(trials.c.id == owner[0])
+    ).scalar()
+    if experiment_id is None:
+        return False
+    insert_checkpoint(connection, event, at, trial_id=owner[0], experiment_id=experiment_id)
+    return True
+
+
+def _fail(connection: Connection, owner: tuple[int, int], event: TrialFailed, at: float) -> bool:
+    """Record that a trial failed, while it is recorded as running and no later run has begun."""
+    trial_id, run_id = owner
+    newest = connection.execute(
+        select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
+    ).scalar()
+    if newest is None or newest <= run_id:
+        connection.execute(
+            update(trials)
+            .where(trials.c.id == trial_id, trials.c.state == TrialState.RUNNING.value)
+            .values(state=TrialState.ERROR.value, error=event.error, ended_at=at)
+        )
+    return True

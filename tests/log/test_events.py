@@ -1,0 +1,94 @@
+"""The codec of a trial's log: what is encoded is decoded, and nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore._log import events
+
+UUID = "3f2a0c1e-0000-4000-8000-000000000001"
+EXAMPLES: list[events.Event] = [
+    events.TrialStarted(run_id=3),
+    events.TrainingMetrics(
+        steps_completed=5, metrics={"loss": 0.5}, batch_metrics=[{"loss": 1.0}], n_records=40
+    ),
+    events.ValidationMetrics(steps_completed=5, metrics={"val_loss": 0.25}),
+    events.CheckpointStarted(uuid=UUID, storage_url="file:///s", steps_completed=5),
+    events.CheckpointCommitted(
+        uuid=UUID, steps_completed=5, metadata={"a": [1]}, resources={"w": 3}, url="file:///s/3",
+        path="/s/3", size_bytes=3, stalled_s=0.25, total_s=1,
+    ),
+    events.CheckpointSaved(uuid=UUID, steps_completed=5, url="file:///s/3"),
+    events.CheckpointDeleting(uuid=UUID),
+    events.CheckpointDeleted(uuid=UUID, resources={}),
+    events.CheckpointDamaged(uuid=UUID),
+    events.TrialFailed(error="INVALID_HP"),
+    events.TrialFinished(state="COMPLETED"),
+]  # fmt: skip
+
+
+def test_there_is_an_example_of_each_event() -> None:
+    assert [type(example) for example in EXAMPLES] == list(get_args(events.Event))
+    kinds = [example.KIND for example in EXAMPLES]
+    assert len({*kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
+def test_an_event_is_decoded_as_it_was(event: events.Event) -> None:
+    payload = json.loads(json.dumps(events.encode(event)))
+    assert events.decode(event.KIND, payload) == event
+    assert events.decode(event.KIND, {**payload, "of_a_later_release": 1}) == event
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
+def test_a_required_field_that_is_missing_or_wrong_makes_it_no_event(event: events.Event) -> None:
+    payload = events.encode(event)
+    for field in dataclasses.fields(event):
+        assert events.decode(event.KIND, {**payload, field.name: object()}) is None, field.name
+        if field.default is dataclasses.MISSING:
+            left = {name: value for name, value in payload.items() if name != field.name}
+            assert events.decode(event.KIND, left) is None, field.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("checkpoint_started", {"uuid": "../x"}),
+        ("checkpoint_started", {"uuid": ""}),
+        ("checkpoint_started", {"storage_url": "x" * 4097}),
+        ("checkpoint_started", {"steps_completed": -1}),
+        ("checkpoint_started", {"steps_completed": True}),
+        ("checkpoint_committed", {"resources": {"w": -1}}),
+        ("checkpoint_committed", {"resources": {"w": 2**63}}),
+        ("trial_state", {"state": "COMPLETED"}),
+        ("training", {"batch_metrics": [1]}),
+        ("training", {"steps_completed": 2**63}),
+    ],
+)
+def test_values_that_the_records_cannot_hold_are_refused(kind: str, changed: Any) -> None:
+    [payload] = [events.encode(event) for event in EXAMPLES if kind == event.KIND]
+    assert events.decode(kind, {**payload, **changed}) is None
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text() | st.integers() | st.just(UUID),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = sorted({field.name for example in EXAMPLES for field in dataclasses.fields(example)})
+
+
+@given(
+    kind=st.sampled_from([example.KIND for example in EXAMPLES]) | st.text(),
+    payload=_JSON | st.dictionaries(st.sampled_from(_FIELDS), _JSON),
+)
+def test_no_payload_raises(kind: str, payload: Any) -> None:
+    event = events.decode(kind, payload)
+    if event is not None and "nan" not in str(event):
+        assert events.decode(kind, events.encode(event)) == event

@@ -1,0 +1,252 @@
+"""No trial is lost and none runs twice, whatever happens in whatever order.
+
+The supervisor decides; the world around it is `supervisor_model.World`. A violation names the
+scenario and the moves that lead to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from supervisor_model import Scenario, Violation, explore, walk
+
+from detcore.runner import _supervisor
+
+# Each with all orders of moves; the smallest first.
+SMALL = {
+    "one trial": Scenario(
+        method="single", faults=(("die", 1), ("crash", 1), ("signal", 1), ("control", 1))
+    ),
+    "one trial that fails": Scenario(
+        method="single", scripts=((0, "fail"),), faults=(("die", 1), ("signal", 1), ("control", 1))
+    ),
+    "one that is certain to fail": Scenario(
+        method="single", scripts=((0, "certain"),), faults=(("die", 1), ("control", 1))
+    ),
+    "the same mistake": Scenario(
+        method="single", max_restarts=3, faults=(("die", 1), ("mistake", 3), ("crash", 1))
+    ),
+    "two trials in turn": Scenario(
+        method="random-2", max_restarts=2, faults=(("die", 1), ("crash", 2))
+    ),
+    "one of two stops": Scenario(
+        method="random-2", places=2, scripts=((1, "stop"),), faults=(("die", 1), ("control", 1))
+    ),
+    "halving with damage": Scenario(method="halving", faults=(("die", 1), ("damage", 2))),
+    "halving": Scenario(method="halving", faults=(("die", 2), ("signal", 1))),
+    "one of two is rejected": Scenario(
+        method="random-2", places=2, scripts=((0, "reject"),), faults=(("die", 1), ("crash", 1))
+    ),
+    "two at once": Scenario(
+        method="random-2", places=2, faults=(("die", 1), ("crash", 1), ("signal", 1))
+    ),
+    "one of two is canceled": Scenario(
+        method="random-2", places=2, faults=(("die", 1), ("crash", 1), ("trial control", 1))
+    ),
+    "one of two leaves": Scenario(
+        method="random-2", faults=(("die", 1), ("leave", 1), ("control", 1), ("trial control", 1))
+    ),
+    "the search fails": Scenario(
+        method="random-2", places=2, faults=(("failure", 1), ("crash", 1), ("trial control", 1))
+    ),
+    "a race of interrupts": Scenario(
+        method="race-2", places=2, faults=(("signal", 2), ("damage", 1))
+    ),
+    "halving at once": Scenario(method="halving", places=2, faults=(("die", 1), ("crash", 1))),
+    "a race": Scenario(method="race-2", places=2, faults=(("crash", 1),)),
+    "a race of kills": Scenario(method="race-2", places=2, faults=(("die", 1),)),
+}
+MANY = (
+    ("die", 3), ("crash", 3), ("mistake", 2), ("damage", 1), ("leave", 1), ("signal", 2),
+    ("control", 1), ("trial control", 2), ("failure", 1),
+)  # fmt: skip
+# Of each, random orders of moves.
+LARGE = {
+    "in turn": Scenario(
+        method="halving", max_restarts=3, faults=(("die", 4), ("crash", 3), ("signal", 2))
+    ),
+    "random": Scenario(method="random-5", places=2, max_restarts=2, faults=MANY),
+    "scripted": Scenario(
+        method="random-5",
+        places=3,
+        scripts=((0, "reject"), (2, "fail"), (4, "stop")),
+        faults=MANY,
+    ),
+    "race": Scenario(method="race-4", places=3, max_restarts=2, faults=MANY),
+    "halving": Scenario(method="halving", places=2, max_restarts=2, faults=MANY),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_all_orders_of_a_small_run(name: str) -> None:
+    found = explore(SMALL[name])
+    print(f"{name}: {found}")
+    assert found.orders > 100
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_random_orders_of_a_large_run(name: str) -> None:
+    for seed in range(200):
+        walk(LARGE[name], seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", LARGE)
+def test_more_random_orders(name: str) -> None:
+    for seed in range(400, 10_400):
+        walk(LARGE[name], seed)
+
+
+# Mistakes in the supervisor: the text, what replaces it, and what the model says of it.
+MISTAKES = {
+    "replies before the report is logged": (
+        "        turn.advance(Validated(*report))\n",
+        "        _reply(turn, report.trial, report.length)\n"
+        "        turn.advance(Validated(*report))\n",
+    ),
+    "records the end before it is logged": (
+        "            self.act(Advance(event, error))\n",
+        "            _complete_event(self, event, error)\n"
+        "            self.act(Advance(event, error))\n",
+    ),
+    "keeps the place of workers that ended": (
+        "free=(trial.place, *turn.state.free), ending", "ending",
+    ),
+    "forgets the place of a trial that waits": (
+        "turn.set(free=(*kept, *free))", "turn.set(free=tuple(free))",
+    ),
+    "gives the place of a trial that waits to another": (
+        "kept.append(place)\n", "free.insert(0, place)\n",
+    ),
+    "uses a place twice": ("place = free.pop(0)", "place = free[-1]"),
+    "starts trials while it stops": (
+        "() if state.is_stopping else (*state.again, *state.order)",
+        "(*state.again, *state.order)",
+    ),
+    "starts a trial that runs": (
+        "trial.place is not None or trial.is_left_alone", "trial.is_left_alone",
+    ),
+    "starts a trial again that made way": (
+        "        turn.change(index, is_left_alone=True)\n"
+        "        turn.record(index, turn.state.stopped_state)\n",
+        "        turn.record(index, turn.state.stopped_state)\n",
+    ),
+    "starts a trial again that stops the search": (
+        "            turn.change(exited.trial, is_left_alone=True)\n", "",
+    ),
+    "restarts once more": ("trial.num_restarts >= most", "trial.num_restarts > most"),
+    "does not count a restart": ("    turn.act(CountRestart(index))\n", ""),
+    "restarts while it stops": (
+        "    if turn.state.is_stopping:\n        turn.change(index, is_left",
+        "    if False:\n        turn.change(index, is_left",
+    ),
+    "restarts after a cancel": (
+        "    elif trial.unwanted is not None:\n        _drop(turn, index)\n", "",
+    ),
+    "does not wait before a restart": ("if now < trial.starts_at", "if now < trial.starts_at - 99"),
+    "loses a closed trial that crashed": (
+        "    turn.run_again(index)\n    turn.change(\n", "    turn.change(\n",
+    ),
+    "loses a closed trial whose checkpoint is damaged": (
+        "        turn.run_again(index)\n        turn.record(index, turn.state.stopped",
+        "        turn.record(index, turn.state.stopped",
+    ),
+    "loses a closed trial whose code failed": (
+        "            turn.run_again(index)\n            turn.record(index, TrialState.PAUSED)\n",
+        "            turn.record(index, TrialState.PAUSED)\n",
+    ),
+    "runs a closed trial for ever": (
+        "        turn.run_no_more(index)\n        turn.record(index, TrialState.COMPLETED)\n",
+        "        turn.record(index, TrialState.COMPLETED)\n",
+    ),
+    "leaves a canceled trial as it is that failed after its report": (
+        "index in turn.state.again or index == turn.state.ending", "index in turn.state.again",
+    ),
+    "leaves trials paused that are to run again in a canceled run": (
+        "if not trial.is_closed or index in state.again:", "if not trial.is_closed:",
+    ),
+    "completes a run while a trial is to run again": (
+        "for trial in state.trials) and not state.again", "for trial in state.trials)",
+    ),
+    "takes the interrupt of a trial that was told to end for another end": (
+        "place=place, was_told_end=False", "place=place",
+    ),
+    "trains further while it stops": (
+        "    if trains_on and not turn.state.is_stopping:\n", "    if trains_on:\n",
+    ),
+    "gives a report no reply that it knows": (
+        "    else:\n        _reply(turn, report.trial, report.length)\n", "",
+    ),
+    "reports twice": (
+        "not trial.is_closed and not trial.is_waiting and trial.length == report.length", "True",
+    ),
+    "lets a closed trial train on": (
+        "            elif not trial.was_told_end:\n"
+        "                turn.act(Signal(index, signal.SIGINT))\n",
+        "",
+    ),
+    "does not complete a waiting trial that is closed": (
+        "                turn.record(index, TrialState.COMPLETED)\n            elif not",
+        "                pass\n            elif not",
+    ),
+    "passes no signal on": ("    turn.signal_all(signaled.number)\n", ""),
+    "kills nothing on a second signal": (
+        "        turn.signal_all(signal.SIGKILL)\n        return\n", "        return\n",
+    ),
+    "hears no pause": (
+        "        turn.signal_all(signal.SIGINT)\n\n\ndef _heed_trial", "\n\ndef _heed_trial",
+    ),
+    "hears no cancel of a trial": (
+        "        turn.act(Signal(index, signal.SIGINT))\n\n\ndef _conclude", "\n\ndef _conclude",
+    ),
+    "stops no worker when the search fails": (
+        "        turn.set(failure=failure)\n        turn.signal_all(signal.SIGINT)\n",
+        "        turn.set(failure=failure)\n",
+    ),
+    "lets a promoted trial wait for its turn": (
+        "order.insert(0 if index == own else len(order), index)", "order.append(index)",
+    ),
+    "forgets an exit after a kill": ("elif index in exits:", "elif False:"),
+    "forgets a cancel after a kill": (
+        "_record_exit(turn, exits[index], is_unwanted=record.control is not None)",
+        "_record_exit(turn, exits[index], is_unwanted=False)",
+    ),
+    "forgets the restarts after a kill": (
+        "error=record.error, num_restarts=record.num_restarts", "error=record.error",
+    ),
+    "forgets a waiting trial": ("self.change(event.trial, is_waiting=True)", "pass"),
+    "completes a trial that stopped although it was canceled": (
+        "TrialState.CANCELED if is_unwanted else TrialState.COMPLETED", "TrialState.COMPLETED",
+    ),
+    "leaves a failed trial's end without consequence": (
+        "        turn.record(index, TrialState.ERROR, recorded)\n", "        pass\n",
+    ),
+}  # fmt: skip
+
+
+def with_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Return the supervisor with a mistake in it."""
+    before, after = MISTAKES[name]
+    source = Path(_supervisor.__file__).read_text()
+    assert source.count(before) == 1, f"{source.count(before)} times in the source: {before}"
+    module = types.ModuleType("mistaken_supervisor")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(source.replace(before, after), module.__name__, "exec"), vars(module))
+    return module
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_model_finds_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = with_mistake(name, monkeypatch)
+    with pytest.raises(Violation) as found:
+        _explore_all(module)
+    print(found.value)
+
+
+def _explore_all(module: types.ModuleType) -> None:
+    for scenario in SMALL.values():
+        explore(scenario, module)
