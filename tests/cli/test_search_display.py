@@ -117,7 +117,7 @@ def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
 def trial_info(trial_id: int) -> TrialInfo:
     return TrialInfo(
         experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config=CONFIG,
-        model_dir="/", trial_dir="/", database_url="",
+        model_dir="/", trial_dir="/",
     )  # fmt: skip
 
 
