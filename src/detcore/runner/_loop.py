@@ -251,9 +251,9 @@ class SearchLoop:
             case Say(text, None):
                 self._listener.notice(text)
             case Say(text, int(index)):
-                trial = self._running.get(index) or self._ended
-                assert trial is not None  # it has, or just had, workers
-                trial.output.say(text)
+                speaker = self._running.get(index) or self._ended
+                assert speaker is not None  # it has, or just had, workers
+                speaker.output.say(text)
             case Finish():
                 self._finish(action)
             case Advance():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
+from detcore.errors import in_one_line
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -186,10 +187,11 @@ class RunningTrial:
             origin = f"{latest.uuid}, {latest.steps_completed} batches" if latest else None
             if latest is None:
                 # Training again from the start is not what was asked for.
-                error += (
-                    f" It was the only checkpoint of trial {info.trial_id}, so there is nothing "
+                error = in_one_line(
+                    error,
+                    f"It was the only checkpoint of trial {info.trial_id}, so there is nothing "
                     "to go on from. If its files can be brought back: detcore checkpoint repair "
-                    f"{uuid}; else start the experiment again."
+                    f"{uuid}; else start the experiment again.",
                 )
         elif latest is None and info.source_checkpoint is not None:
             origin = f"from checkpoint {info.source_checkpoint}, as at first"
