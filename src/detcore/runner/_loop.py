@@ -210,7 +210,8 @@ class SearchLoop:
                 else:
                     workers.reply(type="train", length=length)
             case Signal(index, number):
-                self._running[index].signal(number)
+                if index in self._running:  # else they ended, and the supervisor hears it next
+                    self._running[index].signal(number)
             case Record():
                 self._record(action)
             case CountRestart(index):
