@@ -24,7 +24,10 @@ SMALL = {
         method="single", scripts=((0, "fail"),), faults=(("die", 1), ("signal", 1), ("control", 1))
     ),
     "one that is certain to fail": Scenario(
-        method="single", scripts=((0, "certain"),), faults=(("die", 1), ("control", 1))
+        method="single", scripts=((0, "certain"),), faults=(("signal", 2), ("control", 1))
+    ),
+    "no restarts": Scenario(
+        method="single", max_restarts=0, faults=(("die", 1), ("crash", 1), ("control", 1))
     ),
     "the same mistake": Scenario(
         method="single", max_restarts=3, faults=(("die", 1), ("mistake", 3), ("crash", 1))

@@ -383,7 +383,12 @@ class World:
         self.workers = tuple(each for each in self.workers if each.trial != index)
         if how is kind.INTERRUPTED and workers.phase == "trains":
             self.made_way = (*self.made_way, index)
+        is_open = not self.plan.trials[index][2] and not row.control and not self.state.is_stopping
         self._decide(self.supervisor.WorkersEnded(index, how, self.now, **facts))
+        if how is kind.CRASHED and workers.phase == "trains" and is_open:
+            counts = self.supervisor.CountRestart, self.supervisor.Advance
+            is_counted = any(isinstance(action, counts) for action in self.queue)
+            require(is_counted, f"trial {index} crashed, and that does not count")
 
     # The runner.
 
@@ -546,7 +551,13 @@ class World:
             require(workers.phase != "waits", f"trial {index} waits for a reply that never comes")
             is_asked = workers.is_signaled or workers.is_killed or workers.phase == "ends"
             is_unwanted = state.is_stopping or self.rows[index].control
-            require(is_asked or not is_unwanted, f"trial {index} is not asked to end")
+            is_over = plan.trials[index][2] and index not in state.again
+            require(is_asked or not (is_unwanted or is_over), f"trial {index} is not asked to end")
+            is_urgent = state.was_cut_short or Control.KILL in (
+                state.control,
+                self.rows[index].control,
+            )
+            require(workers.is_killed or not is_urgent, f"trial {index} is not killed")
         used = [workers.place for workers in self.workers]
         require(sorted((*used, *state.free)) == [*range(self.scenario.places)], "a place is lost")
         require(state.running == sorted(w.trial for w in self.workers), "workers are forgotten")
@@ -599,6 +610,9 @@ def check_settled(world: World, expected: Log | None) -> None:
     for index, row in enumerate(world.rows):
         require(row.num_restarts <= world.scenario.max_restarts, f"trial {index}: {row}")
         failed = [e for e, _ in world.log if isinstance(e, Exited) and e.trial == index]
+        if failed and failed[0].reason is ExitReason.STOPPED:
+            is_right = (row.state is CANCELED) == (row.control is not None)
+            require(is_right, f"trial {index} stopped, and is {row.state.value}")
         if row.state is COMPLETED:
             closes = not failed or failed[0].reason is ExitReason.STOPPED
             require(closes, f"trial {index} failed, and is COMPLETED")

@@ -243,7 +243,8 @@ class SearchLoop:
             case Reply(index, length):
                 self._reply(self._running[index], length)
             case Signal(index, number):
-                self._running[index].signal(number)
+                if index in self._running:  # else they ended, and the supervisor hears it next
+                    self._running[index].signal(number)
             case Record():
                 self._record(action)
             case CountRestart(index):
