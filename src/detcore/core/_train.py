@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,6 +201,8 @@ class TrainContext:
         self._may_ignore_checkpoint = False
         info = self._info
         if steps < info.steps_completed and not self._has_restored():
+            import logging
+
             logging.getLogger("detcore").warning(
                 _IGNORED, info.steps_completed, info.latest_checkpoint, steps
             )
