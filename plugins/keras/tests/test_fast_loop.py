@@ -221,7 +221,7 @@ def test_nan_loss_is_named_and_training_goes_on(
         model_kind="functional",
     )
     assert clock.steps_completed == 10
-    assert "the loss is nan at batch 1; training goes on" in caplog.text
+    assert "the loss is nan at batch 1; training continues" in caplog.text
     assert caplog.text.count("the loss is") == 1
 
 

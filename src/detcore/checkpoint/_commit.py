@@ -113,7 +113,7 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
 def record_committed(
     database: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
 ) -> None:
-    """Record that a checkpoint is whole; doing so again is fine."""
+    """Record that a checkpoint is complete; idempotent."""
     database.checkpoint_committed(
         manifest.uuid,
         metadata=manifest.metadata,

@@ -44,7 +44,7 @@ class CheckpointContext:
     that the death of the process interrupted is removed at the next start.
 
     Attributes:
-        versions: Versions to note in the manifests, by distribution; framework plugins add theirs.
+        versions: Versions to record in manifests, by distribution; framework plugins add theirs.
         has_restored: Whether `restore_path` or `download` was called.
     """
 

@@ -1,4 +1,4 @@
-"""The records as saving, deleting and settling checkpoints need them."""
+"""Declare the records that saving, deleting and settling checkpoints require."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CheckpointRecords", "RecoveryRecords"]
 
 
 class CheckpointRecords(Protocol):
-    """Records what becomes of checkpoints: a trial's log, or a `detcore.database.Database`."""
+    """Records the states of checkpoints: a trial's log, or a `detcore.database.Database`."""
 
     def checkpoint_started(
         self,
@@ -35,7 +35,7 @@ class CheckpointRecords(Protocol):
         steps_completed: int,
         saved: CheckpointSaved | None = None,
     ) -> None:
-        """Record that a checkpoint is whole; `saved` describes it for observers."""
+        """Record that a checkpoint is complete; `saved` describes it for observers."""
 
     def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
         """Record that all files of a checkpoint are about to be deleted."""

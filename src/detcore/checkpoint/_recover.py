@@ -34,7 +34,7 @@ class UnsettledCheckpoint:
     Attributes:
         uuid: Its identifier.
         state: ACTIVE, DELETING or PARTIALLY_DELETED.
-        resources: Its files that are to stay, and their sizes.
+        resources: Its files to keep, and their sizes.
     """
 
     uuid: str
@@ -109,7 +109,7 @@ def settle_checkpoints(
 
 
 def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
-    """Return what observers are told of a committed checkpoint, read from its manifest.
+    """Return the description of a committed checkpoint for observers, from its manifest.
 
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.

@@ -212,7 +212,7 @@ class Saver:
         return self._commit(storage, uuid, digests, scan.directories, what)
 
     def describe(self, uuid: str) -> CheckpointSaved:
-        """Return what observers are told of a checkpoint."""
+        """Return the description of a checkpoint for observers."""
         manifest, times = self._last, self._last_times
         if manifest is None or times is None or manifest.uuid != uuid:
             return describe_checkpoint(self._storage, uuid)
@@ -232,7 +232,7 @@ class Saver:
         )
 
     def _times(self, manifest: Manifest, *, stalled_s: float | None = None) -> SaveTimes:
-        """Return how long a save took that is committed now."""
+        """Return the duration of a save that is committed now."""
         total_s = self._behind.now() - self._began
         return SaveTimes(
             size_bytes=manifest.size_bytes,
@@ -327,7 +327,7 @@ class Saver:
         return manifest
 
     def committed(self, manifest: Manifest) -> None:
-        """Record a checkpoint that exists, and tell of it."""
+        """Record a committed checkpoint, and notify observers."""
         times = self._times(manifest)
         self._record(manifest, times)
         self._tell(manifest, times)

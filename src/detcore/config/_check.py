@@ -45,10 +45,10 @@ def check(
     Args:
         root: The configuration as written.
         required: Dotted names that must be given.
-        searchers: Search methods that plugins provide, and models of their settings.
-        storage_types: Storage types that plugins provide; the same.
-        launchers: All launchers; the same. Empty: any name is accepted.
-        code_dir: Where the entrypoint's code is; None: it is not looked for.
+        searchers: Search methods of plugins, and models of their settings.
+        storage_types: Storage types of plugins, and models of their settings.
+        launchers: All launchers, and models of their settings; empty to accept any name.
+        code_dir: Folder of the entrypoint's code; None to skip looking it up.
         sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
     found: list[Diagnostic] = []

@@ -167,7 +167,7 @@ class ExperimentConfig(Section):
     agent_label: str | None = Field(default=None, description="From earlier versions; ignored.")
 
     def trial_settings(self) -> TrialSettings:
-        """Return what a worker needs to know while it trains a trial."""
+        """Return the settings that a worker needs while it trains a trial."""
         length = getattr(self.searcher, "max_length", None)
         return TrialSettings(
             searcher_name=self.searcher.name,

@@ -132,12 +132,12 @@ def load_config(
             are settings, with YAML values (see `detcore.environment`).
         required: Dotted names that must be given although they have defaults, such as
             ``"entrypoint"``.
-        searchers: Search methods that plugins provide, and the models of their settings: a
-            class, ``"module:Class"`` to be imported when the method is used, or None.
-        storage_types: Storage types that plugins provide; the same.
-        launchers: All launchers; the same. Empty: any name is accepted.
-        code_dir: Folder of the code; what the entrypoint names must be there. It is read, and not
-            run. None: it is not looked for.
+        searchers: Search methods of plugins, and the models of their settings: a class,
+            ``"module:Class"`` to be imported when the method is used, or None.
+        storage_types: Storage types of plugins, and the models of their settings.
+        launchers: All launchers, and the models of their settings; empty to accept any name.
+        code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
+            to skip this.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
 
     Raises:
@@ -245,17 +245,17 @@ def mapping_text(config: Mapping[str, object]) -> str:
 
 
 def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> ExperimentFileError:
-    """Return the report of sections that are right by themselves, and that plugins refuse.
+    """Return the report of sections that are valid by themselves, but rejected by plugins.
 
     Args:
         loaded: The experiment file.
-        refused: What a plugin says, by the name of the section, such as ``"searcher"``.
+        refused: The plugin's error, by the name of the section, such as ``"searcher"``.
     """
     source = Source(name=str(loaded.path), kind="file", lines=(*loaded.text.split("\n"),))
     found = []
     for section, error in refused.items():
         origin = loaded.origins.get(f"{section}.name") or loaded.origins[section]
-        line, column = 0, 0  # of what a flag or a variable says, the top of the file
+        line, column = 0, 0  # for a flag or a variable: the top of the file
         if origin.source == "file" and origin.line is not None and origin.column is not None:
             line, column = origin.line - 1, origin.column - 1
         message, *rest = str(error).splitlines()

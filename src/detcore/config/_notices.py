@@ -51,12 +51,11 @@ _LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
 
 
 def notices(root: Node, code_dir: Path | None = None) -> list[str]:
-    """Return a line for each field that was given and will not be acted on, and for lengths
-    whose unit had to be assumed.
+    """Return a line for each field that was given but has no effect, and for assumed units.
 
     Args:
         root: The configuration as written, without mistakes.
-        code_dir: Where the entrypoint's code is; None: it is not looked at.
+        code_dir: Folder of the entrypoint's code; None to skip it.
     """
     found: list[tuple[int, int, str]] = []
     remarks = [*_remarks(root), *(() if code_dir is None else _unread(root, code_dir))]

@@ -17,7 +17,7 @@ __all__ = ["unread_hyperparameters"]
 
 _Kind = Literal["context", "info", "hparams", "config"]
 
-# Beyond these it takes long, and is given up.
+# The analysis stops at these limits, because it would take too long.
 _MOST_FILES, _MOST_BYTES, _MOST_ROUNDS = 200, 1_000_000, 20
 _PARTS: Mapping[tuple[str | None, str], _Kind] = {
     ("context", "info"): "info",
@@ -25,9 +25,9 @@ _PARTS: Mapping[tuple[str | None, str], _Kind] = {
     ("info", "config"): "config",
 }
 _LOOKUPS = ("get", "pop", "setdefault")
-# Read nothing of what they are given.
+# Functions that read no hyperparameter of their argument.
 _HARMLESS = ("bool", "isinstance", "len", "type")
-# Code that is run by these, or that opens the trial's file, is not seen here.
+# The analysis does not see code that these run, or that opens the trial's file.
 _OUT_OF_SIGHT = frozenset(
     {"__import__", "eval", "exec", "importlib", "popen", "read_trial_info", "runpy", "subprocess"}
     | {"system"}
@@ -187,7 +187,7 @@ class _Uses:
         return self._kind(node.value) if isinstance(node, ast.NamedExpr) else None
 
     def _follow(self, node: ast.expr, kind: _Kind) -> None:
-        """See what is done with an expression.
+        """Follow the use of an expression.
 
         Raises:
             _Unclear: If it may be read as a whole.

@@ -137,7 +137,7 @@ class PluginManager:
         return self._runtime.items("searcher")
 
     def settings_models(self) -> dict[str, Any]:
-        """Return what `detcore.config.load_config` takes of search methods, storages and launchers.
+        """Return the arguments of `detcore.config.load_config` for plugins' settings.
 
         Returns:
             For each argument, names with the models of their settings, as ``"module:Class"`` or

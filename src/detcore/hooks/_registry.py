@@ -30,9 +30,9 @@ class Kind:
         hook: Name of the hook.
         load_type: Returns the class of its values; called only if there is a value.
         targets: Fields that are ``"module:attribute"``.
-        optional_targets: Fields that are that, None or empty.
-        texts: Fields that are tuples of texts.
-        sentences: Fields that are texts.
+        optional_targets: Fields that are ``"module:attribute"``, None or empty.
+        texts: Fields that are tuples of strings.
+        sentences: Fields that are strings.
     """
 
     noun: str

@@ -4,14 +4,14 @@ A plugin implements a hook with a function of the same name, marked `detcore.hoo
 leave out arguments that it does not need. There are two kinds:
 
 - A **register** hook is called once per process, when something of its kind is first needed. All
-  plugins are asked, and what they return is put together. A failure, or a value of the wrong
-  type, is recorded as a problem of that plugin (``detcore plugins doctor``); the others work on.
+  plugins are asked, and their values are combined. A failure, or a value of the wrong type, is
+  recorded as a problem of that plugin (``detcore plugins doctor``); the others work on.
 - An **observer** hook is called with each event of a trial's log: in a thread of the runner while
   the trial trains (of the script, if no runner started it), or later in another process of
   detcore. Each plugin gets all events in order, one at a time, and no plugin waits for another. The
   return value is ignored. A hook that raises `detcore.errors.UnavailableError` is called with the
   same event again later. Any other failure is logged once, with the plugin and its distribution,
-  and the event counts as delivered. None of this stops or delays training. What is handed over is
+  and the event counts as delivered. None of this stops or delays training. The arguments are
   read-only.
 
 Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of

@@ -32,7 +32,7 @@ class LauncherType:
     """A way to start the workers of a trial.
 
     Attributes:
-        name: What an experiment file says under ``launcher``, such as ``"local"``.
+        name: Name under ``launcher`` in an experiment file, such as ``"local"``.
         launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
             experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
         settings: The pydantic model of these settings, as ``"module:Class"``: a file with others is

@@ -140,7 +140,7 @@ def _draw(view: ExperimentView) -> str:
     """Return the charts of a part of a page."""
     if not view.charts:
         return '<p class="dim">No metric with a finite value was reported yet.</p>'
-    # Ids of elements are shared by a whole page: they follow from what is drawn.
+    # Ids of elements must be unique in a whole page: they are derived from the charts' content.
     number = zlib.crc32(repr(view.charts).encode())
     charts = [
         draw_chart(view, chart, number=number + index, points=_PART_POINTS, is_wide=not index)

@@ -86,12 +86,12 @@ _CLASSES = "".join(
     [f".k{index}{{--c:var(--k{index})}}" for index in range(8)]
     + [f".q{index}{{--c:var(--q{index})}}" for index in range(6)]
 )
-# Colours in the light and in the dark, and how charts and tables look.
+# Colours for light and dark mode, and the appearance of charts and tables.
 STYLE = (
     f":root{{color-scheme:light dark;{_LIGHT}}}"
     f"@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}{_PAGE}{_PARTS}{_CLASSES}{_PRINT}"
 )
-# Of a part of somebody else's page: its theme may differ from the system's (Jupyter, VS Code).
+# For a part of a foreign page, whose theme may differ from the system's (Jupyter, VS Code).
 _PART = ".detcore"
 _LIGHT_THEMES = '[data-jp-theme-light="true"],.vscode-light'
 _DARK_THEMES = '[data-jp-theme-light="false"],.vscode-dark'

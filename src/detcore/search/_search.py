@@ -47,9 +47,9 @@ class Search:
     Attributes:
         method: The search method.
         trials: All trials, by index.
-        events: What was applied so far.
-        trained: How much of its present length each trial has trained, 0 to 1, by index; for
-            displays, kept up by the caller.
+        events: The events applied so far.
+        trained: Completed fraction of each trial's present length, 0 to 1, by index; for displays,
+            updated by the caller.
     """
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:

@@ -47,12 +47,12 @@ class _Queue:
 
     Args:
         setup: The search.
-        total: Number of trials, those that are replaced not counted.
-        draw: Returns the hyperparameters of the next trial, or None where there is none.
-        first_length: How far each trial trains at first; 0 = to the end.
+        total: Number of trials, without those that are replaced.
+        draw: Returns the hyperparameters of the next trial, or None at the end.
+        first_length: Length of each trial's first training; 0 for the full length.
 
     Attributes:
-        planned_length: How far all trials train together.
+        planned_length: Length that all trials train together.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ def copy_code(
 
     Args:
         source: Folder of the user's code.
-        names: What `list_code` found; files that are gone since then are left out.
-        target: Folder to make.
+        names: Result of `list_code`; files deleted since then are skipped.
+        target: Folder to create.
         config: The experiment's configuration, with its secrets; None: `source` has none.
     """
     from detcore._secrets import mask_code, secret_values
@@ -81,7 +81,7 @@ def copy_code(
             if config is None:
                 copy.write_bytes(content)
                 continue
-            # Text that is not UTF-8 keeps its bytes.
+            # Bytes that are not valid UTF-8 are preserved.
             text = content.decode("utf-8", "surrogateescape")
             copy.write_bytes(mask_code(text, secrets).encode("utf-8", "surrogateescape"))
 

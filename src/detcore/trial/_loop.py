@@ -62,7 +62,7 @@ def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) 
     Args:
         core: An open context with the trial's identity (``core.info``).
         trial_class: The user's class.
-        settings: What the experiment file says of training.
+        settings: The part of the experiment's configuration about training.
 
     Returns:
         Why training ended.
@@ -145,9 +145,9 @@ def open_trial(
     process.
 
     Args:
-        core: An open context that knows which trial this is (``core.info``).
-        framework: What trains it.
-        settings: What the experiment file says of training.
+        core: An open context with the trial's identity (``core.info``).
+        framework: The framework that trains it.
+        settings: The part of the experiment's configuration about training.
         context: A context that was made before the trial was known, in a process that
             `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
 
@@ -177,10 +177,10 @@ def prepare_process(
     """Seed every random generator, and call the framework plugin's preparation of a worker.
 
     Args:
-        framework: What trains.
-        seed: The trial's seed, ``0 <= seed < 2**31``; all workers get the same.
-        settings: What the experiment file says of training.
-        distributed: The trial's workers; default: this one alone.
+        framework: The framework that trains.
+        seed: The trial's seed, ``0 <= seed < 2**31``; the same on all workers.
+        settings: The part of the experiment's configuration about training.
+        distributed: The trial's workers; default: only this one.
 
     Raises:
         InvalidExperimentError: If there are several workers and the framework supports only one.
@@ -262,7 +262,7 @@ def _drive(
     """Restore, make the clock, and train to the end."""
     info = core.info
     assert info is not None  # checked by open_trial
-    # A runner's copy is without secrets; it is not there for workers on other machines.
+    # A runner's copy contains no secrets; workers on other machines do not have it.
     is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
     code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
     if code_files is None:
@@ -358,7 +358,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             state = read_clock(Path(path), info.latest_checkpoint)
             controller.restore(Path(path))
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-        # The runner then goes on from the one before.
+        # The runner then resumes from the previous one.
         core.channel.send("damaged", uuid=info.latest_checkpoint, error=str(error))
         raise
     return state
@@ -367,7 +367,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 def _epoch_length(
     settings: TrialSettings, global_batch_size: Any, batches_per_epoch: int | None
 ) -> int:
-    """Return the batches of one epoch as callbacks see it: as configured, else as the data is."""
+    """Return the batches of one epoch for callbacks: as configured, else from the data."""
     if settings.records_per_epoch and isinstance(global_batch_size, int):
         return max(1, settings.records_per_epoch // global_batch_size)
     return batches_per_epoch or 0

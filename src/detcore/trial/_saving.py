@@ -39,10 +39,10 @@ class TrialSaver:
         core: The trial's context.
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
-        code_files: Files in it that each checkpoint gets a copy of, relative to it.
-        config: The experiment's configuration, whose secrets are kept out of these copies; None:
-            the files in `code_dir` are such copies.
-        is_async: Whether training goes on while a checkpoint is written and uploaded.
+        code_files: Files in it to copy into each checkpoint, relative to it.
+        config: The experiment's configuration, whose secrets are masked in these copies; None: the
+            files in `code_dir` are masked already.
+        is_async: Whether training continues while a checkpoint is written and uploaded.
     """
 
     def __init__(

@@ -339,9 +339,9 @@ def plan_from_settings(
     """Turn the periods and lengths of an experiment's settings into batches.
 
     Args:
-        settings: What the experiment file says of training.
-        global_batch_size: Records per step over all workers, or None where it is not configured.
-        batches_per_epoch: Batches in one epoch as the data itself tells, or None.
+        settings: The part of the experiment's configuration about training.
+        global_batch_size: Records per step over all workers, or None if not configured.
+        batches_per_epoch: Batches in one epoch according to the data, or None.
         length: Length of the searcher's operation in batches, for search methods that give it;
             default: ``searcher.max_length``.
 
