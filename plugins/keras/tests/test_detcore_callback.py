@@ -11,6 +11,7 @@ import pytest
 from _fakes import functional, records, seed_everything
 
 from detcore import core
+from detcore.database import Database
 from detcore.errors import InvalidExperimentError
 from detcore_keras import DetcoreCallback, _state
 from detcore_keras._keras import keras
@@ -29,6 +30,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def records_of(home: Path) -> Database:
+    return Database.open(f"sqlite:///{home / 'home' / 'detcore.db'}")
+
+
+def checkpoints_of(home: Path, trial: int) -> list[Any]:
+    with records_of(home) as database:
+        return list(database.list_checkpoints(trial_id=trial))
+
+
 @pytest.mark.parametrize("checkpoint_async", [True, False])
 def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
     x, y = records()
@@ -41,17 +51,17 @@ def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
         assert context.info is not None
         trial = context.info.trial_id
         # The end of fit waited for it.
-        saved = context.database.list_checkpoints(trial_id=trial)
+        saved = checkpoints_of(home, trial)
         assert all(
             (home / "home" / "checkpoints" / c.uuid / "manifest.json").exists() for c in saved
         )
         manifest = context.checkpoint.get_manifest(saved[-1].uuid)
         assert {t.file for t in manifest.tensors} == {"weights.npz", "optimizer.npz", "state.npz"}
         assert {t.file for t in manifest.tensors} < manifest.files.keys()
-    with core.init() as again:
-        training = [m.steps_completed for m in again.database.metrics(trial, "training")]
-        validation = again.database.metrics(trial, "validation")
-        checkpoints = again.database.list_checkpoints(trial_id=trial)
+    with records_of(home) as database:
+        training = [m.steps_completed for m in database.metrics(trial, "training")]
+        validation = database.metrics(trial, "validation")
+        checkpoints = database.list_checkpoints(trial_id=trial)
     assert training == [5, 7, 10, 14]
     assert [m.steps_completed for m in validation] == [7, 14]
     assert set(validation[0].metrics) == {"val_loss"}
@@ -77,7 +87,7 @@ def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixtur
     with core.init(resume=True) as context:
         assert context.info is not None
         assert context.info.steps_completed == 4
-        saved = context.database.list_checkpoints(trial_id=context.info.trial_id)
+        saved = checkpoints_of(home, context.info.trial_id)
         assert [c.steps_completed for c in saved] == [4]
         callback = DetcoreCallback(context)
         model = compiled()
@@ -116,7 +126,7 @@ def test_restores_weights_and_optimizer(home: Path) -> None:
         callback = DetcoreCallback(context)
         model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
         assert context.info is not None
-        (saved,) = context.database.list_checkpoints(trial_id=context.info.trial_id)
+        (saved,) = checkpoints_of(home, context.info.trial_id)
         want = [np.asarray(value) for value in model.get_weights()]
         other = compiled()
         resumed = DetcoreCallback(context)
