@@ -223,6 +223,19 @@ def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCapture
     assert str(path) in message
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [("checkpoint_committed", [1]), ("validation", {"metrics": {"loss": 1.0}}), ("training", "x")],
+)
+def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: Box) -> None:
+    spool = box.start_run()
+    spool.append(kind, payload)
+    box.report(spool, 1)
+    assert count_waiting(box.mailbox()).num_events == 2
+    assert box.courier().deliver() is Stop.NOTHING_LEFT
+    assert [number for _, number, _ in box.numbers()] == [1, 3]
+
+
 @pytest.mark.parametrize("damage", ["gone", "shorter", "no spool"])
 def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     damage: str, box: Box, caplog: pytest.LogCaptureFixture

@@ -38,10 +38,7 @@ class TrialStarted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMetrics:
-    """Training metrics over the batches since the last report."""
-
-    KIND: ClassVar[str] = "training"
+class _Metrics:
     steps_completed: int
     metrics: Mapping[str, Any]
     batch_metrics: Sequence[Mapping[str, Any]] | None = None
@@ -49,14 +46,17 @@ class TrainingMetrics:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationMetrics:
+class TrainingMetrics(_Metrics):
+    """Training metrics over the batches since the last report."""
+
+    KIND: ClassVar[str] = "training"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationMetrics(_Metrics):
     """Metrics of a validation."""
 
     KIND: ClassVar[str] = "validation"
-    steps_completed: int
-    metrics: Mapping[str, Any]
-    batch_metrics: Sequence[Mapping[str, Any]] | None = None
-    n_records: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class CheckpointCommitted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """What the first release told observers of a committed checkpoint; only read."""
+    """A committed checkpoint as the first release told observers of it; only read."""
 
     KIND: ClassVar[str] = "checkpoint_saved"
     uuid: str

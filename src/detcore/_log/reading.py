@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from detcore._log.events import Event, decode
 from detcore._log.lines import NotASpoolError, SpoolHeader, parse_line, read_header
 from detcore.errors import DatabaseError
 
@@ -47,6 +48,11 @@ class SpooledRecord:
     time: float
     payload: Any
     end: int
+
+    @property
+    def event(self) -> Event | None:
+        """The event that the record is; None if it is none."""
+        return decode(self.kind, self.payload)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from detcore._log import (
-    SpooledRecord,
-    SpoolPart,
-    is_spool_in_use,
-    read_spool,
-    spool_path,
-)
-from detcore._log.events import TrialFinished
+from detcore._log import SpooledRecord, SpoolPart, is_spool_in_use, read_spool, spool_path
+from detcore._log.events import Event, TrialFinished
 from detcore.delivery._events import arguments_of, hook_of
 from detcore.delivery._mailbox import Cursor, Mailbox
 from detcore.errors import DetcoreError, UnavailableError, in_one_line
@@ -172,11 +166,12 @@ class Courier:
                     self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
                 )  # fmt: skip
                 continue
-            hook = hook_of(record)
-            if hook is not None and hook in self._observer.hooks:
+            event = record.event
+            hook = hook_of(event)
+            if event is not None and hook is not None and hook in self._observer.hooks:
                 if should_stop():
                     return Stop.ASKED
-                if not self._tell(run_id, record, hook):
+                if not self._tell(run_id, record, event, hook):
                     return Stop.UNAVAILABLE
                 self._move(Cursor(run_id=run_id, offset=record.end))
             if record.kind == TrialFinished.KIND:
@@ -188,7 +183,7 @@ class Courier:
             self._move(Cursor(run_id=run_id, offset=part.end))
         return None
 
-    def _tell(self, run_id: int, record: SpooledRecord, hook: str) -> bool:
+    def _tell(self, run_id: int, record: SpooledRecord, event: Event, hook: str) -> bool:
         """Tell one event; whether that is done with."""
         assert self._cursor is not None  # `deliver` has read it
         assert self._trial is not None  # `_read` has read it
@@ -196,7 +191,7 @@ class Courier:
         if not is_repeat:
             self._move(Cursor(run_id=run_id, offset=self._cursor.offset, trying=record.seq))
         try:
-            self._observer.tell(hook, arguments_of(record, self._trial, is_repeat=is_repeat))
+            self._observer.tell(hook, arguments_of(record, event, self._trial, is_repeat=is_repeat))
         except UnavailableError as error:
             self._is_away(error)
             return False

@@ -6,42 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from detcore._log import SpooledRecord
-from detcore._log.events import (
-    CheckpointCommitted,
-    TrainingMetrics,
-    TrialFinished,
-    TrialStarted,
-    ValidationMetrics,
-)
-from detcore._log.events import (
-    CheckpointSaved as SavedEvent,
-)
+from detcore._log import SpooledRecord, events
 from detcore.hooks import CheckpointSaved, EventInfo
 from detcore.types import TrialInfo
 
 __all__ = ["arguments_of", "hook_of", "saved_event"]
 
-_HOOK_OF_KIND = {
-    TrialStarted.KIND: "detcore_trial_started",
-    TrainingMetrics.KIND: "detcore_training_metrics",
-    ValidationMetrics.KIND: "detcore_validation_metrics",
-    CheckpointCommitted.KIND: "detcore_checkpoint_saved",
-    SavedEvent.KIND: "detcore_checkpoint_saved",
-    TrialFinished.KIND: "detcore_trial_finished",
+_HOOKS: dict[type[events.Event], str] = {
+    events.TrialStarted: "detcore_trial_started",
+    events.TrainingMetrics: "detcore_training_metrics",
+    events.ValidationMetrics: "detcore_validation_metrics",
+    events.CheckpointCommitted: "detcore_checkpoint_saved",
+    events.CheckpointSaved: "detcore_checkpoint_saved",
+    events.TrialFinished: "detcore_trial_finished",
 }
 
 
-def hook_of(record: SpooledRecord) -> str | None:
-    """Return the hook that a record of a log is for, or None."""
-    if record.kind == CheckpointCommitted.KIND and not record.payload.get("url"):
-        return None  # of the first release, which told observers by a line of its own
-    return _HOOK_OF_KIND.get(record.kind)
+def hook_of(event: events.Event | None) -> str | None:
+    """Return the hook that an event of a log is for, or None."""
+    if event is None or (isinstance(event, events.CheckpointCommitted) and not event.url):
+        return None  # the first release told observers of a checkpoint by a line of its own
+    return _HOOKS.get(type(event))
 
 
-def saved_event(saved: CheckpointSaved) -> SavedEvent:
+def saved_event(saved: CheckpointSaved) -> events.CheckpointSaved:
     """Return the event of a checkpoint that was found whole after its process was killed."""
-    return SavedEvent(
+    return events.CheckpointSaved(
         uuid=saved.uuid,
         steps_completed=saved.steps_completed,
         url=saved.url,
@@ -53,31 +43,29 @@ def saved_event(saved: CheckpointSaved) -> SavedEvent:
 
 
 def arguments_of(
-    record: SpooledRecord, trial: TrialInfo, *, is_repeat: bool
+    record: SpooledRecord, event: events.Event, trial: TrialInfo, *, is_repeat: bool
 ) -> Mapping[str, object]:
-    """Return what the hook of a record is called with; nothing in it can be changed."""
-    event = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
-    common: dict[str, object] = {"trial": trial, "event": event}
-    payload = record.payload
-    if record.kind in (TrainingMetrics.KIND, ValidationMetrics.KIND):
-        common["steps_completed"] = payload["steps_completed"]
-        common["metrics"] = MappingProxyType(payload["metrics"])
-        if record.kind == TrainingMetrics.KIND:
-            batches = payload.get("batch_metrics")
+    """Return what the hook of a record's event is called with; nothing in it can be changed."""
+    info = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
+    common: dict[str, object] = {"trial": trial, "event": info}
+    if isinstance(event, events.TrainingMetrics | events.ValidationMetrics):
+        common["steps_completed"] = event.steps_completed
+        common["metrics"] = MappingProxyType(event.metrics)
+        if isinstance(event, events.TrainingMetrics):
+            batches = event.batch_metrics
             common["batch_metrics"] = (
                 None if batches is None else tuple(map(MappingProxyType, batches))
             )
-    elif record.kind in (CheckpointCommitted.KIND, SavedEvent.KIND):
-        path = payload["path"]
+    elif isinstance(event, events.CheckpointCommitted | events.CheckpointSaved):
         common["checkpoint"] = CheckpointSaved(
-            uuid=payload["uuid"],
-            steps_completed=payload["steps_completed"],
-            url=payload["url"],
-            size_bytes=payload["size_bytes"],
-            path=None if path is None else Path(path),
-            stalled_s=payload["stalled_s"],
-            total_s=payload["total_s"],
+            uuid=event.uuid,
+            steps_completed=event.steps_completed,
+            url=event.url or "",  # `hook_of` has seen that it is there
+            size_bytes=event.size_bytes,
+            path=None if event.path is None else Path(event.path),
+            stalled_s=event.stalled_s,
+            total_s=event.total_s,
         )
-    elif record.kind == TrialFinished.KIND:
-        common.update(state=payload["state"], error=payload["error"])
+    elif isinstance(event, events.TrialFinished):
+        common.update(state=event.state, error=event.error)
     return common

@@ -46,7 +46,7 @@ def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Wa
             continue
         offset = cursor.offset if run_id == cursor.run_id else 0
         for record in _records(spool_path(mailbox.trial_dir, run_id), offset):
-            if hook_of(record) in wanted:
+            if hook_of(record.event) in wanted:
                 count += 1
                 since = record.time if since is None else since
     return Waiting(num_events=count, since=since)
