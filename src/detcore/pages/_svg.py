@@ -39,17 +39,19 @@ class _Size:
     """Size of a drawing, and the class that the style knows it by.
 
     Attributes:
+        left: Width of the labels beside the frame.
         below: Height of the labels under the frame.
     """
 
     width: int
     height: int
+    left: int
     below: int
     name: str
 
 
-_WIDE = _Size(width=1100, height=380, below=38, name="fit big")
-_NARROW = _Size(width=560, height=270, below=46, name="fit")
+_WIDE = _Size(width=1100, height=380, left=76, below=38, name="fit big")
+_NARROW = _Size(width=560, height=270, left=86, below=46, name="fit")
 _INSTEAD = dataclasses.replace(_NARROW, name="fit instead")
 # Of a curve of a narrow drawing; more points would fall on the same pixels of a phone.
 _POINTS_NARROW = 100
@@ -166,7 +168,7 @@ def _draw_curves(
 ) -> str:
     """Return a drawing of a chart, whose elements have ids that begin with `key`."""
     width, height = size.width, size.height
-    place = Place(left=76, right=width - 12, top=10, bottom=height - size.below)
+    place = Place(left=size.left, right=width - 12, top=10, bottom=height - size.below)
     across, up = chart.scales()
     inner = _inner(place)
     parts = [
