@@ -30,6 +30,7 @@ from detcore._log.lines import header_line, record_line
 from detcore.database import Database, MetricRecord
 from detcore.database._drain import Position, drain
 from detcore.database._schema import events, metrics, spools
+from detcore.remote import Session, send_spools
 
 ROOM_BYTES = 1 << 20
 
@@ -479,3 +480,38 @@ def test_a_full_disk_is_told_and_later_all_arrives(small_disk: Path, tmp_path: P
         asyncio.run(fill_and_send())
         found = _recorded(database, reporter.trial_id)["metrics"]
         assert sorted(row["seq"] for row in found) == [*range(1, 3002)]
+
+
+def _line_of_first_release(server: str, trial_id: int) -> bytes:
+    """Return the first line of a spool that a worker of the first release kept for a server."""
+    header = {"spool": 1, "trial_id": trial_id, "run_id": 1, "server": server}
+    body = json.dumps(header, separators=(",", ":"))[1:].encode()
+    return b'{"crc":"%08x",%s\n' % (zlib.crc32(body), body)
+
+
+def test_spools_that_the_first_release_kept_for_a_server_are_sent_once(
+    place: Place, tmp_path: Path
+) -> None:
+    lines = [
+        record_line(number, "training", 1e9, {"steps_completed": number, "metrics": {"loss": 1.0}})
+        for number in range(1, 4)
+    ]
+    trials = {}
+    for server in (place.server.url, "http://elsewhere:1", None):
+        trial_id, _ = place.new_trial()
+        path = tmp_path / f"experiments/1/trials/{trial_id}/spool-1.jsonl"
+        path.parent.mkdir(parents=True)
+        first = _line_of_first_release(server, trial_id) if server else header_line(trial_id, 1)
+        path.write_bytes(first + b"".join(lines))
+        trials[server] = trial_id
+    with contextlib.closing(Session(place.server.url, place.sender.token)) as session:
+        (found,) = send_spools(session, tmp_path, dry_run=True)
+        assert (found.sent_bytes, found.left_bytes) == (0, len(b"".join(lines)))
+        (found,) = send_spools(session, tmp_path)
+        assert (found.sent_bytes, found.left_bytes) == (len(b"".join(lines)), 0)
+        assert list(send_spools(session, tmp_path)) == []
+    counts = {
+        server: len(place.database.metrics(trial_id, "training"))
+        for server, trial_id in trials.items()
+    }
+    assert counts == {place.server.url: 3, "http://elsewhere:1": 0, None: 0}

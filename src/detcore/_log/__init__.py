@@ -14,7 +14,7 @@ from detcore._log.reading import (
     spool_path,
 )
 from detcore._log.values import decode_document, decode_metrics, encode_document, encode_metrics
-from detcore._log.writing import Spool
+from detcore._log.writing import Spool, open_log
 
 __all__ = [
     "Line",
@@ -30,6 +30,7 @@ __all__ = [
     "encode_metrics",
     "header_line",
     "is_spool_in_use",
+    "open_log",
     "parse_line",
     "read_spool",
     "spool_owner",

@@ -37,7 +37,10 @@ class NotASpoolError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Whose spool it is, where its records begin, and the server that they are for, if any."""
+    """Whose spool it is, and where its records begin.
+
+    Logs of the first release also name the server that they are for, if any.
+    """
 
     trial_id: int
     run_id: int
@@ -55,7 +58,7 @@ class Line:
     payload: Any
 
 
-def header_line(trial_id: int, run_id: int, server: str | None = None) -> bytes:
+def header_line(trial_id: int, run_id: int) -> bytes:
     """Return the first line of a spool."""
     header: dict[str, object] = {
         "spool": _VERSION,
@@ -64,8 +67,6 @@ def header_line(trial_id: int, run_id: int, server: str | None = None) -> bytes:
         # Tells one log from another of the same run, on a machine with a home of its own.
         "id": secrets.token_hex(8),
     }
-    if server is not None:
-        header["server"] = server
     return _sealed(encode_metrics(header)[1:])
 
 

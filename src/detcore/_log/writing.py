@@ -17,9 +17,11 @@ from detcore._log.lines import (
     read_header,
     record_line,
 )
+from detcore._log.reading import spool_path
 from detcore.errors import DatabaseError, StorageFullError
+from detcore.types import TrialInfo
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "open_log"]
 
 _BLOCK_BYTES = 64 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,22 +31,14 @@ class Spool:
     """The records of one run of a trial, in a file that only grows.
 
     When `append` returns, the record is with the kernel: it survives the death of the process,
-    though not of the machine. No database is touched, so nothing there can hold up training; a
-    `SpoolDrainer` (or whoever reads next, with `ingest_spools`) moves the records over.
+    though not of the machine. No database is touched, so nothing there can hold up training;
+    the followers of the log move the records over.
 
     `append` may be called from any thread. One process at a time may have a spool open; a forked
     child must not use it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        trial_id: int,
-        run_id: int,
-        server: str | None = None,
-        most_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, path: Path, *, trial_id: int, run_id: int) -> None:
         """Open a spool, or create it with its folder.
 
         A line that a killed process left unfinished is cut off.
@@ -53,15 +47,12 @@ class Spool:
             path: The file.
             trial_id: Whose spool it is.
             run_id: Of which run.
-            server: The server that its records are for; None: the database of this home.
-            most_bytes: The longest record; None: any.
 
         Raises:
             DatabaseError: If another process has it open, or it belongs to another run.
             StorageFullError: If there is no room for its first line.
         """
         self._path = Path(path)
-        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._torn_at: int | None = None
@@ -69,7 +60,7 @@ class Spool:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._claim()
-            self._seq = self._continue(trial_id, run_id, server)
+            self._seq = self._continue(trial_id, run_id)
         except BaseException:
             os.close(self._fd)
             raise
@@ -93,8 +84,7 @@ class Spool:
 
         Raises:
             StorageFullError: If there is no room. The spool stays usable.
-            DatabaseError: If the spool is closed, or was opened by another process, or the record
-                is longer than `most_bytes`.
+            DatabaseError: If the spool is closed, or was opened by another process.
             TypeError: If the payload is not JSON.
         """
         if os.getpid() != self._pid:
@@ -109,12 +99,6 @@ class Spool:
             self._seq += 1
             seq = self._seq
             line = record_line(seq, kind, time.time(), payload)
-            if self._most_bytes is not None and len(line) > self._most_bytes:
-                raise DatabaseError(
-                    f"a record ({kind}) has {len(line)} bytes, and the server that this trial "
-                    f"reports to takes no more than {self._most_bytes}.\nNothing was recorded.\n"
-                    "Report less at once: fewer batch_metrics, smaller metadata, fewer files."
-                )
             self._write(line)
         return seq
 
@@ -141,7 +125,7 @@ class Spool:
                 "End the other one first, or start the trial again, which gives it a new run."
             ) from None
 
-    def _continue(self, trial_id: int, run_id: int, server: str | None) -> int:
+    def _continue(self, trial_id: int, run_id: int) -> int:
         """Make the file end with a whole line; return the last sequence number."""
         header = None
         if os.fstat(self._fd).st_size:
@@ -149,19 +133,12 @@ class Spool:
             if header is None:  # killed in its first line
                 os.ftruncate(self._fd, 0)
         if header is None:
-            self._write(header_line(trial_id, run_id, server))
+            self._write(header_line(trial_id, run_id))
             return 0
         if (header.trial_id, header.run_id) != (trial_id, run_id):
             raise DatabaseError(
                 f"the spool {self._path} belongs to trial {header.trial_id}, run {header.run_id}, "
                 f"not to trial {trial_id}, run {run_id}."
-            )
-        if server is not None and header.server != server:
-            raise DatabaseError(
-                f"the spool {self._path} is for {header.server or 'the database of its home'}, not "
-                f"for {server}.\nIts records are another trial's of the same number.\n"
-                f"Move the file away, then start the trial again: mv {self._path} "
-                f"{self._path}.away"
             )
         return self._cut_tail(header.records_at)
 
@@ -231,3 +208,9 @@ def _last_seq(tail: bytes, *, whole: bool) -> int | None:
         if record is not None:
             return record.seq
     return None
+
+
+def open_log(info: TrialInfo) -> Spool:
+    """Open the log of a run of a trial, or create it with its folder; see `Spool`."""
+    path = spool_path(Path(info.trial_dir), info.run_id)
+    return Spool(path, trial_id=info.trial_id, run_id=info.run_id)

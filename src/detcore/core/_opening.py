@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore._log import Spool, spool_path
+from detcore._log import open_log
 from detcore.core._channel import Channel
 from detcore.core._info import read_trial_info
 from detcore.core._outcome import Outcome
@@ -114,7 +113,8 @@ def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending)
     else:
         assert managed is not None  # one of the two
         info, channel = managed, Channel(environment.channel_fd)
-    spool = _open_log(info, stack)
+    spool = open_log(info)
+    stack.callback(spool.close)
     records = TrialRecords(info, spool, channel)
     stack.callback(_finish, records, script, ending)
     if script is not None:
@@ -188,13 +188,6 @@ def _open_storage(
     storage = open_storage(spec, home=settings.environment.home, plugins=plugins)
     stack.callback(storage.close)
     return storage
-
-
-def _open_log(info: TrialInfo, stack: contextlib.ExitStack) -> Spool:
-    path = spool_path(Path(info.trial_dir), info.run_id)
-    spool = Spool(path, trial_id=info.trial_id, run_id=info.run_id)
-    stack.callback(spool.close)
-    return spool
 
 
 def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import SpoolDamagedError, is_spool_in_use, read_spool, spool_owner
+from detcore._log import SpoolDamagedError, SpoolHeader, is_spool_in_use, read_spool, spool_owner
 from detcore.errors import (
     DatabaseError,
     DetcoreError,
@@ -28,7 +28,7 @@ _TIMEOUT_S = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SentSpool:
-    """What became of a spool.
+    """The result of sending a spool.
 
     Attributes:
         path: The spool.
@@ -59,7 +59,7 @@ def send_spools(
         dry_run: Whether to say only what would be sent.
 
     Yields:
-        What became of each spool that the server did not know to its end, or that was refused.
+        The result for each spool that the server did not know to its end, or that was refused.
 
     Raises:
         ServerAway: If the server does not answer; what was sent until then is there.
@@ -84,22 +84,31 @@ def send_spools(
 
 
 def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
-    if dry_run:
-        return SentSpool(path=path, left_bytes=_unknown(session, path))
-    known, sent = _send_spool(session, path, timeout_s=_TIMEOUT_S)
-    left = _finished(path, sent) if sent else 0
-    note = "its trial runs, and sends it itself" if left and is_spool_in_use(path) else ""
-    return SentSpool(path=path, sent_bytes=sent - known, left_bytes=left, problem=note)
+    """Send the records of a spool that a server does not know, if the spool is for it.
+
+    A spool of another server may be of another trial of the same number.
+
+    Raises:
+        ServerAway: If the server did not answer.
+        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
+        DetcoreError: The refusal of the server.
+    """
+    header = read_spool(path).header
+    if header is None or header.server != session.url:
+        return SentSpool(path=path)
+    answer: Any = session.ask("GET", _route(header), timeout_s=_TIMEOUT_S)
+    known = offset = max(int(answer["offset"]), header.records_at)
+    is_all = dry_run
+    while not is_all:
+        offset, is_all = _send_part(session, path, offset)
+    left = _finished(path, offset)
+    is_written = left and not dry_run and is_spool_in_use(path)
+    note = "its trial runs, and sends it itself" if is_written else ""
+    return SentSpool(path=path, sent_bytes=offset - known, left_bytes=left, problem=note)
 
 
-def _unknown(session: Session, path: Path) -> int:
-    """Return how many bytes of a spool the server does not know."""
-    unsent = read_spool(path)
-    if unsent.header is None or unsent.header.server != session.url:
-        return 0
-    where = f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool"
-    answer = session.ask("GET", where, timeout_s=_TIMEOUT_S)
-    return _finished(path, max(int(answer["offset"]), unsent.header.records_at))
+def _route(header: SpoolHeader) -> str:
+    return f"/api/detcore/v1/trials/{header.trial_id}/runs/{header.run_id}/spool"
 
 
 def _finished(path: Path, offset: int) -> int:
@@ -115,47 +124,13 @@ def _finished(path: Path, offset: int) -> int:
         offset = unsent.end
 
 
-def _send_spool(session: Session, path: Path, *, timeout_s: float) -> tuple[int, int]:
-    """Send what a server does not know of a spool that is for it.
-
-    Args:
-        session: The server.
-        path: The spool.
-        timeout_s: How long to wait for each answer.
-
-    Returns:
-        Bytes up to which the server knew it before, and knows it now; 0 and 0 where it is for
-        another one, because a trial of the same number may be another one there.
-
-    Raises:
-        ServerAway: If the server did not answer.
-        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
-        DetcoreError: What the server refused it with.
-    """
-    unsent = read_spool(path)
-    if unsent.header is None or unsent.header.server != session.url:
-        return 0, 0
-    answer: Any = session.ask(
-        "GET",
-        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
-        timeout_s=timeout_s,
-        num_tries=1,
-    )
-    known = offset = max(int(answer["offset"]), unsent.header.records_at)
-    is_all = False
-    while not is_all:
-        offset, is_all = _send_part(session, path, offset, timeout_s=timeout_s)
-    return known, offset
-
-
-def _send_part(session: Session, path: Path, offset: int, *, timeout_s: float) -> tuple[int, bool]:
+def _send_part(session: Session, path: Path, offset: int) -> tuple[int, bool]:
     """Send some of a spool to a server, once.
 
     Args:
         session: The server.
         path: The spool.
         offset: Byte up to which the server is thought to know it; 0: the beginning.
-        timeout_s: How long to wait for the answer.
 
     Returns:
         Byte up to which the server knows it now, and whether there was nothing to send.
@@ -163,17 +138,17 @@ def _send_part(session: Session, path: Path, offset: int, *, timeout_s: float) -
     Raises:
         ServerAway: If the server did not answer; what was sent may have arrived.
         SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
-        DetcoreError: What the server refused it with.
+        DetcoreError: The refusal of the server.
     """
     unsent = read_spool(path, offset)
     if unsent.header is None or not unsent.lines:
         return offset, True
     answer: Any = session.ask(
         "POST",
-        f"/api/detcore/v1/trials/{unsent.header.trial_id}/runs/{unsent.header.run_id}/spool",
+        _route(unsent.header),
         body=unsent.lines,
         params={"offset": unsent.start, "first": unsent.header.records_at},
-        timeout_s=timeout_s,
+        timeout_s=_TIMEOUT_S,
         num_tries=1,
     )
     # Another one than the end of what was sent: somebody else has moved it, or the server was

@@ -26,7 +26,6 @@ from detcore.runner._supervisor import Ending, WorkersEnded
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord
     from detcore.runner._listener import RunListener
-    from detcore.runner._slots import Place
     from detcore.types import TrialInfo
 
 __all__ = ["RunningTrial", "TrialOutput"]
@@ -104,13 +103,11 @@ class RunningTrial:
         info: TrialInfo,
         workers: WorkerGroup,
         output: TrialOutput,
-        place: Place,
     ) -> None:
         self.index = index
         self.info = info
         self.workers = workers
         self.output = output
-        self.place = place
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
         self.validated: set[str] = set()

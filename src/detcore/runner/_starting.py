@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import Spool, spool_path
+from detcore._log import open_log
 from detcore.checkpoint import (
     CheckpointSource,
     describe_checkpoint,
@@ -122,7 +122,7 @@ class TrialStarter:
             self.listener.notice(
                 f"{self.num_workers} workers: processes {', '.join(map(str, workers.pids))}"
             )
-        return RunningTrial(index, info, workers, output, place)
+        return RunningTrial(index, info, workers, output)
 
     def give_up_checkpoint(self, trial_id: int, uuid: str) -> CheckpointRecord | None:
         """Record that a checkpoint cannot be restored; return the one before, if there is one."""
@@ -182,8 +182,7 @@ class TrialStarter:
             StorageError: If the subscriptions of observers cannot be written.
         """
         trial_dir = Path(info.trial_dir)
-        path = spool_path(trial_dir, info.run_id)
-        with Spool(path, trial_id=info.trial_id, run_id=info.run_id):
+        with open_log(info):
             pass  # its first line
         observers = self.plugins.observers()
         if observers:
