@@ -86,7 +86,7 @@ def test_a_worker_asks_how_good_other_trials_are(detcore: Detcore) -> None:
         searcher={"name": "random", "metric": "val_loss", "max_length": 1, "max_trials": 3,
                   "max_concurrent_trials": 1},
     )  # fmt: skip
-    finished = detcore("run", config, folder)
+    finished = detcore("run", config, folder, "--verbose")
     assert finished.code == 0, finished.output
     told = [line for line in finished.output.splitlines() if "told " in line]
     assert [json.loads(line.partition("told ")[2])["best"] for line in told] == [1.0, 1.0, 1.0]

@@ -54,7 +54,7 @@ class TestWarmLauncher(LauncherSuite):
         self._launcher, self._folder = warm
         for _ in range(100):
             with self.running(self._launcher, tmp_path, "print(os.getppid())") as run:
-                assert run.finish() == 0
+                assert run.finish() == 0, run.lines
                 if run.printed() != [str(os.getpid())]:
                     return
         raise AssertionError("no worker was forked")

@@ -76,7 +76,7 @@ class WorkerGroup(Protocol):
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do.
 
-        It may be another one after each `poll`: ask anew before each wait. A wait should end after
+        It may be another one after each `poll`: ask again before each wait. A wait should end after
         0.1 s at the latest, for workers that have to be ended.
         """
 
@@ -146,7 +146,7 @@ class Launcher(Protocol):
         """Start the workers of a trial; they end when this process does, however that happens.
 
         Args:
-            info: Which trial they run.
+            info: Which trial they run; its log has been created.
             home: The folder of records and default checkpoints.
             slots: Number of workers; >= 1.
             keep_open: File descriptors that rank 0 inherits (the experiment's lock).

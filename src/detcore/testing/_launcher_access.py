@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from detcore._log import open_log
 from detcore.config import ExperimentConfig
 from detcore.database import Database
 from detcore.environment import read_environment
@@ -27,7 +28,7 @@ __all__ = ["LauncherAccess", "LauncherRun"]
 
 _POLL_S = 0.1
 _PRELUDE = """\
-import json, os, signal, subprocess, sys, time
+import json, os, select, signal, subprocess, sys, time
 
 RANK = int(os.environ["DETCORE_RANK"])
 
@@ -40,8 +41,10 @@ def tell(**fields):
 
 def ask():
     line = b""
+    channel = int(os.environ["DETCORE_CHANNEL_FD"])
     while not line.endswith(b"\\n"):
-        piece = os.read(int(os.environ["DETCORE_CHANNEL_FD"]), 65536)
+        select.select([channel], [], [])
+        piece = os.read(channel, 65536)
         if not piece:
             sys.exit(9)
         line += piece
@@ -215,14 +218,17 @@ class LauncherAccess(Suite):
                 "hyperparameters": {"global_batch_size": 8},
                 "searcher": {"name": "single", "metric": "m", "max_length": {"batches": 1}},
             }
-        ).model_dump(mode="json")
+        )
+        plain = config.model_dump(mode="json")
         url = f"sqlite:///{home / 'detcore.db'}"
-        ids = _record(url, config, model_dir) if self.as_trial_class else (1, number + 1, 1)
-        return TrialInfo(
+        ids = _record(url, plain, model_dir) if self.as_trial_class else (1, number + 1, 1)
+        info = TrialInfo(
             experiment_id=ids[0], trial_id=ids[1], run_id=ids[2], trial_seed=11,
-            hparams={"global_batch_size": 8}, config=config, model_dir=str(model_dir),
-            trial_dir=str(home / "trials" / str(ids[1])),
+            hparams={"global_batch_size": 8}, config=plain, model_dir=str(model_dir),
+            trial_dir=str(home / "trials" / str(ids[1])), settings=config.trial_settings(),
         )  # fmt: skip
+        with open_log(info):  # as the runner creates it before it starts the workers
+            return info
 
     @contextlib.contextmanager
     def started(
