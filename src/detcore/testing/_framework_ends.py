@@ -123,11 +123,10 @@ class EndClauses(FrameworkBase):
         faults = []
         run = runs.interrupted
         if run.code == 0 and "batch_end" in self.callback_kinds:
-            begun = run.finished[-2].summary["trials"][0]["steps_completed"]
             found = self.callback_events(run.journal).count("batch_end")
-            if found != self.num_batches - begun:
+            if found != self.num_batches - run.begun:
                 faults.append(
-                    f"{found} batches ended in a run that went on from batch {begun} to "
+                    f"{found} batches ended in a run that went on from batch {run.begun} to "
                     f"{self.num_batches}"
                 )
         num_trained = used(self, runs)["num_trained"]

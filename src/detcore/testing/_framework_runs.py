@@ -65,6 +65,8 @@ class FrameworkRun:
         commits: What was noted at each commit, oldest first.
         journal: Where callbacks of the trial note their events; of the last command alone.
         left: What it left behind where it has nothing to leave, a line for each place.
+        begun: Batches of the checkpoint that the last command started from; 0: from none. Reports
+            of a killed command may be of later batches.
     """
 
     finished: tuple[Finished, ...]
@@ -75,6 +77,7 @@ class FrameworkRun:
     commits: tuple[Mapping[str, Any], ...]
     journal: Path
     left: tuple[str, ...]
+    begun: int = 0
 
     @property
     def output(self) -> str:
@@ -347,7 +350,7 @@ class FrameworkRuns:
         orders, commits = self._places(name)
         before = self._strays.look()
         finished: list[Finished] = []
-        known, experiment_id = self._newest_experiment(), 0
+        known, experiment_id, begun = self._newest_experiment(), 0, 0
         for leg in legs:
             orders.write_text(json.dumps(leg), encoding="utf-8")
             if self.journal(name).exists():  # so that it tells of the last leg alone
@@ -357,16 +360,22 @@ class FrameworkRuns:
                 words: tuple[object, ...] = ("run", config, self.model_dir)
             else:
                 words = ("run", "--resume", experiment_id)
+                begun = self._newest_checkpoint(experiment_id)
             finished.append(self.detcore(*words, "--json", timeout_s=self.timeout_s))
             experiment_id = experiment_id or self._newest_experiment()
             if experiment_id == known:
                 raise AssertionError(f"the run was not begun:\n{finished[-1].output}")
         run = self._read(name, experiment_id, tuple(finished), commits)
-        return dataclasses.replace(run, left=self._strays.since(before))
+        return dataclasses.replace(run, left=self._strays.since(before), begun=begun)
 
     def _newest_experiment(self) -> int:
         with self._database() as database:
             return max((record.id for record in database.list_experiments()), default=0)
+
+    def _newest_checkpoint(self, experiment_id: int) -> int:
+        with self._database() as database:
+            records = database.list_checkpoints(experiment_id=experiment_id, states=["COMPLETED"])
+        return max((record.steps_completed for record in records), default=0)
 
     def _database(self) -> Database:
         return Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}")
