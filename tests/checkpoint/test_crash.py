@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from fake_runner import FakeRunner
 
 from detcore import core
-from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import Database
+from detcore.checkpoint import list_committed, recover_checkpoints, verify_checkpoint
+from detcore.database import Database, ingest_spools
 from detcore.storage import LocalStorage
 from detcore.types import TrialInfo
 
@@ -37,9 +38,8 @@ class Trial:
         self.experiment_id = database.create_experiment(
             config={}, config_text=None, model_dir="/", name="crash"
         )
-        self.trial_id = database.create_trial(
-            experiment_id=self.experiment_id, hparams={}, seed=0, trial_dir=str(home / "trial")
-        )
+        self.trial_id = database.create_trial(experiment_id=self.experiment_id, hparams={}, seed=0)
+        self.trial_dir = home / f"experiments/{self.experiment_id}/trials/{self.trial_id}"
         self.process: Process | None = None
 
     def close(self) -> None:
@@ -48,7 +48,14 @@ class Trial:
             self.process.kill()
 
     def start(self, ways: str) -> Process:
-        """Start a process that opens the trial, and saves until it is killed once it may go on."""
+        """Start a process that opens the trial, and saves until it is killed once it may go on.
+
+        As the runner does, this settles first what the process before left half done.
+        """
+        ingest_spools(self.database, self.home)
+        recover_checkpoints(self.database, self.storage, self.trial_id)
+        runner = FakeRunner(self.database.url, self.home)
+        channel = runner.workers_end(self.trial_id)
         info = TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=self.trial_id,
@@ -57,7 +64,7 @@ class Trial:
             hparams={},
             config={},
             model_dir="/",
-            trial_dir=str(self.home / "trial"),
+            trial_dir=str(self.trial_dir),
         )
         path = self.home / "info.json"
         path.write_text(json.dumps(dataclasses.asdict(info)))
@@ -66,9 +73,13 @@ class Trial:
         if pid:
             os.close(say)
             os.close(go_on)
-            self.process = Process(pid, os.fdopen(heard), go)
+            self.process = Process(pid, os.fdopen(heard), go, runner)
             return self.process
-        os.environ.update(DETCORE_HOME=str(self.home), DETCORE_TRIAL_INFO=str(path))
+        os.environ.update(
+            DETCORE_HOME=str(self.home),
+            DETCORE_TRIAL_INFO=str(path),
+            DETCORE_CHANNEL_FD=str(channel),
+        )
         try:
             _save_for_ever(say, go_on, ways, self.home / "source")
         finally:
@@ -82,6 +93,7 @@ class Process:
     pid: int
     lines: IO[str]
     go: int
+    runner: FakeRunner
 
     def wait_until_open(self) -> None:
         assert self.lines.readline() == "ready\n", "the process did not start"
@@ -90,6 +102,7 @@ class Process:
         """Kill it; return the checkpoints that it acknowledged: UUID and step."""
         os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
+        self.runner.close()
         assert os.WTERMSIG(status) == signal.SIGKILL
         with self.lines:
             os.close(self.go)
@@ -154,6 +167,7 @@ def test_killed_at_any_moment(tmp_path: Path, ways: str) -> None:
 
 def _check_killed(trial: Trial, acknowledged: list[list[str]]) -> str:
     """Check what is there right after a kill; return which moment was hit."""
+    ingest_spools(trial.database, trial.home)
     records = trial.database.list_checkpoints(trial_id=trial.trial_id)
     states = {record.uuid: record.state for record in records}
     listed = {uuid for uuid, state in states.items() if state == "COMPLETED"}

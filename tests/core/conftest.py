@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_runner import FakeRunner
 
 from detcore import core
-from detcore.database import Database, answer_question, ingest_spools
+from detcore.database import Database, ingest_spools
 from detcore.types import TrialInfo
 
 
@@ -125,49 +124,6 @@ def managed(
         )
         return core.init(**arguments), info
 
-    runner = FakeRunner(home)
+    runner = FakeRunner(home.url, home.path)
     yield make
     runner.close()
-
-
-class FakeRunner:
-    """The other end of workers' channels: keeps their messages, and answers their questions.
-
-    Attributes:
-        messages: What workers sent, but for questions.
-    """
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self.messages: list[dict[str, Any]] = []
-
-    def workers_end(self, trial_id: int) -> int:
-        ours, theirs = socket.socketpair()
-        self._sockets += [ours, theirs]
-        thread = threading.Thread(target=self._listen, args=(ours, trial_id))
-        thread.start()
-        self._threads.append(thread)
-        return theirs.fileno()
-
-    def _listen(self, ours: socket.socket, trial_id: int) -> None:
-        for line in ours.makefile("rb"):
-            message = json.loads(line)
-            if message["type"] != "question":
-                self.messages.append(message)
-                continue
-            with self._home.database() as database:
-                answer = answer_question(
-                    database, self._home.path, trial_id, message["question"], message["fields"]
-                )
-            reply = {"type": "answer", "number": message["number"], "answer": answer}
-            ours.sendall(json.dumps(reply).encode() + b"\n")
-
-    def close(self) -> None:
-        for each in self._sockets:
-            each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for each in self._sockets:
-            each.close()

@@ -65,8 +65,8 @@ def test_a_full_channel_drops_progress_only_and_never_waits(pair: list[int]) -> 
     got: list[dict[str, Any]] = []
     reader = threading.Thread(target=lambda: got.extend(read_all(pair[0])))
     reader.start()
-    events.close(timeout_s=10)
     events.send("finished", state="COMPLETED")
+    events.close(timeout_s=10)
     os.close(pair.pop(1))
     reader.join()
     checkpoints = [event["uuid"] for event in got if event["type"] == "checkpoint"]

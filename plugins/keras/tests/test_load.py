@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -150,6 +151,7 @@ def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
     files = sorted(tmp_path.rglob("*"))
     mine = ModuleType("shapes")
     sys.modules["shapes"] = mine
+    importlib.invalidate_caches()  # as each import of new code does: forgets what is not there
     before = (list(sys.path), os.getcwd(), sys.dont_write_bytecode, set(sys.path_importer_cache))
     names = set(sys.modules)
     try:

@@ -35,8 +35,10 @@ RANK = int(os.environ["DETCORE_RANK"])
 
 def tell(**fields):
     data = json.dumps({"type": "suite", **fields}).encode() + b"\\n"
+    channel = int(os.environ["DETCORE_CHANNEL_FD"])
     while data:
-        data = data[os.write(int(os.environ["DETCORE_CHANNEL_FD"]), data):]
+        select.select([], [channel], [])
+        data = data[os.write(channel, data):]
 
 
 def ask():

@@ -1,0 +1,63 @@
+"""The runner as workers see it, for tests that start a worker by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from detcore.database import Database, answer_question
+
+
+class FakeRunner:
+    """The other end of workers' channels: keeps their messages, and answers their questions.
+
+    Args:
+        database_url: The records.
+        home: Where the logs of the workers are.
+
+    Attributes:
+        messages: What workers sent, but for questions.
+    """
+
+    def __init__(self, database_url: str, home: Path) -> None:
+        self._database_url = database_url
+        self._home = home
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.messages: list[dict[str, Any]] = []
+
+    def workers_end(self, trial_id: int) -> int:
+        """Return the descriptor of a new channel for a worker of a trial."""
+        ours, theirs = socket.socketpair()
+        self._sockets += [ours, theirs]
+        thread = threading.Thread(target=self._listen, args=(ours, trial_id))
+        thread.start()
+        self._threads.append(thread)
+        return theirs.fileno()
+
+    def _listen(self, ours: socket.socket, trial_id: int) -> None:
+        for line in ours.makefile("rb"):
+            message = json.loads(line)
+            if message["type"] != "question":
+                self.messages.append(message)
+                continue
+            with Database.open(self._database_url) as database:
+                answer = answer_question(
+                    database, self._home, trial_id, message["question"], message["fields"]
+                )
+            reply = {"type": "answer", "number": message["number"], "answer": answer}
+            with contextlib.suppress(BrokenPipeError):  # the worker was killed meanwhile
+                ours.sendall(json.dumps(reply).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close all channels."""
+        for each in self._sockets:
+            each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
