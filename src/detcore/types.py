@@ -30,7 +30,7 @@ MetricKind = Literal["training", "validation"]
 
 
 class Unit(str, enum.Enum):
-    """What a length is counted in."""
+    """The unit of a length."""
 
     BATCHES = "batches"
     RECORDS = "records"
@@ -39,7 +39,7 @@ class Unit(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor in a checkpoint, as its framework tells; noted in the manifest.
+    """A tensor in a checkpoint, as its framework describes it; stored in the manifest.
 
     Attributes:
         name: As the framework calls it, such as ``"dense/kernel"``.
@@ -61,7 +61,7 @@ class Length:
 
     Attributes:
         count: How many units; >= 0.
-        unit: What is counted.
+        unit: The unit.
     """
 
     count: int
@@ -80,11 +80,12 @@ class Length:
             global_batch_size: Records per step over all workers; needed for records, and for
                 epochs given by `records_per_epoch`.
             records_per_epoch: Records in one epoch as configured; 0 = not configured.
-            batches_per_epoch: Batches in one epoch as the data itself tells, or None. Only used
+            batches_per_epoch: Batches in one epoch as the data itself reports, or None. Only used
                 where `records_per_epoch` is 0.
 
         Raises:
-            ScheduleError: If the length cannot be converted with what is known.
+            ScheduleError: If `count` is negative, or an argument that the conversion needs is
+                missing.
         """
         if self.count < 0:
             raise ScheduleError(f"a length of {self.count} {self.unit.value} is negative")
@@ -111,7 +112,7 @@ class Length:
 
 
 class ExperimentState(str, enum.Enum):
-    """Where an experiment stands."""
+    """The state of an experiment."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -124,7 +125,7 @@ TrialState = ExperimentState
 
 
 class Control(str, enum.Enum):
-    """What another process may ask the runner of an experiment to do."""
+    """A request of another process to the runner of an experiment."""
 
     PAUSE = "pause"
     CANCEL = "cancel"
@@ -132,7 +133,7 @@ class Control(str, enum.Enum):
 
 
 class ModelOrderBy(enum.IntEnum):
-    """In which direction a list is sorted."""
+    """The sort direction of a list."""
 
     ASCENDING = 1
     DESCENDING = 2
@@ -141,7 +142,7 @@ class ModelOrderBy(enum.IntEnum):
 
 
 class ModelSortBy(enum.IntEnum):
-    """What models are sorted by."""
+    """The sort key of a list of models."""
 
     UNSPECIFIED = 0
     NAME = 1
@@ -152,7 +153,7 @@ class ModelSortBy(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What a plugin registers to teach detcore a training framework.
+    """A training framework that a plugin registers.
 
     Every object is named as ``"module:attribute"`` and imported on first use, so registering
     costs no import of the framework.
@@ -160,29 +161,29 @@ class Framework:
     Attributes:
         name: Short name, such as ``"keras"``.
         trial_class: The `detcore.Trial` subclass that users subclass.
-        context_class: The `detcore.TrialContext` subclass that its trials are given.
+        context_class: The `detcore.TrialContext` subclass that its trials receive.
         controller: A callable ``(trial, context) -> SteppingController | LoopingController``.
         prepare_worker: A callable ``(PrepareOptions) -> None``, run in a worker process before
             the trial is made (seeds, device settings), or None.
         load_checkpoint: A callable ``(path, tags=..., **kwargs) -> model`` for checkpoints this
-            framework wrote, or None. It is given only what the caller gave.
-        reads: What `load_checkpoint` reads besides its own: what ``metadata.json`` of a checkpoint
-            says of the framework without its version, such as ``"torch"``, or with the format,
+            framework wrote, or None. It receives only the arguments that the caller gave.
+        reads: Other frameworks whose checkpoints `load_checkpoint` reads, as ``metadata.json`` of a
+            checkpoint names them without the version, such as ``"torch"``, or with the format,
             ``"tensorflow:h5"``.
         native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
             trains without a trial class, or None.
-        metric: The validation metric by which a configuration written in Python judges its trials
-            where it names none.
+        metric: The validation metric by which a configuration written in Python compares its
+            trials if it names none.
         several_workers: Whether its controllers train one model on several workers together. A
             trial of several workers is refused where they do not.
-        inexact_resume: Why a trial that is resumed does not train on bit for bit, as a sentence
-            without a full stop; empty: it does. A run says so once, and ``detcore plugins info``.
+        inexact_resume: Why a resumed trial does not continue bit for bit, as a sentence without a
+            full stop; empty: it does. A run shows it once, and so does ``detcore plugins info``.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
         needs_batch_size: Whether its trials need ``hyperparameters.global_batch_size``, so that a
             configuration without it is refused before a worker starts.
-        install_hint: The command that brings what `requires` names.
+        install_hint: The command that installs the modules in `requires`.
         variables: Environment variables, names and values, that worker processes get where the
             user has not set them. They are set before anything is imported.
         notices: Regular expressions of whole lines that the framework writes to standard error at
@@ -211,10 +212,10 @@ class Framework:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSettings:
-    """What a worker needs to know of the experiment file while it trains a trial.
+    """The settings of the experiment file that a worker needs while it trains a trial.
 
-    Made by `detcore.config.ExperimentConfig.trial_settings`, which has the defaults; the fields
-    mean what the fields of the file of the same names mean.
+    Made by `detcore.config.ExperimentConfig.trial_settings`, which has the defaults; each field has
+    the meaning of the field of the same name in the file.
 
     Attributes:
         searcher_name: ``searcher.name``.
@@ -265,17 +266,18 @@ class TrialInfo:
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
         test_mode: One batch, one validation, one checkpoint.
-        source_checkpoint: What a fresh trial starts from: UUID of another trial's checkpoint or
-            absolute path of a folder, or None. Of no meaning where `latest_checkpoint` is set.
-        source_storage: What opens the storage that `source_checkpoint` is in, as
-            ``checkpoint_storage`` of an experiment file; None for the trial's.
+        source_checkpoint: Checkpoint that a fresh trial starts from: UUID of another trial's
+            checkpoint or absolute path of a folder, or None. Ignored if `latest_checkpoint` is set.
+        source_storage: Storage that `source_checkpoint` is in, as ``checkpoint_storage`` of an
+            experiment file; None for the trial's.
         searcher_length: How far the search method wants the trial trained first, since its
             beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
         validated_metric: The searcher's metric of a validation of `latest_checkpoint` that was
-            recorded after it was taken; it is not done again. None: there is none.
+            recorded after the checkpoint; the worker does not repeat that validation. None: no
+            such validation.
         best_validation: The best value of the searcher's metric that earlier runs of the trial
             reported until `steps_completed`, or None.
-        settings: What `config` says of training, typed; None for a script by itself.
+        settings: The training settings in `config`, typed; None for a script by itself.
         code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
             copy `model_dir`.
     """
