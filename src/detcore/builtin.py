@@ -1,4 +1,4 @@
-"""The built-in plugin: what ships with detcore comes in through the same door as any other."""
+"""The built-in plugin: registers detcore's launcher and search methods through the public hooks."""
 
 from __future__ import annotations
 
