@@ -1,8 +1,9 @@
-"""Taking something public away without surprise: for detcore itself and for plugins.
+"""Deprecation of public names, for detcore itself and for plugins.
 
-What is deprecated goes on working, warns once for each place that uses it, and says since when,
-until when, and what to use. A test of each distribution calls `find_overdue`, so that a release
-cannot keep what it promised to remove. See docs/api-policy.md.
+A deprecated name keeps working. It warns once for each place that uses it, with the version that
+deprecated it, the version that removes it, and the replacement. A test of each distribution calls
+`find_overdue`, so that a release cannot keep a name that it promised to remove. See
+docs/api-policy.md.
 """
 
 from detcore.deprecation._mark import (

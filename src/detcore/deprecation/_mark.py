@@ -36,8 +36,8 @@ def deprecated(
     Args:
         since: The first version that warns, as a literal text.
         removed_in: The first version without it, as a literal text.
-        use: What to use.
-        distribution: Whose versions they are.
+        use: The replacement, if any.
+        distribution: The distribution that these versions belong to.
     """
 
     def mark(target: _Marked) -> _Marked:
@@ -107,9 +107,9 @@ def deprecated_argument(
         name: The argument. With `renamed_to` the function need not have it any more.
         since: The first version that warns, as a literal text.
         removed_in: The first version without it, as a literal text.
-        use: What to use; default: `renamed_to`.
+        use: The replacement; default: `renamed_to`.
         renamed_to: The argument that gets the value.
-        distribution: Whose versions they are.
+        distribution: The distribution that these versions belong to.
 
     Raises:
         TypeError: If the function has no such argument. When called: if the argument is given under
@@ -147,7 +147,7 @@ def deprecated_argument(
 
 
 def _position(parameters: Mapping[str, inspect.Parameter], name: str) -> int | None:
-    """Return how many arguments by position there are before one; None: it is keyword-only."""
+    """Return the position of an argument, from 0; None: it is keyword-only."""
     if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
         return None
     return list(parameters).index(name)
@@ -158,14 +158,14 @@ def deprecated_attributes(
     attributes: Mapping[str, tuple[object, Deprecation]],
     fallback: Callable[[str], object] | None = None,
 ) -> Callable[[str], object]:
-    """Return a module's ``__getattr__`` that still knows old names, and warns.
+    """Return a ``__getattr__`` for a module that still finds old names, and warns.
 
-    ``from module import old`` warns, too, at that line.
+    ``from module import old`` also warns, at that line.
 
     Args:
         module: ``__name__`` of the module.
-        attributes: By old name: what it is, and what to say of it.
-        fallback: The ``__getattr__`` for all other names; default: there are none.
+        attributes: By old name: the value, and its deprecation.
+        fallback: The ``__getattr__`` for all other names; default: they raise `AttributeError`.
     """
 
     def find(name: str) -> object:
@@ -185,15 +185,14 @@ def deprecated_hook(
 ) -> Callable[[_Marked], _Marked]:
     """Mark a hook's specification, or some of its arguments, as deprecated.
 
-    A plugin that implements the hook, or takes one of the arguments, is used all the same; it is
-    named with its distribution as a problem of the kind ``deprecated-hook``. Put it below
-    ``@hookspec``.
+    A plugin that implements the hook, or takes one of the arguments, is still used; it is reported
+    with its distribution as a problem of the kind ``deprecated-hook``. Put it below ``@hookspec``.
 
     Args:
-        since: The first version of detcore that says so, as a literal text.
+        since: The first version of detcore that reports it, as a literal text.
         removed_in: The first version without it, as a literal text.
-        use: What to use.
-        arguments: The arguments in question; none = the hook.
+        use: The replacement, if any.
+        arguments: The deprecated arguments; empty: the hook itself.
     """
 
     def mark(specification: _Marked) -> _Marked:
@@ -209,6 +208,6 @@ def deprecated_hook(
 
 
 def deprecations_of_hook(specification: Callable[..., Any]) -> HookDeprecations:
-    """Return what is deprecated of a hook."""
+    """Return the deprecations of a hook and its arguments."""
     found: HookDeprecations = getattr(specification, _HOOK, {})
     return found

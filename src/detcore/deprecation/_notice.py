@@ -1,4 +1,4 @@
-"""What is said of something deprecated, and to whom."""
+"""The warning about a deprecation, attributed to the code that uses the deprecated name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import warnings
 __all__ = ["Deprecation", "DetcoreDeprecationWarning", "release"]
 
 _RELEASE = re.compile(r"\d+(\.\d+)*", re.ASCII)
-# Frames of these stand between what is deprecated and the code that uses it.
+# Modules with frames between a deprecated object and the code that uses it.
 _BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap"}
 
 
@@ -45,14 +45,15 @@ class Deprecation:
     """One thing that is deprecated.
 
     Attributes:
-        what: What it is, such as ``"detcore_bread.bake()"``.
+        what: Name for messages, such as ``"detcore_bread.bake()"``.
         since: The first version that warns.
         removed_in: The first version without it.
-        use: What to use; empty if there is nothing.
-        distribution: Whose versions they are.
+        use: The replacement; empty: none.
+        distribution: The distribution that these versions belong to.
 
     Raises:
-        ValueError: If a version is none, or it would be removed before it warns.
+        ValueError: If a version does not begin with a number, or `removed_in` is not later than
+            `since`.
     """
 
     what: str
@@ -79,11 +80,11 @@ class Deprecation:
 
     @property
     def message(self) -> str:
-        """What the warning says."""
+        """Text of the warning."""
         return f"{self.what} is {self.period}"
 
     def warn(self) -> None:
-        """Warn whoever called the function that calls this."""
+        """Warn the caller of the function that calls this."""
         warnings.warn(self.message, DetcoreDeprecationWarning, stacklevel=_callers_level())
 
     def add_to(self, doc: str | None) -> str:
@@ -94,7 +95,7 @@ class Deprecation:
 
 
 def _callers_level() -> int:
-    """Return the stack level, for `Deprecation.warn`, of the code that uses what is deprecated."""
+    """Return the stack level, for `Deprecation.warn`, of the code that uses the deprecated name."""
     level = 2  # `warn` is 1
     frame = sys._getframe(2)
     while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):

@@ -1,4 +1,4 @@
-"""Finding what a release promised to remove, in the source."""
+"""Search of source code for deprecations that are due for removal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MARKS = {"Deprecation", "deprecated", "deprecated_argument", "deprecated_hook"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overdue:
-    """A deprecation whose end has come.
+    """A deprecation that is due for removal.
 
     Attributes:
         path: The file.
         line: The line of the mark, from 1.
-        removed_in: The version that was to be without it; empty: the mark has no literal version,
-            so that nobody can tell.
+        removed_in: The first version that should not have it; empty: the mark has no literal
+            version, so it cannot be checked.
     """
 
     path: Path
