@@ -1,4 +1,4 @@
-"""Talking to a server over HTTP, for whoever has one; imports no HTTP library until it is used."""
+"""Client side of the server's HTTP API; imports no HTTP library until it is used."""
 
 from detcore.remote._context import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, PackedContext, pack
 from detcore.remote._credentials import (

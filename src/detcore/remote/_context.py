@@ -26,7 +26,7 @@ MOST_CONTEXT_ENTRIES = 20_000
 # Never of use elsewhere; a line such as "!.git" in the ignore file takes them in.
 _LEFT_OUT = (".git", "__pycache__", ".ipynb_checkpoints")
 _LISTED = 10
-# One file that makes up so much of its folder is named instead of the folder.
+# A child that makes up this share of its folder is listed instead of the folder.
 _MOST_OF_IT = 0.6
 # Any would do, as long as it is the same one each time; ZIP knows none before 1980.
 _TIME = 315_619_200
@@ -53,7 +53,7 @@ class PackedContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file or folder to be packed; `path` is where its content is."""
+    """A file or folder to pack; `path` is the location of its content."""
 
     name: str
     path: Path
@@ -65,16 +65,16 @@ def pack(folder: Path) -> PackedContext:
     """Pack the files below a folder, but for those that its ``.detignore`` leaves out.
 
     ``.detignore`` at the top of the folder is read as git reads ``.gitignore``. ``.git``,
-    ``__pycache__`` and ``.ipynb_checkpoints`` are left out without it. A link to something in the
-    folder becomes what it leads to. Times and owners are not kept, so that the same files are the
-    same archive; whether a file may be executed is.
+    ``__pycache__`` and ``.ipynb_checkpoints`` are left out by default. A link to something in the
+    folder is replaced by its target. Times and owners are not kept, so that the same files give the
+    same archive; execute permission is kept.
 
     Args:
         folder: The folder.
 
     Raises:
         ConfigError: If there is no such folder, if its files have more than 96 MB or are too many,
-            or if something in it cannot be packed; the message names what.
+            or if an entry cannot be packed; the message names it.
     """
     folder = folder.resolve()
     if not folder.is_dir():
@@ -117,7 +117,7 @@ def _read_rules(folder: Path) -> GitIgnoreSpec:
 
 
 class _Walk:
-    """What is to be packed, in the order of names: a folder before what is in it."""
+    """The entries to pack, sorted by name: a folder before its content."""
 
     def __init__(self, folder: Path, rules: GitIgnoreSpec) -> None:
         self._folder = folder
@@ -147,7 +147,7 @@ class _Walk:
 
     def _one(self, path: Path, name: str, above: tuple[Path, ...]) -> Iterator[_Entry]:
         mode = path.lstat().st_mode
-        # A pattern such as "data/" is for folders; a link is none, until it is followed.
+        # A pattern such as "data/" matches folders only; a link is no folder until it is followed.
         if self._rules.match_file(f"{name}/" if stat.S_ISDIR(mode) else name):
             return
         if stat.S_ISLNK(mode):
@@ -197,7 +197,7 @@ class _Walk:
 
 
 def _check_names(folder: Path, entries: Sequence[_Entry]) -> None:
-    """Find what a server refuses before it is sent."""
+    """Raise for a name that the server would refuse, before anything is sent."""
     known: dict[str, str] = {}
     for entry in entries:
         try:
@@ -230,7 +230,7 @@ def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
 
 
 def _largest(entries: Sequence[_Entry]) -> list[tuple[str, int]]:
-    """Return what takes the room, the largest first: files, and folders of several."""
+    """Return the names and sizes of files, and of folders of several, the largest first."""
     sizes: dict[str, int] = {}
     children: dict[str, list[str]] = {}
     folders = {entry.name for entry in entries if entry.is_folder}
@@ -268,7 +268,7 @@ def _add(archive: tarfile.TarFile, entry: _Entry) -> None:
     try:
         with entry.path.open("rb") as file:
             found = os.fstat(file.fileno())
-            # What was added since the sizes were looked at is left out.
+            # Bytes that were appended since the size was read are left out.
             header.size = entry.size_bytes
             header.mode = 0o755 if found.st_mode & 0o100 else 0o644
             archive.addfile(header, file)

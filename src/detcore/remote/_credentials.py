@@ -1,4 +1,4 @@
-"""What proves to a server who asks, and what the server's own certificate is checked against."""
+"""Credentials of a user for a server, and the authorities trusted for the server's certificate."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def find_credentials(
 ) -> tuple[str, Path | None]:
     """Return a token for a server, and the file of the authorities to trust (None: the system's).
 
-    The first of these that there is: a `password` given here, ``DETCORE_TOKEN`` (whoever it is
-    of), the token that ``detcore user login`` kept, a log-in with the environment's password.
+    Uses the first of these that exists: a `password` given here, ``DETCORE_TOKEN`` (of any user),
+    the token that ``detcore user login`` kept, a log-in with the environment's password.
 
     Args:
         url: The server; see `normal_url`.
-        user: Who asks; None: the environment's user, or else who logged in last.
+        user: The user; None: the environment's user, or else the one who logged in last.
         environment: The settings of this process; default: read now.
-        password: Logs in with it, whatever else there is.
+        password: Password to log in with; takes precedence over the other sources.
 
     Raises:
         ConfigError: If the URL, or a variable, cannot be used.
-        UnauthenticatedError: If there is nothing that proves it.
+        UnauthenticatedError: If no credentials are found.
         ForbiddenError: If the server refuses user and password.
-        ServerAway: If it must be asked, and does not answer.
+        ServerAway: If a log-in is needed and the server does not answer.
     """
     url = normal_url(url)
     environment = environment or read_environment()

@@ -1,4 +1,4 @@
-"""Sending what waits in the spools of a machine to a server."""
+"""Sending the records in the spools of a machine to a server."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class SentSpool:
 
     Attributes:
         path: The spool.
-        sent_bytes: How much the server was sent that it did not know.
-        left_bytes: How much it does not know yet.
-        problem: Why not, in a line, or "".
+        sent_bytes: How many bytes were sent that the server did not know.
+        left_bytes: How many bytes it does not know yet.
+        problem: Why bytes are left, in one line, or "".
     """
 
     path: Path
@@ -56,13 +56,13 @@ def send_spools(
         session: The server, as a user.
         home: `Environment.home`.
         experiment_id: Only spools of this experiment.
-        dry_run: Whether to say only what would be sent.
+        dry_run: Whether to send nothing, and only count the bytes to send.
 
     Yields:
         The result for each spool that the server did not know to its end, or that was refused.
 
     Raises:
-        ServerAway: If the server does not answer; what was sent until then is there.
+        ServerAway: If the server does not answer; it has the records sent until then.
         UnauthenticatedError: If it does not accept the token.
         ForbiddenError: If it does not accept it for a trial.
     """
@@ -86,11 +86,11 @@ def send_spools(
 def _send(session: Session, path: Path, *, dry_run: bool) -> SentSpool:
     """Send the records of a spool that a server does not know, if the spool is for it.
 
-    A spool of another server may be of another trial of the same number.
+    A spool of another server may belong to another trial with the same number.
 
     Raises:
         ServerAway: If the server did not answer.
-        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
+        SpoolDamagedError: If the file is not a spool, or shorter than the part the server knows.
         DetcoreError: The refusal of the server.
     """
     header = read_spool(path).header
@@ -112,7 +112,7 @@ def _route(header: SpoolHeader) -> str:
 
 
 def _finished(path: Path, offset: int) -> int:
-    """Return how many bytes of finished lines stand behind an offset."""
+    """Return how many bytes of finished lines follow an offset."""
     begin = offset
     while True:
         try:
@@ -136,8 +136,8 @@ def _send_part(session: Session, path: Path, offset: int) -> tuple[int, bool]:
         Byte up to which the server knows it now, and whether there was nothing to send.
 
     Raises:
-        ServerAway: If the server did not answer; what was sent may have arrived.
-        SpoolDamagedError: If the file is not a spool, or shorter than what the server knows.
+        ServerAway: If the server did not answer; the lines sent may have arrived.
+        SpoolDamagedError: If the file is not a spool, or shorter than the part the server knows.
         DetcoreError: The refusal of the server.
     """
     unsent = read_spool(path, offset)
@@ -151,8 +151,8 @@ def _send_part(session: Session, path: Path, offset: int) -> tuple[int, bool]:
         timeout_s=_TIMEOUT_S,
         num_tries=1,
     )
-    # Another one than the end of what was sent: somebody else has moved it, or the server was
-    # brought back from a backup. It is right in both cases.
+    # If this is not the end of the lines sent, another process has moved it, or the server was
+    # restored from a backup. The server's offset is right in both cases.
     known = int(answer["offset"])
     if known == unsent.start:
         raise DatabaseError(f"{session.url} takes nothing of {path} from byte {known} on")

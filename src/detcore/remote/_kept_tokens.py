@@ -1,4 +1,4 @@
-"""Tokens of users who have logged in, in a file that nobody else may read."""
+"""Tokens of users who have logged in, in a file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from detcore.errors import ConfigError, StorageError
 __all__ = ["KeptToken", "forget_token", "keep_token", "kept_token"]
 
 _FILE = "credentials.json"
-# A token that expires while it is used helps nobody.
+# A token that expires this soon is not used: it could expire during its use.
 _MARGIN_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A token, whose it is, and until when it is good (seconds since 1970)."""
+    """A token, its user, and when it expires (seconds since 1970)."""
 
     user: str
     token: str = dataclasses.field(repr=False)
@@ -31,12 +31,12 @@ class KeptToken:
 
 
 def kept_token(home: Path, url: str, user: str | None = None) -> KeptToken | None:
-    """Return the token of a user of a server; None if none is kept that is still good.
+    """Return the kept token of a user of a server; None if there is no valid one.
 
     Args:
         home: ``DETCORE_HOME``.
         url: The server, as `normal_url` writes it.
-        user: Whose; None: the one who logged in last.
+        user: The user; None: the one who logged in last.
 
     Raises:
         ConfigError: If others may read the file, or it is damaged.
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return {url: _checked(server) for url, server in json.loads(data)["servers"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Without the reason, which may quote what is in it.
+        # Without the reason, which may quote the file's content.
         raise ConfigError(
             f"the file of tokens {path} is damaged.\n"
             "Remove it, and log in again: detcore user login URL"
@@ -104,7 +104,7 @@ def _checked(server: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _changed(home: Path) -> Iterator[dict[str, Any]]:
-    """Hand out what is kept, and write what it was changed to; others wait meanwhile."""
+    """Yield the kept tokens, and write them back; other processes wait meanwhile."""
     path = home / _FILE
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    # mkstemp: mode 0600 from the first moment, and a name that nobody can have taken.
+    # mkstemp: mode 0600 from the first moment, and a name that no other process uses.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,9 +1,9 @@
 """Numbers that JSON does not have, as a server and its clients write them.
 
-Metrics have them as texts, as the records do: a metric is a number, so that "NaN" can only mean
-one. Documents (configurations, hyperparameters, metadata) may hold any text, so there they are
-objects: ``{"$number": "NaN"}``; and an object of the user's own that looks like one, with
-``"$number"`` as its only key, has its value once more in such an object.
+Metrics have them as texts, as the records do: a metric is a number, so "NaN" can only mean the
+number. Documents (configurations, hyperparameters, metadata) may hold any text, so there they are
+objects: ``{"$number": "NaN"}``. A user's object that looks like one, with ``"$number"`` as its only
+key, has its value wrapped in another such object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def spell_metrics(value: Any) -> Any:
 
 
 def unspell_metrics(value: Any) -> Any:
-    """Return what `spell_metrics` was given."""
+    """Return the metrics that `spell_metrics` received."""
     if isinstance(value, str):
         return _SPECIAL.get(value, value)
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def spell_document(value: Any) -> Any:
 
 
 def unspell_document(value: Any) -> Any:
-    """Return what `spell_document` was given."""
+    """Return the document that `spell_document` received."""
     if isinstance(value, dict):
         if list(value) == [NUMBER]:
             inner = value[NUMBER]

@@ -1,4 +1,4 @@
-"""The records behind a server, to look at."""
+"""Read access to the records of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINES = 1000
 
 
 class ServerRecords:
-    """Answers what a `detcore.database.Database` answers, for the methods that read.
+    """The reading methods of `detcore.database.Database`, answered by a server.
 
     Args:
         session: The connection to the server.
@@ -31,7 +31,7 @@ class ServerRecords:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """URL of the server."""
         return self.session.url
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ class ServerRecords:
         return ask
 
     def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
-        """Return lines of a trial's log from a position on, and the position behind them."""
+        """Return lines of a trial's log from a position on, and the position after them."""
         from detcore.database import LogLine
 
         lines: list[LogLine] = []

@@ -1,4 +1,4 @@
-"""What a server's answers that are none become."""
+"""The errors for requests that a server refuses or does not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detcore import errors
 __all__ = ["ServerAway", "ServerRefused", "away", "refusal", "untrusted"]
 
 _SHOWN = 300
-# Attributes of errors that a server tells.
+# Attributes of errors that a server sends.
 _DETAILS = ("missing_bytes", "uuid", "rank", "ranks", "retry_after_s")
 # Where no class is named, as by a proxy.
 _BY_STATUS: dict[int, type[errors.DetcoreError]] = {
@@ -25,7 +25,7 @@ class ServerAway(errors.UnavailableError):
     """A server did not answer: it cannot be reached, or is just being restarted.
 
     Attributes:
-        may_have_arrived: Whether it may have done what it was asked for.
+        may_have_arrived: Whether it may have carried out the request.
     """
 
     def __init__(self, message: str, *, may_have_arrived: bool = True) -> None:
@@ -34,7 +34,7 @@ class ServerAway(errors.UnavailableError):
 
 
 class ServerRefused(errors.DatabaseError):
-    """A server did not do what it was asked for, and said no more than a status, or nonsense.
+    """A server refused a request with no more than a status, or gave no valid answer.
 
     Attributes:
         status: The status of its answer, or 0.
@@ -75,9 +75,9 @@ def refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
     """Return the error that a server answered with.
 
     Args:
-        status: Of the answer.
-        data: Its body.
-        what: What was asked, for messages.
+        status: HTTP status of the answer.
+        data: Body of the answer.
+        what: The request, for messages.
     """
     try:
         said = json.loads(data)

@@ -1,4 +1,4 @@
-"""Requests to one server, whose errors are raised here as what they were there."""
+"""Requests to one server, which raise the server's errors as the same classes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["ServerAway", "ServerRefused", "Session"]
 
 _CONNECT_TIMEOUT_S = 5.0
-# What is asked again, and how often: a server that is restarted is back within these 6 seconds.
+# The tries take up to 6 seconds; a server that restarts is back by then.
 _TRIES = 6
 _BACKOFF_S = 0.2
 _GATEWAY = (502, 503, 504)
-# Servers close connections that nothing came over for 5 s and more. One that is being closed
-# while a question goes out is lost, and only questions that change nothing can be asked again.
+# Servers close connections that were idle for 5 s or longer. A request that is sent at that moment
+# is lost, and only requests that change nothing can be repeated.
 _IDLE_S = 3.0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 256 << 20
@@ -34,15 +34,15 @@ _MOST_ERROR_BYTES = 1 << 20
 
 
 class Session:
-    """Asks a server as one user. Methods may be called from several threads, and after a fork.
+    """Requests to a server as one user.
 
-    Connections are kept for the next question. A redirect is refused, so that the token goes to
-    the server that was named and to no other.
+    Methods may be called from several threads, and after a fork. Connections are kept for the next
+    request. A redirect is refused, so that the token goes to no other server.
 
     Args:
-        url: Where the server is, such as ``http://host:8080``; a path behind it is kept.
-        token: Proves who asks, or a function that returns it: called before the first question,
-            and again where the server does not accept what it returned. "" for what needs no proof.
+        url: URL of the server, such as ``http://host:8080``; a path after it is kept.
+        token: The user's token, or a function that returns it: called before the first request, and
+            again if the server does not accept the token. "" for requests that need no token.
         certificate: File of the authorities to trust (PEM); None: the system's.
         timeout_s: How long to wait for an answer, its last byte included.
 
@@ -84,27 +84,28 @@ class Session:
         is_repeatable: bool | None = None,
         most_bytes: int = _MOST_BYTES,
     ) -> Any:
-        """Ask, and return the answer's JSON value; None where it is empty.
+        """Send a request, and return the answer's JSON value; None if the answer is empty.
 
-        Where the connection breaks, or a proxy says that the server is away, it is asked again for
-        some seconds, if it is repeatable. Any question is where it cannot have arrived.
+        If the connection breaks, or a proxy reports that the server is unreachable, a repeatable
+        request is retried for some seconds. Any request is repeatable if it cannot have arrived.
 
         Args:
-            method: Of HTTP.
-            path: Below the server's URL; texts of users in it are quoted by the caller.
-            json_body: What to send, as JSON, or
-            body: as it is.
-            params: The query; those that are None are left out.
+            method: HTTP method.
+            path: Path below the server's URL; the caller quotes texts of users in it.
+            json_body: Body to send, as JSON.
+            body: Body to send, as it is; ignored if `json_body` is given.
+            params: The query; values that are None are left out.
             timeout_s: How long to wait for the answer; default: the session's.
-            num_tries: How often it is asked at most.
-            is_repeatable: Whether asking twice does the same as asking once; default: for GET.
-            most_bytes: The largest answer.
+            num_tries: How often the request is sent at most.
+            is_repeatable: Whether sending it twice has the effect of sending it once; default: for
+                GET.
+            most_bytes: Size of the largest answer.
 
         Raises:
-            ServerAway: If it did not answer.
+            ServerAway: If the server did not answer.
             UnauthenticatedError: If it does not accept the token.
-            ServerRefused: If it answered with what is no answer of a detcore server.
-            DetcoreError: What the server raised, of the same class where there is one.
+            ServerRefused: If the answer is not one of a detcore server.
+            DetcoreError: The error that the server raised, of the same class if there is one here.
         """
         headers = {"Accept": "application/json"}
         if json_body is not None:
@@ -137,9 +138,9 @@ class Session:
     def stream(
         self, path: str, *, params: Mapping[str, Any] | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """Get what may be larger than memory, in pieces as they come; nothing is asked again.
+        """Get an answer that may be larger than memory, in pieces as they come, without retries.
 
-        The time to wait is that for each piece. An answer that is cut off raises `ServerAway`.
+        The timeout applies to each piece. An answer that is cut off raises `ServerAway`.
         """
         headers = {"Accept": "application/octet-stream"}
         where = self._where(path, params)
@@ -147,7 +148,7 @@ class Session:
             yield _pieces(answer, self.url)
 
     def close(self) -> None:
-        """Give back the connections; the next question makes new ones."""
+        """Close the connections; the next request opens new ones."""
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] == os.getpid():
             opened[1].clear()
@@ -166,7 +167,7 @@ class Session:
         headers: Mapping[str, str],
         deadline: float | None,
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Ask once (twice, where the token has expired), and give the connection back."""
+        """Send once (twice if the token has expired), and give the connection back."""
         answer = self._send(method, where, body, headers, deadline)
         if answer.status == 401 and self._log_in is not None:
             _give_back(answer)
@@ -227,7 +228,7 @@ class Session:
         import urllib3
 
         opened = self._opened
-        if opened is None or opened[0] != os.getpid():  # a fork's parent goes on with its own
+        if opened is None or opened[0] != os.getpid():  # the parent of a fork keeps its own
             certificate = str(self._certificate) if self._certificate else None
             opened = (os.getpid(), urllib3.PoolManager(maxsize=8, ca_certs=certificate))
             self._opened = opened
@@ -239,7 +240,12 @@ class Session:
 def _read(
     answer: urllib3.BaseHTTPResponse, most: int, deadline: float, url: str, *, cut: bool = False
 ) -> bytes:
-    """Return the body of an answer; of one that is too long nothing, or with `cut` a part."""
+    """Return the body of an answer; with `cut` the beginning of one that is too long.
+
+    Raises:
+        ServerRefused: If it is longer than `most` bytes, without `cut`.
+        ServerAway: If it breaks off, or does not end before the deadline.
+    """
     parts, size = [], 0
     for piece in _pieces(answer, url):
         size += len(piece)
@@ -282,7 +288,7 @@ def _checked_url(url: str) -> str:
         port = parts.port
     except ValueError:
         parts, port = urllib.parse.SplitResult("", "", "", "", ""), None
-    if "@" in parts.netloc:  # what is before it is not shown
+    if "@" in parts.netloc:  # the part before it is not shown
         raise errors.ConfigError(
             f"the address of the server holds a user or a password: "
             f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}\n"

@@ -1,4 +1,4 @@
-"""Handing in experiments to a server, and what it tells of them."""
+"""Submission of experiments to a server, and the events of their runners."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _PAUSE_S = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandIn:
-    """What is handed in.
+    """A submission of an experiment.
 
     Attributes:
         text: The experiment file (YAML).
-        name: What its mistakes say of where they are.
+        name: Name of the file in messages about its mistakes.
         overrides: Settings by dotted name; texts are YAML.
-        environment: Variables ``DETCORE_CONFIG__...`` that count here.
+        environment: The variables ``DETCORE_CONFIG__...`` of the user's environment.
         test_mode: One batch, one validation, one checkpoint.
-        submission_id: Names it to the server, so that a second try does not start a second
+        submission_id: Identifies the submission, so that a second try does not start a second
             experiment.
     """
 
@@ -56,21 +56,22 @@ def hand_in(
     *,
     notice: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Hand in an experiment and its code; return its id.
+    """Submit an experiment and its code; return its id.
 
-    The server judges the experiment file before the code is uploaded. Where it is away, or an
-    answer gets lost, it is asked again for a minute, and starts one experiment.
+    The server checks the experiment file before the code is uploaded. While the server is
+    unreachable, or if an answer is lost, each request is repeated for a minute; the server starts
+    one experiment all the same.
 
     Args:
-        session: Asks the server.
+        session: Session with the server.
         given: The experiment.
         context: Its code.
-        notice: Called with what a person should know.
+        notice: Called with each message for the user.
 
     Raises:
-        ConfigError: If the experiment file has mistakes; all are told.
-        ServerAway: If it stays away.
-        DetcoreError: What the server refuses it with.
+        ConfigError: If the experiment file has mistakes; the message lists all.
+        ServerAway: If the server stays unreachable.
+        DetcoreError: The error with which the server refuses it.
     """
     body = {
         "submission_id": given.submission_id,
@@ -119,7 +120,7 @@ def _upload(
 def _patiently(
     session: Session, notice: Callable[[str], None], method: str, path: str, **request: Any
 ) -> Any:
-    """Ask again while the server is away; both requests do the same twice as once."""
+    """Retry while the server is unreachable; both requests may be sent twice without harm."""
     deadline = time.monotonic() + _PATIENCE_S
     is_told = False
     while True:
@@ -136,10 +137,10 @@ def _patiently(
 
 
 def read_events(session: Session, experiment_id: int, position: int) -> dict[str, Any]:
-    """Return what the runner of an experiment told from a position on; see the server's route.
+    """Return the events of an experiment's runner from a position on; see the server's route.
 
     Raises:
-        ServerAway: If it does not answer; it is asked once.
+        ServerAway: If the server does not answer; the request is not repeated.
     """
     said: dict[str, Any] = session.ask(
         "GET",
@@ -151,7 +152,7 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
 
 
 def read_outcome(session: Session, experiment_id: int) -> dict[str, Any]:
-    """Return how far the trials of an experiment came; see the server's route."""
+    """Return the progress of an experiment's trials; see the server's route."""
     said: dict[str, Any] = session.ask("GET", f"{_API}/experiments/{experiment_id}/outcome")
     found: dict[str, Any] = unspell_document(said)
     return found
