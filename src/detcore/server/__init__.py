@@ -1,6 +1,6 @@
-"""An HTTP face on the record store: ``detcore serve``; needs the extra ``detcore[server]``.
+"""The HTTP server of the record store, ``detcore serve``; needs the extra ``detcore[server]``.
 
-Nothing else in detcore imports this package, but for the commands that start it and manage users.
+Nothing else in detcore imports this package, except the commands that start it and manage users.
 """
 
 from detcore.server._accounts import check_name, check_new_password

@@ -1,4 +1,4 @@
-"""What names and passwords of users may be."""
+"""Rules for the names, passwords and rights of users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_new_password(password: str) -> str:
     """Return a new password.
 
     Raises:
-        InvalidArgumentError: If it cannot be one; without telling it.
+        InvalidArgumentError: If its length is not allowed; the message does not show it.
     """
     if _MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
         return password
@@ -47,10 +47,10 @@ def check_new_password(password: str) -> str:
 def check_change(
     admin: TokenRecord, user_id: int, *, is_active: bool | None, is_admin: bool | None
 ) -> None:
-    """Refuse what an administrator may do to any user but himself; None: it stays.
+    """Check that an administrator does not deactivate or demote himself; None: no change.
 
     Raises:
-        ForbiddenError: If it is he, and he would be none any more.
+        ForbiddenError: If the user is the administrator, and would no longer be one.
     """
     if user_id == admin.user_id and (is_active is False or is_admin is False):
         raise ForbiddenError(

@@ -28,7 +28,7 @@ _INNER = ("validation", "checkpoint", "checkpoints")
 class AsciiJson(JSONResponse):
     """A document of `detcore.experimental.Transport`, or a list of them.
 
-    Texts of users may hold what UTF-8 cannot say (halves of surrogate pairs); escaped, they pass.
+    Texts of users may hold halves of surrogate pairs, which UTF-8 cannot encode; they are escaped.
     """
 
     def render(self, content: Any) -> bytes:
@@ -41,7 +41,7 @@ class AsciiJson(JSONResponse):
 
 
 def answer_file(file: BinaryIO, size: int, offset: int) -> StreamingResponse:
-    """Return the bytes of an open file from an offset on, and close the file behind them."""
+    """Return the bytes of an open file from an offset on, and close the file after them."""
     start = min(offset, size)
     file.seek(start)
     return StreamingResponse(
@@ -52,7 +52,7 @@ def answer_file(file: BinaryIO, size: int, offset: int) -> StreamingResponse:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield so many bytes of a file, which may grow or shrink meanwhile, and close it."""
+    """Yield at most `size` bytes of a file, which may grow or shrink meanwhile, and close it."""
     with file:
         while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
             size -= len(piece)

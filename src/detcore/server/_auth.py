@@ -1,10 +1,10 @@
-"""Who asks: the guards that every route depends on, but for those that let people in.
+"""Authentication: the guards that every route depends on, except those for logging in.
 
 ====================  ==============================================================
-guard                 who is let through
+guard                 lets through
 ====================  ==============================================================
-`Asker`               whoever has logged in (a bearer token)
-`Admin`               whoever has logged in and may manage users
+`Asker`               any user who has logged in (a bearer token)
+`Admin`               a user who has logged in and may manage users
 `Worker`              the workers of the trial in the path (``{trial_id}``); any user
 `PageUser`            a browser that has logged in (a cookie); others see the log-in form
 ====================  ==============================================================
@@ -45,14 +45,14 @@ __all__ = [
     "set_cookie",
 ]
 
-# Where the guards note who asks, for the log.
+# Key of the request's scope where the guards store the user's name, for the log.
 USER = "detcore.user"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="token", description="What /api/detcore/v1/login answers."
 )
 
-# What numbers records: no database has others, and none must be asked for them.
+# Ids of records: no database has ids outside this range, so none is queried for them.
 Id = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
@@ -60,7 +60,7 @@ class LogInFirst(Exception):
     """A browser that must see the log-in form.
 
     Attributes:
-        path: What it asked for; "" if it cannot be asked for again.
+        path: The path that it requested; "" if the request must not be repeated.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,7 +78,7 @@ State = Annotated[ServerState, Depends(_state)]
 
 
 async def find_token(state: ServerState, token: str) -> TokenRecord | None:
-    """Return what a token proves; None if it is not good."""
+    """Return the record of a token; None if the token is not valid."""
     key = token_digest(token)
     known = state.tokens.get(key)
     if known is not None:
@@ -86,7 +86,7 @@ async def find_token(state: ServerState, token: str) -> TokenRecord | None:
     try:
         return await anyio.to_thread.run_sync(state.tokens.find, key, state.database.find_token)
     except DatabaseError as error:
-        # Who asks is to wait, and not to take it for an answer.
+        # The client has to retry: this does not mean that the token is invalid.
         raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
 
 
@@ -152,7 +152,7 @@ Worker = Annotated[TokenRecord, Depends(_worker)]
 
 
 async def _same_origin(request: Request, state: State) -> None:
-    """Refuse what the page of another site makes a browser ask."""
+    """Refuse requests that the page of another site makes a browser send."""
     if request.method in _SAFE_METHODS:
         return
     site = request.headers.get("sec-fetch-site")
@@ -233,5 +233,5 @@ def clear_cookie(response: Response, state: ServerState) -> None:
 
 
 def address_of(request: Request) -> str:
-    """Return from where a request came."""
+    """Return the address that a request came from; "" if it is unknown."""
     return request.client.host if request.client is not None else ""

@@ -42,7 +42,7 @@ def _add_records(router: APIRouter) -> None:
 
     @router.patch(f"{path}/metadata", response_model=CheckpointAnswer, tags=["checkpoints"])
     def add_metadata(state: State, _: Asker, uuid: Uuid, request: Metadata) -> AsciiJson:
-        """Add to a checkpoint's metadata; of keys that are there the values are replaced."""
+        """Add to a checkpoint's metadata; values of existing keys are replaced."""
         return AsciiJson(state.transport.add_checkpoint_metadata(uuid, request))
 
     @router.post(f"{path}/metadata/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
@@ -52,8 +52,7 @@ def _add_records(router: APIRouter) -> None:
 
     @router.delete(path, response_model=CheckpointAnswer, tags=["checkpoints"])
     def delete_checkpoint(state: State, asker: Asker, uuid: Uuid) -> AsciiJson:
-        """Delete a checkpoint's files; what was recorded of it stays. For who handed its
-        experiment in, and administrators."""
+        """Delete a checkpoint's files, not its record: only the owner and administrators may."""
         _require_owner(state, asker, uuid)
         return AsciiJson(state.transport.delete_checkpoint(uuid, None))
 
@@ -63,12 +62,12 @@ def _add_files(router: APIRouter) -> None:
 
     @router.get(path, response_model=FilesAnswer, tags=["checkpoints"])
     def list_files(state: State, _: Asker, uuid: Uuid) -> AsciiJson:
-        """Return what is stored of a checkpoint that can be read, its manifest included."""
+        """Return the stored files of a checkpoint that can be read, its manifest included."""
         return AsciiJson(state.transport.list_files(uuid))
 
     @router.post(f"{path}/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
     def remove_files(state: State, asker: Asker, uuid: Uuid, request: GlobsRequest) -> AsciiJson:
-        """Delete those of a checkpoint's files that match; as for all of them."""
+        """Delete the files of a checkpoint that match: only the owner and administrators may."""
         _require_owner(state, asker, uuid)
         return AsciiJson(state.transport.delete_checkpoint(uuid, request.globs))
 

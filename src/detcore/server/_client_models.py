@@ -1,4 +1,4 @@
-"""What the client's routes take and answer, as the OpenAPI document describes it.
+"""Requests and answers of the client's routes, as the OpenAPI document describes them.
 
 Answers are written from the documents of `detcore.experimental.Transport` as they are; these
 classes describe them, and a test compares the two.
@@ -66,7 +66,7 @@ OrderBy = Annotated[ModelOrderBy, Field(description="0 and 1: ascending, 2: desc
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether a value is nested so deep that no list which it is in could be answered."""
+    """Return whether a value is nested too deep for an answer with a list of such values."""
     level = [value]
     for _ in range(MOST_DEPTH + 1):
         level = [
@@ -108,19 +108,19 @@ class _Request(BaseModel):
 
 
 class ControlRequest(_Request):
-    """What is to be done with an experiment."""
+    """An action on an experiment."""
 
     action: Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
 
 
 class TrialControlRequest(_Request):
-    """How a trial is to be ended: with a checkpoint, or at once."""
+    """The way to end a trial: with a checkpoint, or at once."""
 
     action: Literal["cancel", "kill"]
 
 
 class KeysRequest(_Request):
-    """Names of what is to be removed; those that are not there are skipped."""
+    """Keys to remove; missing ones are skipped."""
 
     keys: list[str]
 
@@ -144,7 +144,7 @@ class ModelRequest(_Request):
 
 
 class ModelChange(_Request):
-    """What is said of a model; what is null stays."""
+    """Changes to a model; a field that is null stays as it is."""
 
     description: str | None = None
     labels: list[str] | None = None
@@ -264,7 +264,7 @@ class FileAnswer(BaseModel):
 
 
 class FilesAnswer(BaseModel):
-    """What is stored of a checkpoint."""
+    """The stored files of a checkpoint."""
 
     uuid: str
     storage_url: str

@@ -1,4 +1,4 @@
-"""What the client asks: a route for each method of `detcore.experimental.Transport`."""
+"""The client's routes: one for each method of `detcore.experimental.Transport`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["make_router"]
 
 _PREFIX = "/api/detcore/v1"
 
-# Of any size: for one that no record can have the answer is that there is none.
+# Of any size: a number that no record can have is answered as not found.
 ExperimentId = Annotated[int, Path(description="Number of the experiment.")]
 TrialId = Annotated[int, Path(description="Number of the trial.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries at most.")]
@@ -62,7 +62,7 @@ def make_router() -> APIRouter:
 
     @router.post("/read/{name}", tags=["records"], response_model=Any)
     def read(state: State, _: Asker, name: Question, request: Read) -> Response:
-        """Ask the records, as the commands that show them do."""
+        """Call a method of the database that reads, as the commands that show records do."""
         answer = answer_read(state.database, name, request.arguments)
         return Response(json.dumps(spell_document(answer)), media_type="application/json")
 
@@ -109,7 +109,7 @@ def _add_experiments(router: APIRouter) -> None:
     def control_experiment(
         state: State, asker: Asker, experiment_id: ExperimentId, request: ControlRequest
     ) -> None:
-        """Start, end or put away an experiment: its owner may, and administrators."""
+        """Start, end or archive an experiment: only its owner and administrators may."""
         state.jobs.control(asker, experiment_id, request.action)
 
     @router.delete(path, status_code=204, tags=["experiments"])
@@ -163,7 +163,7 @@ def _add_trials(router: APIRouter) -> None:
     def control_trial(
         state: State, asker: Asker, trial_id: TrialId, request: TrialControlRequest
     ) -> None:
-        """End a trial for good, while others of its search go on: its owner may."""
+        """End a trial for good, while others of its search continue: its owner may."""
         state.jobs.control_trial(asker, trial_id, request.action)
 
     @router.get(f"{path}/metrics/{{kind}}", response_model=list[ReportAnswer], tags=["trials"])
@@ -205,7 +205,7 @@ def _add_trials(router: APIRouter) -> None:
         f"{path}/latest-checkpoint", response_model=CheckpointAnswer | None, tags=["trials"]
     )
     def latest_checkpoint(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
-        """Return the complete checkpoint of a trial with the most steps; null if there is none."""
+        """Return the complete checkpoint of a trial with the most steps, or null."""
         return AsciiJson(state.transport.latest_checkpoint(trial_id))
 
     @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["trials"])

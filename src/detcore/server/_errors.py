@@ -1,4 +1,4 @@
-"""What is raised, as an answer, and back: a client raises the same class with the same text."""
+"""Errors as answers, which a client raises again as the same class with the same text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detcore.server._auth import LogInFirst
 
 __all__ = ["ErrorAnswer", "ErrorText", "error_body", "install"]
 
-# The first that fits; what is no DetcoreError is a fault of the server, and is answered with 500.
+# The first match counts. Any other error is a fault of the server, and is answered with 500.
 _STATUS = (
     (errors.UnauthenticatedError, 401),
     (errors.LogInThrottledError, 429),
@@ -32,16 +32,16 @@ _STATUS = (
     (errors.DatabaseError, 409),
     (errors.DetcoreError, 409),
 )
-# Where only a status was raised. Those that `detcore.errors` has not are told by the status.
+# Class names for errors that have only a status; `ServerAway` is not in `detcore.errors`.
 _KINDS = {404: "NotFoundError", 408: "ServerAway", 503: "ServerAway"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PARTS_LISTED = 10
-# What errors keep besides their text.
+# Attributes of errors besides their text.
 _DETAILS = ("missing_bytes", "rank", "ranks", "retry_after_s", "uuid")
 
 
 class ErrorText(BaseModel):
-    """The class of an error, what it says, and what else it keeps."""
+    """The class, text and attributes of an error."""
 
     type: str
     message: str
@@ -49,7 +49,7 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """What is answered where the question cannot be."""
+    """The answer to a request that failed."""
 
     error: ErrorText
 
@@ -57,7 +57,7 @@ class ErrorAnswer(BaseModel):
 def error_body(
     path: str, status: int, kind: str, message: str, details: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the body of an answer that is an error, as those who ask below `path` read it."""
+    """Return the body of an error's answer, in the form that clients of `path` read."""
     told: dict[str, Any] = {"type": kind, "message": message}
     if details:
         told["details"] = details
@@ -105,9 +105,9 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Return what may be asked of a path: the router names what its first route takes.
+    """Return the methods that a path allows: the router names only those of its first route.
 
-    The document comes first: routes that answer for what there is not take any method.
+    The OpenAPI document comes first: routes that refuse unknown paths take any method.
     """
     documented = {
         method.upper()
@@ -126,7 +126,7 @@ def _methods(app: FastAPI, request: Request) -> list[str]:
 
 
 def _public_name(error: errors.DetcoreError) -> str:
-    """Return the nearest class that a client knows too."""
+    """Return the name of the nearest class that clients also have."""
     return next(
         str(kind.__name__)
         for kind in type(error).__mro__
@@ -142,6 +142,6 @@ def _answer(
     headers: dict[str, str],
     details: Mapping[str, Any] | None = None,
 ) -> Response:
-    # In ASCII: what a message quotes may be no Unicode text.
+    # In ASCII: a message may quote text that is not valid Unicode.
     body = json.dumps(error_body(request.url.path, status, kind, message, details))
     return Response(body, status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""What is done for every request: a line in the log, headers, and an answer when it fails."""
+"""Middleware for every request: a line in the log, headers, and an answer when it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Front"]
 
-# Unless a route says otherwise: nothing is kept by browsers, or shown as part of another page.
+# Unless a route sets them: browsers must not keep answers, or show them as part of other pages.
 _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -33,16 +33,16 @@ _log = logging.getLogger(LOGGER)
 
 
 class Front:
-    """Writes the log of requests, adds headers, and answers faults with a number to look for.
+    """Logs requests, adds headers, and answers faults with a number to find in the log.
 
-    Trials report many times a second: what goes well of that is logged at the level ``debug``.
+    Trials report many times a second: successful reports are logged at the level ``debug``.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on."""
+        """Pass a request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -64,9 +64,9 @@ class Front:
         try:
             await self._app(scope, receive, send_on)
         except ClientDisconnect:
-            pass  # nobody is left to answer
-        except Exception:  # noqa: BLE001  (whatever a route raises, the server goes on)
-            # The number is all that is told: the reason may hold anything.
+            pass  # the client is gone
+        except Exception:  # noqa: BLE001  (no error of a route may stop the server)
+            # The answer has the number alone: the reason may hold anything.
             number = secrets.token_hex(4)
             _log.exception("fault %s: %s %s", number, scope["method"], _shown(scope))
             if not status:

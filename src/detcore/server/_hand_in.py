@@ -1,4 +1,4 @@
-"""Taking in an experiment: judged as ``detcore run`` judges one, and recorded once, with code."""
+"""Acceptance of experiments: checked as by ``detcore run``, and recorded once, with code."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["INCOMING", "Given", "check", "in_time", "remove_leftovers", "take_in
 
 _Made = TypeVar("_Made")
 
-# Folders in DETCORE_HOME/experiments with what is being taken in.
+# Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
 INCOMING = ".incoming-"
 _LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
 _CODE = "code"
-# So many files are brought to the disk one by one.
+# Up to this many files are synced to the disk one by one.
 _FEW_FILES = 500
 _MOST_POINTS = 100_000
 # A client waits 60 s for an answer.
@@ -44,11 +44,11 @@ _DEADLINE_S = 50.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a user handed in.
+    """A submission of an experiment.
 
     Attributes:
         text: The experiment file.
-        name: What its mistakes say of where they are.
+        name: Name of the file in messages about its mistakes.
         overrides: Settings by dotted name, from flags.
         environment: Settings from the user's variables.
         test_mode: Whether it is a smoke run.
@@ -64,11 +64,11 @@ class Given:
 async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
     """Run work in a thread, and wait for it as long as a client does.
 
-    What takes longer goes on and keeps its place among those that run at once, so that the client
-    does not learn what came of it.
+    Work that takes longer continues and keeps its place in `limiter`, but the client does not
+    receive its result.
 
     Args:
-        work: Judges an experiment, or takes one in that is recorded once however often it is sent.
+        work: Checks an experiment, or takes one in that is recorded once however often it is sent.
         limiter: How much of that may run at once.
 
     Raises:
@@ -87,18 +87,18 @@ async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> 
 
 
 def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:
-    """Find what is wrong with an experiment before anything of it is recorded.
+    """Check an experiment before anything of it is recorded.
 
     Returns:
-        The experiment file, and the configuration that is to be recorded.
+        The experiment file, and the configuration to record.
 
     Raises:
-        ConfigError: If the experiment file has mistakes; all are told.
-        RunError: If it asks for what nothing here can do.
+        ConfigError: If the experiment file has mistakes; the message lists all.
+        RunError: If it needs something that this installation cannot do.
         SearchError: If the search method cannot be made.
         StorageError: If its checkpoint storage does not work from here.
     """
-    # Of its own: a manager is not for several threads.
+    # A separate manager: managers are not thread-safe.
     plugins = PluginManager(
         settings.environment,
         disabled=settings.plugins.disabled,
@@ -123,7 +123,7 @@ def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[st
 
 
 def _check_grid(plain: Mapping[str, Any]) -> None:
-    """Refuse a grid whose points the server, which makes all of them at once, would not survive."""
+    """Refuse a grid with too many points: the server makes all of them at once."""
     if plain["searcher"]["name"] != "grid":
         return
     sizes = [
@@ -148,15 +148,15 @@ def take_in(
     database: Database,
     settings: ServerSettings,
 ) -> int:
-    """Record an experiment that waits for its turn, unless that was done before; return its id.
+    """Record an experiment in the queue, unless that was done before; return its id.
 
-    Its code is in its place, on the disk, before the record is there for anybody.
+    Its code is in place, on the disk, before the record is visible.
 
     Raises:
         UnsafePathError: If the archive is refused.
         StorageFullError: If there is no room for the code.
-        FileNotFoundError: If the archive is gone: another try of the same hand-in removes it when
-            it is done, and so does the server with what nobody finishes.
+        FileNotFoundError: If the archive is gone: another try of the same submission removes it
+            when it is done, and the server removes old archives.
     """
     home = settings.environment.home
     experiments = home / "experiments"
@@ -168,7 +168,7 @@ def take_in(
 
         def place(experiment_id: int) -> str:
             folder = experiment_folder(settings.environment, experiment_id)
-            # Left by a server that was killed at this very point: the number was not given.
+            # Left by a server that was killed at this very point: the number was not used.
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             try:
@@ -203,7 +203,7 @@ def take_in(
 
 
 def remove_leftovers(home: Path) -> None:
-    """Remove the code of hand-ins that a server which was killed had not recorded."""
+    """Remove the code of submissions that a killed server had not recorded."""
     for path in (home / "experiments").glob(f"{INCOMING}*"):
         shutil.rmtree(path, ignore_errors=True)
 

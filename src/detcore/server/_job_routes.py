@@ -1,4 +1,4 @@
-"""Handing in experiments, and following them."""
+"""Routes to submit experiments, and to follow them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Uploaded(BaseModel):
 
 
 class Submission(BaseModel):
-    """An experiment that is handed in.
+    """A submission of an experiment.
 
     Attributes:
-        submission_id: Made by who hands in, new for each experiment and the same for each try.
+        submission_id: Made by the client, new for each experiment and the same for each try.
         config: The experiment file (YAML).
         name: The name of that file, for messages.
         overrides: Settings by dotted name; texts are YAML.
-        environment: Variables ``DETCORE_CONFIG__...`` of who hands in.
+        environment: Variables ``DETCORE_CONFIG__...`` of the user.
         test: One batch, one validation, one checkpoint.
         archive: SHA-256 of the code (tar, gzip), which is uploaded.
         archive_size: Its size in bytes.
@@ -67,12 +67,12 @@ class Submission(BaseModel):
 
 
 class Submitted(BaseModel):
-    """What became of it.
+    """The result of a submission.
 
     Attributes:
-        experiment_id: The experiment; None: its code is to be uploaded first.
-        uploaded: How many bytes of the code are there.
-        notices: What has no effect here.
+        experiment_id: The experiment; None: its code must be uploaded first.
+        uploaded: How many bytes of the code the server has.
+        notices: Messages about settings and hyperparameters without effect.
     """
 
     experiment_id: int | None
@@ -81,13 +81,13 @@ class Submitted(BaseModel):
 
 
 class Events(BaseModel):
-    """What happened in an experiment.
+    """The events of an experiment.
 
     Attributes:
-        lines: What its runner tells: a JSON object in each, which may hold NaN and infinities.
-        position: Where to go on reading.
-        state: Where the experiment stands.
-        is_over: Whether nothing more will come, unless somebody goes on with it.
+        lines: Events of its runner: a JSON object in each, which may hold NaN and infinities.
+        position: Where to continue reading.
+        state: The state of the experiment.
+        is_over: Whether no more events will come, unless a user activates the experiment again.
         num_before: How many experiments it waits for; None: it has begun.
     """
 
@@ -100,7 +100,7 @@ class Events(BaseModel):
 
 
 class TrialOutcome(BaseModel):
-    """How far a trial came; numbers that JSON does not have are ``{"$number": "NaN"}``."""
+    """The outcome of a trial; numbers that JSON does not have are ``{"$number": "NaN"}``."""
 
     trial_id: int
     state: str
@@ -113,7 +113,7 @@ class TrialOutcome(BaseModel):
 
 
 class Outcome(BaseModel):
-    """How an experiment stands."""
+    """The state of an experiment, and the outcomes of its trials."""
 
     experiment_id: int
     state: ExperimentState
@@ -139,7 +139,7 @@ def make_router() -> APIRouter:
         digest: Digest,
         offset: Annotated[int, Query(ge=0, le=MOST_UPLOAD_BYTES)],
     ) -> Uploaded:
-        """Add a part of an archive; where another one is the next, say where that begins."""
+        """Add a part of an archive; if another part is next, return where that begins."""
         data = await request.body()
         if not data:
             raise InvalidArgumentError("the body is empty; it is a part of the archive")
@@ -148,7 +148,7 @@ def make_router() -> APIRouter:
 
     @router.post("/experiments")
     async def hand_in(state: State, asker: Asker, submission: Submission) -> Submitted:
-        """Take in an experiment whose code was uploaded; of several tries one does it."""
+        """Accept an experiment whose code was uploaded; several tries record it once."""
         work = functools.partial(_take, state, asker, submission)
         return await _hand_in.in_time(work, state.handing_in)
 
@@ -159,12 +159,12 @@ def make_router() -> APIRouter:
         experiment_id: Id,
         position: Annotated[int, Query(ge=0, le=2**62)] = 0,
     ) -> AsciiJson:
-        """Return what its runner told from a position on."""
+        """Return the events of an experiment's runner from a position on."""
         return AsciiJson(_read_events(state, experiment_id, position))
 
     @router.get("/experiments/{experiment_id}/outcome", response_model=Outcome)
     def get_outcome(state: State, _: Asker, experiment_id: Id) -> AsciiJson:
-        """Return how far its trials came."""
+        """Return the state of an experiment, and the outcomes of its trials."""
         return AsciiJson(_read_outcome(state, experiment_id))
 
     return router
@@ -211,7 +211,7 @@ def _take(state: ServerState, asker: TokenRecord, submission: Submission) -> Sub
 
 def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[str, Any]:
     database = state.database
-    # Known before the lines are read, so that none which came before the end is missed.
+    # Read before the lines, so that no line from before the end is missed.
     record, is_alive = database.observe_experiment(experiment_id)
     is_running = record.state is ExperimentState.RUNNING
     num_before = None

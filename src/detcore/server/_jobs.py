@@ -1,8 +1,8 @@
-"""Experiments that were handed in: each has a runner, a process of its own; some wait for a turn.
+"""Submitted experiments: each has a runner, a separate process; some wait for their turn.
 
-The records are the queue. An experiment is RUNNING from the moment when it is handed in, looked
-after by the server until a runner takes over. A server that finds one whose process is gone, be it
-the server of that time or the runner, goes on with it.
+The records are the queue. An experiment is RUNNING from its submission on; the server owns it until
+a runner takes over. A server that finds an experiment whose process is gone, be it an earlier
+server or the runner, resumes it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LASTED_S = 60.0
 _MOST_FAILURES = 3
 _LONGEST_PAUSE_S = 60.0
 _TAIL_BYTES = 4096
-# Not SIGKILL: the system sends it where memory is short, which comes again.
+# Not SIGKILL: the system sends it when memory is short, which would happen again.
 _SENT = frozenset(
     {
         signal.SIGHUP,
@@ -55,7 +55,7 @@ _SENT = frozenset(
         signal.SIGUSR2,
     }
 )
-# What proves who asks is no business of the user's code; nor is it where the records are.
+# The user's code must see neither credentials nor the address of the records.
 _SECRET = (
     "DETCORE_DB",
     "DETCORE_MASTER",
@@ -72,11 +72,12 @@ _SECRET = (
 
 @dataclasses.dataclass(slots=True)
 class _Failures:
-    """How often the runner of an experiment ended before the experiment did, one after another.
+    """How many runners of an experiment in a row ended before the experiment did.
 
     Attributes:
-        num_ends: How often.
-        count: How often of itself: somebody may end one before it heeds signals.
+        num_ends: How many ended.
+        count: How many ended by themselves, not by a signal from outside; a runner may get one
+            before it handles signals.
         due_at: When the next one is started, by the monotonic clock.
     """
 
@@ -85,8 +86,8 @@ class _Failures:
     due_at: float = 0.0
 
     def note(self, lasted_s: float, code: int | None) -> None:
-        """Take note of one more, and how its process ended; None: there was none."""
-        # A runner that heeds signals already says so with its code when the machine ends.
+        """Record one more, with the exit code of its process; None: it did not start."""
+        # A runner that already handles signals exits with this code when the machine shuts down.
         if code == EXIT_COME_BACK or lasted_s > _LASTED_S:
             self.num_ends = self.count = 0
         else:
@@ -103,12 +104,12 @@ class _Runner:
 
 
 class Jobs:
-    """Starts runners, as many at once as the settings allow, and looks after them in a thread.
+    """Starts runners, as many at once as the settings allow, and supervises them in a thread.
 
     Args:
-        settings: What the server was started with.
+        settings: Settings of the server.
         database: Its records.
-        transport: Does with an experiment what is asked for.
+        transport: Carries out actions on experiments.
     """
 
     def __init__(
@@ -124,36 +125,35 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look after what was handed in, also to a server before this one."""
+        """Begin to supervise submitted experiments, including those of an earlier server."""
         remove_leftovers(self._settings.environment.home)
         self._thread = threading.Thread(target=self._run, name="detcore-jobs", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no more runners; those that are at work go on."""
+        """Start no more runners; those that are at work continue."""
         self._stops.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def wake(self) -> None:
-        """Look at once: something was handed in, or is asked for."""
+        """Look at once for new submissions and requests."""
         self._wake.set()
 
     # -- control ----------------------------------------------------------------------------------
 
     def control(self, asker: TokenRecord, experiment_id: int, action: str) -> None:
-        """Do one of: activate, pause, cancel, kill, archive, unarchive, delete.
+        """Activate, pause, cancel, kill, archive, unarchive or delete an experiment.
 
         Args:
-            asker: Who wants it.
-            experiment_id: With which experiment.
-            action: What.
+            asker: The user.
+            experiment_id: The experiment.
+            action: The action.
 
         Raises:
             NotFoundError: If there is no such experiment.
-            ForbiddenError: If it is another user's, and the asker is no administrator. What nobody
-                handed in is the business of administrators.
+            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
             RunError: If its state does not allow it.
         """
         self._database.get_experiment(experiment_id)
@@ -166,7 +166,8 @@ class Jobs:
             and submission.state is ExperimentState.RUNNING
             and submission.phase != "ENDED"
             and action in {known.value for known in Control}
-            # Who looks after it may be another one in a moment; each of them heeds the records.
+            # Server or runner: the process that owns it may change at any moment, but each reads
+            # the request from the records.
             and self._database.request_control(experiment_id, Control(action))
         )
         if not is_asked:
@@ -174,12 +175,12 @@ class Jobs:
         self.wake()
 
     def control_trial(self, asker: TokenRecord, trial_id: int, action: str) -> None:
-        """Do one of: cancel, kill.
+        """Cancel or kill a trial.
 
         Args:
-            asker: Who wants it.
-            trial_id: With which trial.
-            action: What.
+            asker: The user.
+            trial_id: The trial.
+            action: The action.
 
         Raises:
             NotFoundError: If there is no such trial.
@@ -195,14 +196,13 @@ class Jobs:
             self._transport.control_trial(trial_id, action)
 
     def require_owner(self, asker: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
-        """Refuse who may not change an experiment, or delete what it saved.
+        """Check that a user may change an experiment and delete its checkpoints.
 
         Returns:
-            How it was handed in; None: it was not.
+            Its submission; None: it was not submitted.
 
         Raises:
-            ForbiddenError: If it is another user's, and the asker is no administrator. What nobody
-                handed in is the business of administrators.
+            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
         """
         submission = self._database.get_submission(experiment_id)
         if asker.is_admin or (submission is not None and submission.user_id == asker.user_id):
@@ -225,13 +225,13 @@ class Jobs:
                 "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
             )
         elif submission.control is Control.PAUSE:
-            # A runner that is ending because of it leaves the experiment RUNNING then.
+            # A runner that is pausing because of it then leaves the experiment RUNNING.
             self._database.request_control(number, None)
             if self._database.queue_again(number):  # it had just ended
                 self.wake()
 
     def num_before(self, experiment_id: int) -> int | None:
-        """Return how many experiments are to end, or begin, before one begins; None: it has."""
+        """Return how many experiments must end or begin before one begins; None: it has begun."""
         open_ones = self._database.list_submissions(phases=("QUEUED", "STARTED"))
         mine = next((one for one in open_ones if one.experiment_id == experiment_id), None)
         if mine is None or mine.phase != "QUEUED":
@@ -245,15 +245,15 @@ class Jobs:
             try:
                 self._look()
             except (DetcoreError, OSError) as error:
-                # The database is away or full; the next look may find it better.
+                # The database is unreachable or full; the next look may succeed.
                 _logger.warning("handed-in experiments are not looked after just now: %s", error)
-            except Exception:  # the border of the thread: it has to go on
+            except Exception:  # no error may stop the thread
                 _logger.exception("handed-in experiments are not looked after just now")
             self._wake.wait(_LOOK_S)
             self._wake.clear()
 
     def _look(self) -> None:
-        """Take note of what ended, and start what is to be started and has room."""
+        """Record which experiments have ended, and start waiting ones while there is room."""
         num_at_work = 0
         waiting = []
         open_ones = self._database.list_submissions(phases=("QUEUED", "STARTED"))
@@ -268,7 +268,7 @@ class Jobs:
                 num_at_work += submission.phase == "STARTED"
             else:
                 waiting.append(submission)
-        # Those that had begun have their places.
+        # Those that had begun come first.
         waiting.sort(key=lambda submission: submission.phase != "STARTED")
         for submission in waiting:
             if self._stops.is_set() or not self._database.adopt_experiment(
@@ -282,7 +282,7 @@ class Jobs:
                 self._go_on(submission)
 
     def _is_at_work(self, submission: SubmissionRecord) -> bool:
-        """Whether a runner that this server started lives, or, as far as can be told, another."""
+        """Return whether a runner that this server started is alive, or another one may be."""
         runner = self._runners.get(submission.experiment_id)
         if runner is not None and runner.process.poll() is None:
             return True
@@ -299,7 +299,7 @@ class Jobs:
         self._ended.pop(experiment_id, None)
 
     def _settle(self, experiment_id: int, control: Control) -> None:
-        """Do what is asked of an experiment that no runner looks after."""
+        """Carry out a request for an experiment without a runner."""
         with contextlib.suppress(RunError):  # its last workers are still ending
             settle_experiment(
                 experiment_id,
@@ -367,7 +367,7 @@ class Jobs:
 
 
 def _is_from_outside(code: int | None) -> bool:
-    """Whether a process ended by a signal that somebody sent; 128 + n is what shells make of n."""
+    """Return whether a signal from outside ended a process; shells report signal n as 128 + n."""
     return code is not None and (-code if code < 0 else code - 128) in _SENT
 
 

@@ -1,4 +1,4 @@
-"""How large a request's body may be; for how slowly it may come see `detcore.server._protocol`."""
+"""Limits on the size of a request's body; for its speed see `detcore.server._protocol`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _STRANGERS_BYTES = 64 * 2**10
 
 
 def allow_body(request: Request, size_bytes: int) -> None:
-    """Allow a larger body than others; to be called before anything of it is read."""
+    """Allow a larger body than others; call it before any part of the body is read."""
     request.scope[_BODY].limit = size_bytes
 
 
 class BodyLimits:
     """Refuses bodies that are too large (413).
 
-    Without a good token only what a log-in needs is taken in: bodies are read before it is asked
-    who sends them.
+    Without a valid token, only as many bytes as a log-in needs are read: bodies are read before the
+    routes' guards run.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -37,7 +37,7 @@ class BodyLimits:
         self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on."""
+        """Pass a request on."""
         if scope["type"] == "http":
             scope[_BODY] = body = _Body(self._state, scope, receive)
             receive = body.receive

@@ -1,4 +1,4 @@
-"""What a server writes to stderr: never a token, a password, or what is kept of one."""
+"""The log of a server on stderr, which never shows a token, a password, or its hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["LOGGER", "LOG_LEVELS", "configure_logging", "hide_secrets"]
 
 LOGGER = "detcore.server"
 LOG_LEVELS = ("debug", "info", "warning", "error")
-# The net below the ropes: nothing writes these on purpose, but an error's text may quote anything.
+# A safety net: no code logs these on purpose, but an error's text may quote anything.
 _SECRETS = re.compile(
     r"(?P<kept>detcore_)[A-Za-z0-9_-]{20,}"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\"]+"
@@ -20,7 +20,7 @@ _SECRETS = re.compile(
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with ``***`` for what looks like a token, or what is kept of a password.
+    """Return a text with ``***`` in place of anything like a token or the hash of a password.
 
     Example::
 
@@ -39,8 +39,8 @@ def configure_logging(level: str) -> None:
     """Let this process log to stderr.
 
     Args:
-        level: One of `LOG_LEVELS`, for the server itself; what libraries say is listed from
-            warnings on, since the database's would list values.
+        level: One of `LOG_LEVELS`, for the server itself; libraries log from warnings on, since
+            the messages of the database's library would list values.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

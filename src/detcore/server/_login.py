@@ -20,7 +20,7 @@ __all__ = ["LoggedIn", "check_password", "issue_token", "log_in", "log_out"]
 
 
 class LoggedIn(BaseModel):
-    """A token, and until when it is good (seconds since 1970)."""
+    """A token, and when it expires (seconds since 1970)."""
 
     token: str = Field(repr=False)
     expires_at: float
@@ -31,17 +31,17 @@ class LoggedIn(BaseModel):
 async def log_in(
     state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
 ) -> LoggedIn:
-    """Return a new token for whoever proves to be a user.
+    """Return a new token for a user's name and password.
 
     Args:
         state: The server.
-        name: The user.
-        password: What proves it.
-        is_prehashed: Whether the password is what `prehash` makes of one.
-        address: From where it is tried; see `address_of`.
+        name: Name of the user.
+        password: The user's password.
+        is_prehashed: Whether the password is a result of `prehash`.
+        address: Address of the client; see `address_of`.
 
     Raises:
-        ForbiddenError: If there is no such user, or it is not the password; nothing says which.
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
         LogInThrottledError: If too many wrong passwords were tried.
     """
     user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
@@ -51,10 +51,10 @@ async def log_in(
 async def check_password(
     state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
 ) -> UserRecord:
-    """Return the user whose password it is.
+    """Return the user with a name and password.
 
     Raises:
-        ForbiddenError: If there is no such user, or it is not the password; nothing says which.
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
         LogInThrottledError: If too many wrong passwords were tried.
     """
     wait_s = state.throttle.begin(name, address)
@@ -77,7 +77,7 @@ def _whose(state: ServerState, name: str, password: str, is_prehashed: bool) -> 
     except NotFoundError:
         user = None
     known = user.password_hash if user is not None and user.is_active else None
-    # Also for a user that there is not, so that the time tells nothing.
+    # Hash even for unknown users, so that timing does not reveal which accounts exist.
     is_right = is_password(password, known, is_prehashed=is_prehashed)
     return user if is_right else None
 
@@ -93,9 +93,9 @@ def issue_token(
 
     Args:
         state: The server.
-        user_id: Whom it proves.
-        trial_id: The only trial that it is good for.
-        lifetime_s: How long it is good for; default: what the server was started with.
+        user_id: The user.
+        trial_id: The only trial that the token is valid for.
+        lifetime_s: How long it is valid; default: the server's setting.
     """
     return _issue(state, state.database.get_user(user_id), trial_id, lifetime_s)
 
@@ -118,6 +118,6 @@ def _issue(
 
 
 def log_out(state: ServerState, token: str) -> None:
-    """Make a token worthless."""
+    """Revoke a token."""
     state.database.remove_token(token_digest(token))
     state.tokens.drop()

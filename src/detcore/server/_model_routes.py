@@ -92,7 +92,7 @@ def _add_changing(router: APIRouter) -> None:
 
     @router.patch(path, response_model=ModelAnswer, tags=["models"])
     def update_model(state: State, _: Asker, model_id: ModelId, request: ModelChange) -> AsciiJson:
-        """Change what is said of a model."""
+        """Change the description or labels of a model."""
         return AsciiJson(
             state.transport.update_model(
                 model_id, description=request.description, labels=request.labels
@@ -101,17 +101,17 @@ def _add_changing(router: APIRouter) -> None:
 
     @router.post(f"{path}/archive", response_model=ModelAnswer, tags=["models"])
     def archive_model(state: State, _: Asker, model_id: ModelId) -> AsciiJson:
-        """Put a model away: it is shown, but not changed any more."""
+        """Archive a model: it is shown, but cannot be changed."""
         return AsciiJson(state.transport.set_model_archived(model_id, True))
 
     @router.post(f"{path}/unarchive", response_model=ModelAnswer, tags=["models"])
     def unarchive_model(state: State, _: Asker, model_id: ModelId) -> AsciiJson:
-        """Bring a model back."""
+        """Unarchive a model."""
         return AsciiJson(state.transport.set_model_archived(model_id, False))
 
     @router.patch(f"{path}/metadata", response_model=ModelAnswer, tags=["models"])
     def add_metadata(state: State, _: Asker, model_id: ModelId, request: Metadata) -> AsciiJson:
-        """Add to a model's metadata; of keys that are there the values are replaced."""
+        """Add to a model's metadata; values of existing keys are replaced."""
         return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
     @router.post(f"{path}/metadata/remove", response_model=ModelAnswer, tags=["models"])
@@ -162,7 +162,7 @@ def _add_versions(router: APIRouter) -> None:
 
     @router.get(f"{path}/{{number}}", response_model=VersionAnswer | None, tags=["models"])
     def get_version(state: State, _: Asker, model_id: ModelId, number: Number) -> AsciiJson:
-        """Return a version of a model; null if there is no such one."""
+        """Return a version of a model; null if it does not exist."""
         return AsciiJson(state.transport.get_version(model_id, number))
 
     @router.delete(f"{path}/{{number}}", status_code=204, tags=["models"])

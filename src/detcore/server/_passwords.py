@@ -10,29 +10,29 @@ __all__ = ["hash_password", "is_password", "prehash"]
 
 # The earlier system's clients send SHA-512 of this and the password, never the password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
-# Of no password that anybody knows.
+# Verified in place of a missing hash, which takes as long.
 _NOBODY = argon2.PasswordHasher().hash("nobody's")
 
 
 def prehash(password: str) -> str:
-    """Return what the earlier system's clients send of a password; nothing of an empty one."""
+    """Return the hash that the earlier system's clients send of a password; "" if it is empty."""
     if not password:
         return ""
     return hashlib.sha512((_SALT + password).encode(errors="surrogatepass")).hexdigest()
 
 
 def hash_password(password: str, *, is_prehashed: bool = False) -> str:
-    """Return what is kept of a password.
+    """Return the hash to store for a password.
 
     Args:
         password: The password.
-        is_prehashed: Whether it is what `prehash` made of one.
+        is_prehashed: Whether it is a result of `prehash`.
     """
     return argon2.PasswordHasher().hash(password if is_prehashed else prehash(password))
 
 
 def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) -> bool:
-    """Whether a password is the one that was kept; False where None was, after as long."""
+    """Return whether a password matches a stored hash; False for None, after the same time."""
     try:
         argon2.PasswordHasher().verify(
             kept or _NOBODY, password if is_prehashed else prehash(password)

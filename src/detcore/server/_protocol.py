@@ -1,4 +1,4 @@
-"""Connections: how many, and how large and how slow what comes and goes over them may be."""
+"""Connections: limits on their number, and on the size and the speed of requests and answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD_S = 20.0
 # A body may take this long, and this much longer for each byte that has come.
 _BODY_S = 30.0
 _SLOWEST_BYTES_PER_S = 16 * 2**10
-# For a peer that asked, and takes in nothing of the answer.
+# For a client that does not read the answer to its request.
 _STUCK_S = 60.0
 
 
@@ -28,11 +28,11 @@ _TOO_LARGE = f"the head of a request has at most {_MAX_HEAD_BYTES} bytes"
 
 
 class _TooLargeError(httptools.HttpParserError):
-    """The head of a request has no end, or there are too many of them."""
+    """The head of a request is too large, or too many requests wait."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """What uvicorn does, with limits; for the size of bodies see `detcore.server._limits`."""
+    """uvicorn's protocol with limits; for the size of bodies see `detcore.server._limits`."""
 
     max_connections = 0
 
@@ -43,14 +43,14 @@ class _Protocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_in_body = False
         self._body_bytes = 0
-        # What has come since the last byte of a body: sizes of chunks, and headers behind them.
+        # Bytes since the last byte of a body: sizes of chunks, and headers after them.
         self._around_body_bytes = 0
         self._body_since = 0.0
         self._body_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, unless there are too many."""
+        """Accept a connection, unless there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
             self._refuse(503, "too many connections", b"retry-after: 1\r\n")
@@ -58,14 +58,14 @@ class _Protocol(HttpToolsProtocol):
         self._time_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks."""
+        """Stop the timers."""
         for timer in (self._head_timer, self._body_timer, self._stuck_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what a head has, and how long it takes."""
+        """Count the bytes of a head, and time it."""
         if self.transport.is_closing():
             return
         self._around_body_bytes += len(data)
@@ -81,20 +81,20 @@ class _Protocol(HttpToolsProtocol):
         ):
             self._refuse(431, _TOO_LARGE)
         if self._is_in_body and self._body_timer is None:
-            # Most bodies come with their head: only for others there is a clock.
+            # Most bodies come with their head; only the others are timed.
             self._body_since = self.loop.time()
             self._body_timer = self.loop.call_later(_BODY_S, self._on_slow_body)
         if self._is_idle():
             self._time_head()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Begin a head."""
         super().on_message_begin()
         self._is_in_head = True
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """A head is there; it may have come in one piece."""
+        """End a head, which may have come in one piece."""
         self._is_in_head = False
         size = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
         if size > _MAX_HEAD_BYTES:
@@ -112,13 +112,13 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Count what has come."""
+        """Count the bytes of a body."""
         self._body_bytes += len(body)
         self._around_body_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A body is there."""
+        """End a body."""
         self._is_in_body = False
         if self._body_timer is not None:
             self._body_timer.cancel()
@@ -126,23 +126,23 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on; the next head may have begun to come meanwhile."""
+        """Continue; the next head may have begun to arrive meanwhile."""
         super().on_response_complete()
         if self._is_in_head and not self.transport.is_closing():
             self._time_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, unless it was answered."""
+        """Answer an invalid request, unless it was answered."""
         if not self.transport.is_closing():
             self._refuse(400, "this is no HTTP request")
 
     def pause_writing(self) -> None:
-        """Wait for a peer that takes in nothing, but not forever."""
+        """Wait for a client that does not read, but not forever."""
         super().pause_writing()
         self._stuck_timer = self.loop.call_later(_STUCK_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Stop waiting."""
         if self._stuck_timer is not None:
             self._stuck_timer.cancel()
             self._stuck_timer = None
@@ -166,7 +166,7 @@ class _Protocol(HttpToolsProtocol):
         left_s = self._body_since + allowed_s - self.loop.time()
         if self.transport.is_closing() or self._is_idle():
             return  # it was answered already; see `_on_slow_head`
-        if left_s > 0 or self.flow.read_paused:  # the latter: it is us who are slow
+        if left_s > 0 or self.flow.read_paused:  # the latter: this server is slow
             self._body_timer = self.loop.call_later(max(left_s, 1.0), self._on_slow_body)
         elif self.cycle.response_started:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""How reports arrive: whole lines of a spool from a byte on, answered once they are committed.
+"""Routes for reports: whole lines of a spool from a byte on, answered once they are committed.
 
 The sender keeps its spool, and the server its position, which moves in the transaction that adds
 the records. So whatever is lost, repeated, or sent by two at once, each record arrives once.
@@ -29,8 +29,8 @@ __all__ = ["make_router", "take_in"]
 # Written at once; see `detcore.database._drain`.
 _PIECE_BYTES = 256 * 1024
 _RETRY_AFTER_S = 1
-# The first that fits. A database that is away, or stands still, is a reason to come again: what was
-# sent stays where it is.
+# The first match counts. If the database is unreachable or stalled, the sender, which still has the
+# lines, has to retry.
 _ANSWERS: tuple[tuple[type[DetcoreError], int, str], ...] = (
     (InvalidArgumentError, 400, "InvalidArgumentError"),
     (NotFoundError, 404, "NotFoundError"),
@@ -50,10 +50,10 @@ Offset = Annotated[int, Query(ge=0, le=2**62)]
 
 
 class SpoolPosition(BaseModel):
-    """How far a spool is in the database.
+    """The part of a spool that is in the database.
 
-    ``offset``: the byte of the file up to which it was taken in; 0: nothing is known of it.
-    ``last_seq``: the number of the last record that was.
+    ``offset``: the byte of the file where that part ends; 0: it is empty.
+    ``last_seq``: the number of the last record in it.
     """
 
     offset: int
@@ -96,10 +96,10 @@ def make_router() -> APIRouter:
         offset: Offset,
         first: Offset,
     ) -> Response:
-        """Take in whole lines of a spool, from the byte `offset` of the file on.
+        """Add whole lines of a spool, from the byte `offset` of the file on.
 
-        `first` is the byte where its records begin, behind its header. Where the server knows
-        another position than `offset`, nothing is added, and that position is answered.
+        `first` is the byte where its records begin, after its header. If the server knows another
+        position than `offset`, it adds nothing and returns that position.
         """
         return await take_in(request, (trial_id, run_id), start=offset, first=first)
 
@@ -107,7 +107,7 @@ def make_router() -> APIRouter:
 
 
 async def take_in(request: Request, owner: Owner, *, start: int, first: int) -> Response:
-    """Take in the body of a request; answer once it is committed, or why it is not."""
+    """Add the body of a request; answer once it is committed, or with the reason for a failure."""
     try:
         position = await _add(request, owner, start=start, first=first)
     except (DetcoreError, HTTPException) as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-# For what is under way when the server is told to end.
+# For requests in progress when the server receives a signal to end.
 _END_S = 10
 # Longer than the pools of clients keep a connection that they do not use.
 _KEEP_ALIVE_S = 75
@@ -34,16 +34,16 @@ _OTHER_FILES = 1000
 def serve(
     settings: ServerSettings, listener: socket.socket, announce: Callable[[], None] | None = None
 ) -> None:
-    """Answer until the process is told to end; what is under way then is answered.
+    """Serve until SIGINT or SIGTERM arrives; requests in progress are still answered.
 
     Args:
-        settings: What with.
-        listener: Where; it listens already.
-        announce: Called when it can answer, and be told to end.
+        settings: Settings of the server.
+        listener: Socket to serve on; it listens already.
+        announce: Called when the server can answer, and handles signals.
 
     Raises:
-        KeyboardInterrupt: If it was told by SIGINT.
-        SystemExit: With code 0, if it was told by SIGTERM.
+        KeyboardInterrupt: After SIGINT.
+        SystemExit: With code 0, after SIGTERM.
         DatabaseError: If the database cannot be opened.
     """
     configure_logging(settings.log_level)
@@ -63,7 +63,7 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_END_S,
     )
-    # Also what uvicorn calls when it has ended: being told to is no failure.
+    # uvicorn sends the signal again after its shutdown: to end by SIGTERM is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if announce is not None:
         announce()
@@ -71,7 +71,7 @@ def serve(
 
 
 def _allow_files(count: int) -> None:
-    """Let this process have so many files and connections open, or as many as it may."""
+    """Let this process open `count` files and connections, or as many as the system allows."""
     if os.name == "posix":
         import resource
 

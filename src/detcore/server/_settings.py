@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["ServerSettings"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What a server is started with.
+    """The settings of a server.
 
     Attributes:
         environment: Where its records and files are.
-        plugins: Which plugins it may use.
+        plugins: The plugins that it may use.
         host: Interface to listen on; the default is this machine alone.
-        port: 0: one that is free.
+        port: Port to listen on; 0: a free one.
         certificate: File of the TLS certificate chain (PEM); None: plain HTTP.
         key: File of its private key (PEM).
-        token_lifetime_s: How long a log-in is good for.
-        max_body_bytes: The largest body of a request, but for uploads of code.
-        public_url: How trials and people reach it; default: ``http(s)://host:port``.
-        proxy: Address of the reverse proxy that is believed what it says of who asks.
-        max_connections: More are refused.
-        log_level: What to log of the server itself; see `detcore.server.LOG_LEVELS`.
-        max_experiments: Handed-in experiments that run at once; others wait.
-        launcher: What starts the workers of handed-in experiments that name no launcher; None:
-            this machine.
+        token_lifetime_s: How long the token of a log-in is valid.
+        max_body_bytes: The largest body of a request, except for uploads of code.
+        public_url: URL for trials and users; default: ``http(s)://host:port``.
+        proxy: Address of the reverse proxy whose headers about the client are trusted.
+        max_connections: How many connections may be open; more are refused.
+        log_level: Level of the server's own log; see `detcore.server.LOG_LEVELS`.
+        max_experiments: How many submitted experiments run at once; others wait.
+        launcher: Launcher for the workers of submitted experiments that name none; None: this
+            machine.
     """
 
     environment: Environment
@@ -52,7 +52,7 @@ class ServerSettings:
 
     @property
     def url(self) -> str:
-        """How trials and people reach it."""
+        """URL for trials and users."""
         if self.public_url is not None:
             return self.public_url.rstrip("/")
         scheme = "http" if self.certificate is None else "https"

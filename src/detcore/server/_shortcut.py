@@ -1,8 +1,8 @@
-"""A short way for the one request that comes thousands of times a second.
+"""A fast path for the one request that comes thousands of times a second.
 
 The framework takes four fifths of the time of a report: finding the route, and the values that it
-depends on. What this recognizes it does at once; everything else, and each case that is not the
-usual one, goes to the route, which answers the same.
+depends on. This answers the usual case directly; all other requests go to their routes, which give
+the same answers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _QUERY = re.compile(rb"offset=([0-9]{1,18})&first=([0-9]{1,18})")
 
 
 class Shortcut:
-    """Takes in reports that come with a good token; hands on all other requests."""
+    """Answers reports that come with a valid token; passes all other requests on."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
         self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Answer a request, or pass it on."""
         if scope["type"] == "http" and scope["method"] == "POST":
             path = _PATH.fullmatch(scope["path"])
             query = _QUERY.fullmatch(scope["query_string"])
@@ -56,7 +56,7 @@ class Shortcut:
         await self._app(scope, receive, send)
 
     async def _known(self, scope: Scope) -> TokenRecord | None:
-        """Return what the token of a request proves; None leaves it to the route to say why not."""
+        """Return the record of a request's token; None leaves the refusal to the route."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) != 1 or not given[0].startswith(b"Bearer "):
             return None

@@ -1,4 +1,4 @@
-"""What the routes of one server share."""
+"""The state that the routes of one server share."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["ServerState"]
 
 # A hash of a password takes 64 MiB and all of a core.
 _HASHES_AT_ONCE = 2
-# Others wait: whatever is handed in, the threads that answer the other routes are left alone.
+# Further submissions wait, and leave the threads that answer the other routes free.
 _HAND_INS_AT_ONCE = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What the routes of one server share.
+    """The state that the routes of one server share.
 
     Attributes:
-        settings: What it was started with.
+        settings: Its settings.
         database: Its record store.
-        transport: What answers the client's questions.
-        jobs: Runs what is handed in.
-        tokens: Those that were good a moment ago.
-        throttle: How many passwords may be tried.
+        transport: Answers the client's requests.
+        jobs: Runs submitted experiments.
+        tokens: Tokens that were valid a moment ago.
+        throttle: Limits attempts to log in.
         hashing: Held while a password is hashed.
-        handing_in: Held while an experiment is judged, and its code unpacked.
-        ending: Set when the server is told to end: whoever follows something stops then.
+        handing_in: Held while an experiment is checked, and its code unpacked.
+        ending: Set when the server receives a signal to end: requests that follow a log stop then.
     """
 
     settings: ServerSettings

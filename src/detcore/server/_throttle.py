@@ -1,4 +1,4 @@
-"""How many passwords may be tried."""
+"""Limits on attempts to log in."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MAX_SIZE = 20_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Limit:
-    """So many at once, and one more each time `refill_s` has passed."""
+    """A limit of `burst` attempts at once, and one more after each `refill_s`."""
 
     burst: int
     refill_s: float
 
 
-# One person who mistypes; one machine that tries many names; many machines that try one name. The
-# last one is wide: whoever can fill it keeps the real user out.
+# One user who mistypes; one machine that tries many names; many machines that try one name. The
+# last limit is wide: an attacker who fills it locks the real user out.
 _BOTH = _Limit(5, 12.0)
 _ADDRESS = _Limit(50, 1.2)
 _NAME = _Limit(100, 6.0)
@@ -33,8 +33,8 @@ _NAME = _Limit(100, 6.0)
 class Throttle:
     """Counts attempts to log in by name, by address, and by both.
 
-    An attempt counts when it begins, so that many at the same moment are not all let through;
-    one that succeeds does not count. Methods may be called from several threads.
+    An attempt counts when it begins, so that many at the same moment are not all allowed; one that
+    succeeds does not count. Methods may be called from several threads.
 
     Args:
         max_size: How many names and addresses are remembered: the oldest are forgotten first.
@@ -47,12 +47,12 @@ class Throttle:
         self._max_size = max_size
         self._clock = clock
         self._lock = threading.Lock()
-        # For each: attempts that count now, and when that was worked out.
+        # By key: attempts that count, and the time of that value.
         self._levels: collections.OrderedDict[bytes, tuple[float, float]]
         self._levels = collections.OrderedDict()
 
     def begin(self, name: str, address: str) -> int:
-        """Count an attempt; return how many seconds to wait first, or 0: go on."""
+        """Count an attempt and return 0, or return how many seconds to wait before it."""
         now = self._clock()
         keys = _keys(name, address)
         with self._lock:

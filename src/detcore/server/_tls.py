@@ -1,4 +1,4 @@
-"""Certificates that a server is started with."""
+"""The TLS certificate of a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_certificate"]
 
 
 def check_certificate(certificate: Path, key: Path) -> None:
-    """Find out whether a server can use a certificate.
+    """Check that a server can use a certificate.
 
     Args:
         certificate: File of the chain (PEM), the server's own certificate first.

@@ -1,4 +1,4 @@
-"""Tokens that were good a moment ago."""
+"""A cache of valid tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_SIZE = 10_000
 
 
 class TokenCache:
-    """Tokens that were good a moment ago, so that not each request asks the database.
+    """A cache of tokens that were valid a moment ago, to save a database query for each request.
 
-    Only good ones are kept: guesses cannot fill it. Methods may be called from several threads.
+    Only valid ones are kept: guesses cannot fill it. Methods may be called from several threads.
     """
 
     def __init__(self, *, fresh_s: float = _FRESH_S, max_size: int = _MAX_SIZE) -> None:
@@ -30,11 +30,11 @@ class TokenCache:
         self._lock = threading.Lock()
         self._kept: collections.OrderedDict[str, tuple[float, TokenRecord]]
         self._kept = collections.OrderedDict()
-        # Counts what was dropped: an answer that was on its way meanwhile may be an old one.
+        # Counts calls of `drop`: a query that was in progress then may return an outdated record.
         self._generation = 0
 
     def get(self, key: str) -> TokenRecord | None:
-        """Return what a digest proved a moment ago, unless that has expired."""
+        """Return the cached record of a token's digest, unless entry or token has expired."""
         with self._lock:
             found = self._kept.get(key)
         if found is None or time.monotonic() - found[0] > self._fresh_s:
@@ -42,7 +42,7 @@ class TokenCache:
         return found[1] if found[1].expires_at >= time.time() else None
 
     def find(self, key: str, find_token: Callable[[str], TokenRecord | None]) -> TokenRecord | None:
-        """Ask the database, and keep what it knows."""
+        """Query the database, and keep a valid token."""
         generation = self._generation
         since = time.monotonic()
         found = find_token(key)
@@ -56,7 +56,7 @@ class TokenCache:
         return found
 
     def drop(self) -> None:
-        """Forget all: somebody has logged out, or may do less than before."""
+        """Forget all: a user has logged out, or has other rights."""
         with self._lock:
             self._generation += 1
             self._kept.clear()

@@ -1,7 +1,7 @@
-"""Archives of code that users hand in: nothing in them can reach beyond their folder.
+"""Archives of code that users submit: nothing in them can reach beyond their folder.
 
-An archive is taken for hostile. It is read once, from front to end; what counts is what comes out
-of it, never what its headers promise.
+An archive is assumed to be hostile. It is read once, from front to end; limits apply to the
+unpacked data, not to the sizes in its headers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class UnpackLimits:
 
 
 class _Header(tarfile.TarInfo):
-    """A header; those that are no use to us are refused before what follows them is read."""
+    """A header; unsupported ones are refused before the data after them is read."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0:
@@ -82,7 +82,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Counted:
-    """Reads what is compressed, and not more than a number of bytes of it."""
+    """Reads decompressed data, and raises after a number of bytes."""
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
@@ -101,12 +101,12 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits) -> None:
 
     Args:
         archive: The file.
-        folder: What to make; its parent is there. It is removed again if anything is wrong.
+        folder: The folder to make; its parent exists. It is removed again after any error.
         limits: How much it may hold.
 
     Raises:
-        UnsafePathError: If something in it is not a plain file or folder below `folder`, if it
-            holds too much, or if it cannot be read.
+        UnsafePathError: If an entry is not a plain file or folder below `folder`, if it holds too
+            much, or if it cannot be read.
     """
     folder.mkdir(mode=0o700)
     try:
@@ -139,7 +139,7 @@ class _Unpacking:
         self._limits = limits
         self._size_bytes = 0
         self._num_entries = 0
-        # What is there, by names as a file system without capitals compares them; folders: True.
+        # Entries so far, by name as a case-insensitive file system compares it; folders: True.
         self._known: dict[tuple[str, ...], tuple[tuple[str, ...], bool]] = {}
 
     def run(self, archive: tarfile.TarFile) -> None:
@@ -198,7 +198,7 @@ class _Unpacking:
 
 
 def _checked(name: str) -> tuple[str, ...]:
-    """Return the parts of a name that stays where it belongs; () for the folder itself."""
+    """Return the parts of a name that stays inside its folder; () for the folder itself."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

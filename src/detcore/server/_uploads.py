@@ -32,21 +32,21 @@ class Uploads:
 
     Args:
         environment: Where the folder of records is.
-        user_id: Whose they are.
+        user_id: The user.
     """
 
     def __init__(self, environment: Environment, user_id: int) -> None:
         self._folder = environment.home / "uploads" / str(user_id)
 
     def size(self, digest: str) -> int:
-        """Return how many bytes there are of an archive."""
+        """Return how many bytes of an archive the server has."""
         try:
             return self._path(digest).stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, digest: str, offset: int, data: bytes) -> int:
-        """Add to an archive, unless another part is the next one; return how much there is then.
+        """Add a part to an archive, unless another part is next; return the resulting size.
 
         Args:
             digest: SHA-256 of the whole archive, in hexadecimal digits.
@@ -66,7 +66,7 @@ class Uploads:
             self._make_room(digest)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             with os.fdopen(os.open(self._path(digest), flags, 0o600), "r+b") as file:
-                # Two tries of one hand-in may be under way.
+                # Two tries of one submission may run at once.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 if size != offset:
@@ -79,10 +79,10 @@ class Uploads:
             ) from error
 
     def finished(self, digest: str, size_bytes: int) -> Path | None:
-        """Return an archive that is there as a whole, or None if parts are missing.
+        """Return the file of a complete archive, or None if parts are missing.
 
         Raises:
-            InvalidArgumentError: If it is not what its name says; it is removed.
+            InvalidArgumentError: If it does not match its digest; it is removed.
         """
         path = self._path(digest)
         try:
@@ -105,7 +105,7 @@ class Uploads:
         return path
 
     def remove(self, digest: str) -> None:
-        """Remove an archive, or do nothing if there is none."""
+        """Remove an archive, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._path(digest).unlink()
 
@@ -113,7 +113,7 @@ class Uploads:
         return self._folder / f"{digest}.tar.gz"
 
     def _make_room(self, digest: str) -> None:
-        """Remove what nobody will finish."""
+        """Remove the user's archives that are too old, and the oldest of too many."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = self._path(digest)
         others = []
@@ -128,7 +128,7 @@ class Uploads:
 
 
 def _write(descriptor: int, data: bytes) -> int:
-    """Write all of it at the end, or nothing; return its size."""
+    """Append all of the data, or none of it; return its size."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     view = memoryview(data)
     try:

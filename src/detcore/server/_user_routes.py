@@ -1,4 +1,4 @@
-"""Routes about users: logging in and out, and managing who may."""
+"""Routes for users: logging in and out, and user management."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class _Body(BaseModel):
 
 
 class Login(_Body):
-    """A name and what proves it."""
+    """The name and password of a user."""
 
     username: str = Field(max_length=MAX_NAME)
     password: str = Field(default="", max_length=MAX_PASSWORD, repr=False)
 
 
 class NewUser(_Body):
-    """Somebody who may log in from now on."""
+    """A new user."""
 
     username: str
     password: str = Field(repr=False)
@@ -56,7 +56,7 @@ class NewUser(_Body):
 
 
 class UserChange(_Body):
-    """What an administrator changes of a user; what is left out stays as it is."""
+    """An administrator's changes to a user; a missing field stays as it is."""
 
     password: str | None = Field(default=None, repr=False)
     is_active: bool | None = None
@@ -64,14 +64,14 @@ class UserChange(_Body):
 
 
 class PasswordChange(_Body):
-    """The password so far, and the one from now on."""
+    """The old password and the new one."""
 
     old: str = Field(max_length=MAX_PASSWORD, repr=False)
     new: str = Field(repr=False)
 
 
 class Me(BaseModel):
-    """Who asks, until when the token is good (seconds since 1970), and the server's release."""
+    """The current user, when the token expires (seconds since 1970), and the server's release."""
 
     name: str
     is_admin: bool
@@ -80,7 +80,7 @@ class Me(BaseModel):
 
 
 class User(BaseModel):
-    """Somebody who may log in, unless not active; created in seconds since 1970."""
+    """A user, who may log in if active; `created_at` is in seconds since 1970."""
 
     id: int
     name: str
@@ -106,12 +106,12 @@ def make_router() -> APIRouter:
 
     @router.post("/logout", status_code=204)
     def post_logout(state: State, _: Asker, token: Token) -> None:
-        """Make the token worthless."""
+        """Revoke the token."""
         log_out(state, token)
 
     @router.get("/me")
     async def get_me(asker: Asker) -> Me:
-        """Return who asks."""
+        """Return the current user."""
         return Me(
             name=asker.user_name,
             is_admin=asker.is_admin,
@@ -123,7 +123,7 @@ def make_router() -> APIRouter:
     async def post_password(
         request: Request, state: State, asker: Asker, change: PasswordChange
     ) -> LoggedIn:
-        """Change one's own password; all tokens become worthless, and a new one is returned."""
+        """Change one's own password, which revokes all tokens; return a new token."""
         address = address_of(request)
         check_new_password(change.new)
         await check_password(
@@ -146,7 +146,7 @@ def make_router() -> APIRouter:
 
     @router.patch("/users/{user_id}")
     async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> User:
-        """Change a user, who loses all tokens with the password; only an administrator may."""
+        """Change a user; a new password revokes all tokens. Only an administrator may."""
         _check_change(admin, user_id, change)
         return _shown(await _change(state, user_id, change))
 

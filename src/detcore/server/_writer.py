@@ -1,4 +1,4 @@
-"""What many reporters send at once, written by one thread in few transactions."""
+"""Reports of many senders, written by one thread in few transactions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["BusyError", "RefusedError", "Writer", "unknown_run"]
 
-# What one transaction takes in: enough that its own cost does not show, little enough that others
-# who write do not wait long.
+# Size of one transaction: enough that its own cost does not show, little enough that other writers
+# do not wait long.
 _PARTS_AT_ONCE = 512
 _BYTES_AT_ONCE = 512 * 1024
-# What may wait: more is refused, so that a database that stands still does not fill the memory.
+# Limits of the queue: more is refused, so that a stalled database does not fill the memory.
 _WAITING_PARTS = 4096
 _WAITING_BYTES = 64 * 2**20
 
 
 class BusyError(DatabaseError):
-    """More is waiting to be written than the server takes."""
+    """Too many reports wait to be written."""
 
 
 class RefusedError(DatabaseError):
-    """Records that contradict those that are there."""
+    """Records contradict those in the database."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """Lines that somebody waits for."""
+    """Lines to write, and the future that their sender waits for."""
 
     owner: Owner
     first: int
@@ -50,15 +50,15 @@ class _Order:
 class Writer:
     """Adds parts of spools to the database; each is answered once it is committed.
 
-    What arrives while a transaction is on its way is written together by the next one. Its
-    methods are called in the event loop, and never wait for the database themselves.
+    Parts that arrive during a transaction are written together by the next one. Its methods are
+    called in the event loop, and never wait for the database themselves.
     """
 
     def __init__(self, database: Database) -> None:
         """Start the thread.
 
         Args:
-            database: Where to; not closed by this.
+            database: The database; not closed by this.
         """
         self._database = database
         self._loop = asyncio.get_running_loop()
@@ -79,11 +79,11 @@ class Writer:
             data: The lines.
 
         Returns:
-            What will be the spool's position, once it is in the database; or the error:
-            NotFoundError if there is no such run, and what the database raises.
+            A future of the spool's position, once it is in the database. It raises NotFoundError if
+            there is no such run, or the error of the database.
 
         Raises:
-            BusyError: If too much is waiting.
+            BusyError: If too many reports wait.
         """
         done = self._loop.create_future()
         order = _Order(owner=owner, first=first, start=start, data=data, done=done)
@@ -104,7 +104,7 @@ class Writer:
         return done
 
     def close(self) -> None:
-        """Write what is waiting, and end the thread; nothing more is taken."""
+        """Write the waiting lines, and end the thread; no more are accepted."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -114,7 +114,7 @@ class Writer:
         while orders := self._next():
             try:
                 answers = self._write([_parsed(order) for order in orders])
-            except Exception as error:  # noqa: BLE001  (whoever waits is told)
+            except Exception as error:  # noqa: BLE001  (the senders receive it)
                 answers = [error] * len(orders)
             self._loop.call_soon_threadsafe(_answer, orders, answers)
 
@@ -131,12 +131,12 @@ class Writer:
         return orders
 
     def _write(self, parts: Sequence[Part]) -> list[Position | Exception]:
-        """Write parts in one transaction; if one of them cannot be, each in its own."""
+        """Write parts in one transaction; if one of them fails, each in a separate one."""
         try:
             with self._database._write() as connection:
                 found = add_parts(connection, parts, of_known_runs=True)
         except DetcoreError:
-            raise  # the database is away, or full: for each of them
+            raise  # the database is unreachable or full, for all parts
         except Exception as error:
             if len(parts) > 1:
                 return [answer for part in parts for answer in self._alone(part)]
@@ -151,7 +151,7 @@ class Writer:
     def _alone(self, part: Part) -> list[Position | Exception]:
         try:
             return self._write([part])
-        except Exception as error:  # noqa: BLE001  (whoever waits is told)
+        except Exception as error:  # noqa: BLE001  (the sender receives it)
             return [error]
 
 

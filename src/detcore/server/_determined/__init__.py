@@ -1,7 +1,7 @@
-"""The HTTP API of the earlier system, as its own client asks for it.
+"""The HTTP API of the earlier system, for that system's own client.
 
-What its client asks for and detcore has is answered from detcore's records; the rest is refused
-with a message that says so.
+Requests for data that detcore has are answered from detcore's records; all others are refused with
+a message that says so.
 """
 
 from detcore.server._determined._router import make_router

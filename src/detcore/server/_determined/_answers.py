@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 Document = dict[str, Any]
-# JSON, of which each line has one.
+# One JSON value per line.
 STREAM_TYPE = "application/x-ndjson"
 _MOST = 2**31 - 1
 
 
 def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        # No ValueError: the document cannot say this of a text, so that it is no 422.
+        # No ValueError, which would give 422: the OpenAPI document cannot state this rule.
         raise refuse(400, "a text has to be of Unicode letters, none of which is NUL")
     return text
 
@@ -78,18 +78,18 @@ def new_router() -> APIRouter:
 
 
 def lines_answer() -> dict[int | str, dict[str, Any]]:
-    """Return how the document describes a stream of results, one a line."""
+    """Return the OpenAPI description of a stream of results, one a line."""
     kind = {STREAM_TYPE: {"schema": {"type": "string"}}}
     return {200: {"content": kind, "description": "Results, each as JSON in a line of its own."}}
 
 
 def refuse(status: int, message: str) -> HTTPException:
-    """Return what is raised to refuse a request."""
+    """Return the exception to raise in order to refuse a request."""
     return HTTPException(status, message)
 
 
 def answer(document: Document) -> Response:
-    """Return an answer; numbers that JSON has not are texts in it."""
+    """Return an answer; numbers that JSON does not have are texts in it."""
     return Response(_encode(document), media_type="application/json")
 
 
@@ -99,7 +99,7 @@ def line(document: Document) -> bytes:
 
 
 def moment(given: datetime.datetime | float | None) -> str | None:
-    """Return a time as RFC 3339 has it, in UTC."""
+    """Return a time in the format of RFC 3339, in UTC."""
     if given is None:
         return None
     if isinstance(given, float | int):
@@ -109,10 +109,10 @@ def moment(given: datetime.datetime | float | None) -> str | None:
 
 
 def decode_moment(text: str) -> float:
-    """Return the seconds since 1970 of a time as RFC 3339 has it.
+    """Return the seconds since 1970 of a time in the format of RFC 3339.
 
     Raises:
-        HTTPException: If it is none.
+        HTTPException: If the text is no such time.
     """
     try:
         found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -123,7 +123,7 @@ def decode_moment(text: str) -> float:
 
 
 def part(total: int, limit: int, offset: int) -> tuple[int, int]:
-    """Return which entries a list of so many is asked for: from, and to (exclusive)."""
+    """Return the requested part of a list of `total` entries: start, and end (exclusive)."""
     start = min(offset, total) if offset >= 0 else max(0, total + offset)
     if limit == -2:
         return start, start
@@ -131,7 +131,7 @@ def part(total: int, limit: int, offset: int) -> tuple[int, int]:
 
 
 def page(total: int, start: int, end: int, *, limit: int, offset: int) -> Document:
-    """Return where a part of a list lies in it."""
+    """Return the position of a part in its list."""
     return {
         "offset": offset,
         "limit": limit,
@@ -142,7 +142,7 @@ def page(total: int, start: int, end: int, *, limit: int, offset: int) -> Docume
 
 
 def as_float(value: object) -> float | None:
-    """Return a metric as float; None for what is no number, and integers beyond all floats."""
+    """Return a metric as float; None for other types, and integers beyond all floats."""
     if not isinstance(value, int | float):
         return None
     try:
@@ -152,7 +152,7 @@ def as_float(value: object) -> float | None:
 
 
 def spelled(value: object) -> Any:
-    """Return a value with the numbers that JSON has not as texts, as the earlier system does."""
+    """Return a value with numbers that JSON does not have as texts, as in the earlier system."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):

@@ -20,7 +20,7 @@ __all__ = ["open_archive"]
 
 _READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 _CHUNK = 1 << 20
-# Weights hardly get smaller, and more effort makes it no better, only later.
+# Weights hardly compress, and a higher level costs time without making them smaller.
 _LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -28,15 +28,15 @@ _GZIP = 16 + zlib.MAX_WBITS
 def open_archive(
     state: ServerState, record: CheckpointRecord, *, is_compressed: bool
 ) -> Iterator[bytes]:
-    """Return the bytes of a checkpoint's archive; nothing is read into memory as a whole.
+    """Return the bytes of a checkpoint's archive; no file is read into memory as a whole.
 
-    What can be known before is found out now; a file that turns out to have changed on the way
-    ends the stream with an error, so that nobody takes it for a whole one.
+    Errors that can be detected before the stream are raised at once. A file that turns out to have
+    changed ends the stream with an error, so that the client does not take it for a whole one.
 
     Args:
         state: The server.
-        record: Which checkpoint.
-        is_compressed: Whether by gzip.
+        record: The checkpoint.
+        is_compressed: Whether to compress it by gzip.
 
     Raises:
         CheckpointStateError: If it is not complete, or was deleted.
@@ -91,7 +91,7 @@ def _compress(parts: Generator[bytes, None, None]) -> Generator[bytes, None, Non
 def _parts(
     storage: StorageBackend, manifest: Manifest, text: bytes, home: Path
 ) -> Generator[bytes, None, None]:
-    """Yield the archive: folders with nothing in them, files, the manifest last."""
+    """Yield the archive: empty folders, files, the manifest last."""
     when = int(manifest.created.timestamp())
     with contextlib.closing(storage):
         for name in manifest.directories:
@@ -120,7 +120,7 @@ def _parts(
 def _opened(
     storage: StorageBackend, manifest: Manifest, name: str, home: Path
 ) -> Iterator[BinaryIO]:
-    """Open a file of a checkpoint where it is, or, if it is far, a copy for the time being."""
+    """Open a file of a checkpoint in place, or, in a remote storage, a temporary copy."""
     key = f"{manifest.uuid}/{name}"
     path = storage.direct_path(key)
     if path is not None:

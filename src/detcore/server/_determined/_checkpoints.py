@@ -1,4 +1,4 @@
-"""Checkpoints: lists, what is said of them, their files, and deleting those."""
+"""Checkpoints: lists, metadata, downloads, and deletion."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Listed(BaseModel):
 
 
 class Metadata(BaseModel):
-    """What is said of a checkpoint."""
+    """The metadata of a checkpoint."""
 
     metadata: Nested = {}
 
 
 class PostMetadata(BaseModel):
-    """A checkpoint, of which only the metadata counts: it replaces what there is."""
+    """A checkpoint, of which only the metadata is used: it replaces the current metadata."""
 
     checkpoint: Metadata
 
@@ -140,13 +140,13 @@ def make_router() -> APIRouter:
 
     @router.post("/api/v1/checkpoints/rm")
     def remove_files(state: State, asker: Asker, body: RemoveFiles) -> Response:
-        """Delete those files of checkpoints that match; without patterns nothing is done."""
+        """Delete the files of checkpoints that match; without patterns nothing is done."""
         _delete(state, asker, body.checkpointUuids, body.checkpointGlobs)
         return answer({})
 
     @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVES)
     def download(request: Request, state: State, _: Asker, uuid: Text) -> Response:
-        """Stream the files of a checkpoint as a tar archive, compressed unless told otherwise."""
+        """Stream the files of a checkpoint as a tar archive, by default compressed."""
         accept = request.headers.get("Accept") or "*/*"
         types = {kind.partition(";")[0].strip().lower() for kind in accept.split(",")}
         is_compressed = not types.isdisjoint(_GZIP)
@@ -173,7 +173,7 @@ def _one(state: ServerState, uuid: str) -> Document:
 def _delete(
     state: ServerState, asker: TokenRecord, uuids: Sequence[str], globs: list[str] | None
 ) -> None:
-    # Whole UUIDs only, all of which there are: what is deleted does not come back.
+    # Only whole UUIDs, and only if all of them exist: deleted files cannot be restored.
     found = [state.database.get_checkpoint(uuid) for uuid in uuids]
     for uuid, record in zip(uuids, found, strict=True):
         if uuid != record.uuid:
@@ -189,7 +189,7 @@ def _list(
 ) -> Document:
     names = {found.value for found in listed.states if found.value != "STATE_UNSPECIFIED"}
     if not names and listed.by_metric:
-        names = {"STATE_COMPLETED"}  # the best are to be had
+        names = {"STATE_COMPLETED"}  # only these have files to use
     if names:
         records = [record for record in records if CHECKPOINT_STATES[record.state] in names]
     if listed.by_metric:

@@ -1,6 +1,6 @@
-"""Agents, slots, jobs: detcore has none, and says so with empty lists.
+"""Agents, slots, jobs: detcore has none, and answers with empty lists.
 
-There is one resource pool, the machine of the server: some commands need one to ask about.
+There is one resource pool, the machine of the server: some commands need a pool to query.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/tasks")
     def list_tasks(asker: Asker) -> Response:
-        """List what takes slots of agents: nothing does."""
+        """List the tasks that take slots of agents: always empty."""
         return answer({"allocationIdToSummary": {}})
 
     @router.get("/api/v1/resource-pools")
@@ -76,5 +76,5 @@ def make_router() -> APIRouter:
 def _add_empty(router: APIRouter, path: str, name: str) -> None:
     @router.get(path, name=f"list_{name}", operation_id=f"determined_list_{name}")
     def list_none(asker: Asker, limit: Limit = 0, offset: Offset = 0) -> Response:
-        """List what detcore has none of."""
+        """Return an empty list of things that detcore does not have."""
         return answer({name: [], "pagination": page(0, 0, 0, limit=limit, offset=offset)})

@@ -1,4 +1,4 @@
-"""Handing in experiments the way the earlier system's client does: with the code in the request."""
+"""Submission of experiments by the earlier system's client, with the code in the request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class File(BaseModel):
 
 
 class Create(BaseModel):
-    """An experiment that is handed in."""
+    """A submission of an experiment."""
 
     config: str = Field(max_length=1 << 20)
     modelDefinition: list[File] = Field(default=[], max_length=MOST_CONTEXT_ENTRIES)
@@ -62,7 +62,7 @@ class Create(BaseModel):
 
 
 class _Judged(NamedTuple):
-    """An experiment without mistakes: its file, what is recorded, whether no more was asked."""
+    """A valid experiment: its file, its record, and whether only validation was requested."""
 
     loaded: LoadedConfig
     plain: dict[str, Any]
@@ -109,11 +109,11 @@ def make_router() -> APIRouter:
 
     @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
     async def create_experiment(request: Request, state: State, asker: Asker) -> Response:
-        """Take in an experiment with its code, which waits for its turn; or only judge it."""
+        """Accept an experiment with its code, and queue it; or only validate it."""
         allow_body(request, _MOST_BODY_BYTES)
         experiments = state.settings.environment.home / "experiments"
         await anyio.Path(experiments).mkdir(parents=True, exist_ok=True)
-        # On the disk: a slow one must not keep others waiting, and many are not held in memory.
+        # To disk: a slow upload must not block others, and many must not fill the memory.
         with tempfile.TemporaryDirectory(
             prefix=_hand_in.INCOMING, dir=experiments, ignore_cleanup_errors=True
         ) as folder:
@@ -123,13 +123,13 @@ def make_router() -> APIRouter:
                     file.write(chunk)
             judge = functools.partial(_judge, state, body, archive)
             judged = await _hand_in.in_time(judge, one_at_once)
-            # It has no deadline: this client would hand the same experiment in a second time.
+            # Without a deadline: this client would submit the same experiment a second time.
             work = functools.partial(_take_in, state, asker, judged, archive)
             return answer(await anyio.to_thread.run_sync(work, limiter=one_at_once))
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
     def get_code(state: State, _: Asker, experiment_id: Id) -> Response:
-        """Return the code of an experiment that was handed in, as a tar archive in base 64."""
+        """Return the code of a submitted experiment, as a tar archive in base 64."""
         record = state.database.get_experiment(experiment_id)
         if state.database.get_submission(experiment_id) is None:
             raise NotFoundError(
@@ -158,7 +158,7 @@ def _copy_without_secrets(source: Path, target: Path, hidden: Iterable[str]) -> 
 
 
 def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
-    """Check what was handed in, and put its code into an archive as other clients send one."""
+    """Check a submission, and put its code into an archive such as other clients send."""
     try:
         wanted = Create.model_validate_json(body.read_bytes())
     except ValidationError as error:
@@ -195,7 +195,7 @@ def _take_in(state: ServerState, asker: TokenRecord, judged: _Judged, archive: P
 
 
 def _check(wanted: Create) -> None:
-    """Refuse what detcore does not do."""
+    """Refuse options that detcore does not support."""
     for what, is_asked in (
         ("templates", bool(wanted.template)),
         ("forks of other experiments", bool(wanted.parentId)),
@@ -209,7 +209,7 @@ def _check(wanted: Create) -> None:
 
 
 def _only_judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
-    """Return what stands for an experiment that was only judged."""
+    """Return a placeholder for an experiment that was only validated."""
     return {
         "id": 0,
         "jobId": "",

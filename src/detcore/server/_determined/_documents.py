@@ -40,7 +40,7 @@ _RUNNING = (
     State.ACTIVE, State.STOPPING_COMPLETED, State.STOPPING_CANCELED, State.STOPPING_ERROR,
     State.STOPPING_KILLED, State.QUEUED, State.PULLING, State.STARTING, State.RUNNING,
 )  # fmt: skip
-# What detcore calls the states of the earlier system; the others it does not have.
+# Detcore's states for those of the earlier system; it has no equivalent of the others.
 _STATES: Mapping[State, ExperimentState] = {
     **dict.fromkeys(_RUNNING, ExperimentState.RUNNING),
     State.PAUSED: ExperimentState.PAUSED,
@@ -48,7 +48,7 @@ _STATES: Mapping[State, ExperimentState] = {
     State.CANCELED: ExperimentState.CANCELED,
     State.ERROR: ExperimentState.ERROR,
 }
-# The other way round.
+# The reverse: the earlier system's states for detcore's.
 CHECKPOINT_STATES: Mapping[str, str] = {
     "ACTIVE": "STATE_ACTIVE",
     "COMPLETED": "STATE_COMPLETED",
@@ -61,25 +61,25 @@ _STOPPING = {
     Control.CANCEL: "STATE_STOPPING_CANCELED",
     Control.KILL: "STATE_STOPPING_KILLED",
 }
-# How long lists of checkpoints are kept: the one part of a storage's settings beside its place.
+# Retention of checkpoints: the one part of a storage's settings besides its location.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
 def known_states(names: Sequence[State] | None) -> list[ExperimentState] | None:
-    """Return detcore's states for those that a list is asked for; None for all."""
+    """Return detcore's states for those of a filter; None for all."""
     if not names:
         return None
     return sorted({_STATES[name] for name in names if name in _STATES})
 
 
 def take_in(state: ServerState, experiment_id: int, trial_id: int | None = None) -> None:
-    """Move what workers have reported, and could not move themselves, into the database."""
+    """Move reports into the database that workers could not move themselves."""
     home = state.settings.environment.home
     ingest_reports(state.database, home, experiment_id=experiment_id, trial_id=trial_id)
 
 
 def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return the metric that an experiment's searcher looks at, and whether less is better."""
+    """Return the metric of an experiment's searcher, and whether smaller is better."""
     searcher = config.get("searcher")
     if not isinstance(searcher, Mapping) or not isinstance(searcher.get("metric"), str):
         return None, True
@@ -98,10 +98,10 @@ def experiment_document(
 
     Args:
         record: The experiment.
-        owner: Id and name of the user whose it is.
+        owner: Id and name of its owner.
         num_trials: How many trials it has.
-        is_alive: Whether its process is there; None where that cannot be told.
-        is_queued: Whether it was handed in, and waits for its turn.
+        is_alive: Whether its process is alive; None if that is unknown.
+        is_queued: Whether it was submitted, and waits for its turn.
     """
     config = record.config
     searcher = config.get("searcher")
@@ -145,9 +145,9 @@ def trial_document(
 
     Args:
         record: The trial.
-        summary: What lists show of it.
+        summary: The values that lists show.
         metric: The searcher's metric.
-        is_running: Whether its experiment is.
+        is_running: Whether its experiment runs.
     """
     document = {
         "id": record.id,
@@ -171,7 +171,7 @@ def trial_document(
 
 
 def metrics_workload(record: MetricRecord, *, with_batches: bool = False) -> Document:
-    """Return a report of metrics as what a trial did."""
+    """Return a report of metrics as a workload of its trial."""
     metrics: Document = {"avgMetrics": dict(record.metrics)}
     if with_batches and record.batch_metrics is not None:
         metrics["batchMetrics"] = [dict(batch) for batch in record.batch_metrics]
@@ -184,7 +184,7 @@ def metrics_workload(record: MetricRecord, *, with_batches: bool = False) -> Doc
 
 
 def checkpoint_workload(record: CheckpointRecord) -> Document:
-    """Return a checkpoint as what a trial did."""
+    """Return a checkpoint as a workload of its trial."""
     return {
         "uuid": record.uuid,
         "state": CHECKPOINT_STATES[record.state],
@@ -196,7 +196,7 @@ def checkpoint_workload(record: CheckpointRecord) -> Document:
 
 
 def checkpoint_documents(state: ServerState, records: Sequence[CheckpointRecord]) -> list[Document]:
-    """Return checkpoints with what is known of their experiments and trials."""
+    """Return checkpoints with their configurations, hyperparameters and validation metrics."""
     database = state.database
     validations = database.checkpoint_validations([record.uuid for record in records])
     owners = database.get_trials({record.trial_id for record in records})
@@ -254,13 +254,13 @@ def checkpoint_document(
 
 
 def storage_document(url: str, spec: object) -> Document:
-    """Return the storage of a checkpoint as its client can open it, without secrets.
+    """Return the storage of a checkpoint as the client can open it, without secrets.
 
-    What the client has no means for is named as a folder that there is not, so that it asks the
-    server for the files.
+    A storage that the client does not support is named as a folder that does not exist, so that the
+    client requests the files from the server.
 
     Args:
-        url: Where it is.
+        url: URL of the storage.
         spec: ``checkpoint_storage`` of the experiment.
     """
     given = spec if isinstance(spec, Mapping) else {}
@@ -285,7 +285,7 @@ def _comparable(metrics: Mapping[str, Any]) -> Document:
     """Return metrics with null for NaN and the infinities.
 
     The client sorts checkpoints by these values (``top_n_checkpoints``), and cannot compare
-    numbers with texts; those that are null it puts last.
+    numbers with texts; it puts null last.
     """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -301,7 +301,7 @@ def _experiment_state(record: ExperimentRecord, is_alive: bool | None) -> str:
     if record.state is not ExperimentState.RUNNING:
         return f"STATE_{record.state.value}"
     if is_alive is False:
-        return "STATE_PAUSED"  # its process is gone: it waits for somebody who goes on with it
+        return "STATE_PAUSED"  # its process is gone, so it can be activated
     return _STOPPING.get(record.control, "STATE_RUNNING") if record.control else "STATE_RUNNING"
 
 

@@ -1,4 +1,4 @@
-"""Names that clients send: states, orders, and what lists are sorted by."""
+"""Names that clients send: states, sort keys and sort directions of lists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class Order(str, enum.Enum):
-    """In which direction a list is sorted."""
+    """The sort direction of a list."""
 
     UNSPECIFIED = "ORDER_BY_UNSPECIFIED"
     ASC = "ORDER_BY_ASC"
@@ -27,7 +27,7 @@ class Order(str, enum.Enum):
 
 
 class State(str, enum.Enum):
-    """Where an experiment or a trial stands."""
+    """The state of an experiment or a trial."""
 
     UNSPECIFIED = "STATE_UNSPECIFIED"
     ACTIVE = "STATE_ACTIVE"
@@ -49,7 +49,7 @@ class State(str, enum.Enum):
 
 
 class CheckpointState(str, enum.Enum):
-    """Where a checkpoint stands."""
+    """The state of a checkpoint."""
 
     UNSPECIFIED = "STATE_UNSPECIFIED"
     ACTIVE = "STATE_ACTIVE"
@@ -60,7 +60,7 @@ class CheckpointState(str, enum.Enum):
 
 
 class ExperimentSort(str, enum.Enum):
-    """What experiments are sorted by."""
+    """The sort key of a list of experiments."""
 
     UNSPECIFIED = "SORT_BY_UNSPECIFIED"
     ID = "SORT_BY_ID"
@@ -81,7 +81,7 @@ class ExperimentSort(str, enum.Enum):
 
 
 class TrialSort(str, enum.Enum):
-    """What trials are sorted by."""
+    """The sort key of a list of trials."""
 
     UNSPECIFIED = "SORT_BY_UNSPECIFIED"
     ID = "SORT_BY_ID"
@@ -98,7 +98,7 @@ class TrialSort(str, enum.Enum):
 
 
 class CheckpointSort(str, enum.Enum):
-    """What checkpoints are sorted by."""
+    """The sort key of a list of checkpoints."""
 
     UNSPECIFIED = "SORT_BY_UNSPECIFIED"
     UUID = "SORT_BY_UUID"
@@ -110,7 +110,7 @@ class CheckpointSort(str, enum.Enum):
 
 
 class ModelSort(str, enum.Enum):
-    """What models are sorted by."""
+    """The sort key of a list of models."""
 
     UNSPECIFIED = "SORT_BY_UNSPECIFIED"
     NAME = "SORT_BY_NAME"
@@ -122,7 +122,7 @@ class ModelSort(str, enum.Enum):
 
 
 class VersionSort(str, enum.Enum):
-    """What versions of a model are sorted by."""
+    """The sort key of a list of a model's versions."""
 
     UNSPECIFIED = "SORT_BY_UNSPECIFIED"
     VERSION = "SORT_BY_VERSION"
@@ -130,7 +130,7 @@ class VersionSort(str, enum.Enum):
 
 
 class WorkloadFilter(str, enum.Enum):
-    """Which of the things that a trial did are listed."""
+    """The kinds of a trial's workloads to list."""
 
     UNSPECIFIED = "FILTER_OPTION_UNSPECIFIED"
     CHECKPOINT = "FILTER_OPTION_CHECKPOINT"
@@ -139,7 +139,7 @@ class WorkloadFilter(str, enum.Enum):
 
 
 class LogLevel(str, enum.Enum):
-    """How grave a line of a log is."""
+    """The severity of a log line."""
 
     UNSPECIFIED = "LOG_LEVEL_UNSPECIFIED"
     TRACE = "LOG_LEVEL_TRACE"

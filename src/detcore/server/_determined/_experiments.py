@@ -1,4 +1,4 @@
-"""Experiments: lists, what is said of them, and what is done with them."""
+"""Experiments: lists, descriptions, and actions."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ class Filters(BaseModel):
 
     @property
     def is_descending(self) -> bool:
-        """Whether the list begins with what is last."""
+        """Whether the list is in descending order."""
         return self.order_by is _enums.Order.DESC
 
     @property
     def by_id(self) -> bool:
-        """Whether the order is that of the ids."""
+        """Whether the list is sorted by id."""
         sort = _enums.ExperimentSort
         return self.sort_by in (sort.UNSPECIFIED, sort.ID, sort.START_TIME)
 
     @property
     def narrow(self) -> bool:
-        """Whether there are filters that the database does not know."""
+        """Whether there are filters that the database does not support."""
         bounds = (self.above, self.from_, self.below, self.to)
         sets = (self.among, self.without, self.user_ids)
         return bool(self.description or any(sets)) or any(bound is not None for bound in bounds)
 
     def let_through(self, record: ExperimentRecord, owner: tuple[int, str]) -> bool:
-        """Whether an experiment is wanted, as far as the database was not asked."""
+        """Return whether an experiment passes the filters that the database does not apply."""
         number = record.id
         description = str(record.config.get("description") or "")
         return (
@@ -101,7 +101,7 @@ class Filters(BaseModel):
 
 
 class Patch(BaseModel):
-    """What is to be changed of an experiment; what is left out, or null, stays."""
+    """Changes to an experiment; a field that is missing or null stays as it is."""
 
     name: Text | None = None
     description: Text | None = None
@@ -111,7 +111,7 @@ class Patch(BaseModel):
     checkpointStorage: dict[str, Any] | None = None
 
 
-# It may have slashes, which the client sends as they are.
+# It may have slashes, which the client sends unquoted.
 _Label = Annotated[Text, Path(min_length=1)]
 
 
@@ -123,7 +123,7 @@ def make_router() -> APIRouter:
     def list_experiments(
         state: State, asker: Asker, filters: Annotated[Filters, Query()]
     ) -> Response:
-        """List experiments by id, unless told otherwise."""
+        """List experiments, by default sorted by id."""
         return answer(_list(state, asker, filters))
 
     @router.get("/api/v1/experiments/{experiment_id}")
@@ -177,7 +177,7 @@ def make_router() -> APIRouter:
 
 
 def one_experiment(state: ServerState, asker: TokenRecord, experiment_id: int) -> Document:
-    """Return an experiment, with what is counted for it alone."""
+    """Return an experiment with the values that lists do not have: checkpoints and best trial."""
     database = state.database
     is_alive = database.experiment_is_alive(experiment_id)
     record = database.get_experiment(experiment_id)
@@ -206,9 +206,9 @@ def _add_action(router: APIRouter, action: str) -> None:
         f"/api/v1/experiments/{{experiment_id}}/{action}", operation_id=f"determined_{action}"
     )
     def control(state: State, asker: Asker, experiment_id: Id) -> Response:
-        """Pause, go on with, end, put away or bring back an experiment.
+        """Pause, activate, end, archive or unarchive an experiment.
 
-        Nothing happens to one that is over and is to be ended.
+        Ending an experiment that is over has no effect.
         """
         if _is_over(state, experiment_id) and action in ("cancel", "kill"):
             state.jobs.require_owner(asker, experiment_id)
@@ -218,7 +218,7 @@ def _add_action(router: APIRouter, action: str) -> None:
 
 
 def _is_over(state: ServerState, experiment_id: int) -> bool:
-    """Whether an experiment has ended and does not wait to begin again."""
+    """Return whether an experiment has ended and does not wait to begin again."""
     submission = state.database.get_submission(experiment_id)
     is_ended = submission is None or submission.phase == "ENDED"
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
@@ -264,7 +264,7 @@ def _select(
         and not filters.narrow
         and (not filters.users or (asker.user_name in filters.users and not submissions))
     ):
-        # What the database can do alone, it does: thousands of experiments are read in pages.
+        # The database filters and pages where it can: there may be thousands of experiments.
         total = database.count_experiments(
             states=states, archived=filters.archived, labels=filters.labels, name=filters.name
         )
@@ -287,14 +287,14 @@ def _select(
 
 
 def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool | None]:
-    """Return an experiment and whether its process is there; one that runs is read once more."""
+    """Return an experiment and whether its process is alive; a running one is read once more."""
     if record.state is not ExperimentState.RUNNING:
         return record, False
     return state.database.observe_experiment(record.id)
 
 
 def _owner(asker: TokenRecord, submission: SubmissionRecord | None) -> tuple[int, str]:
-    """Return whose an experiment is; what nobody handed in counts as its reader's."""
+    """Return an experiment's owner; without a submission, the user who asks counts as its owner."""
     if submission is None:
         return asker.user_id, asker.user_name
     return submission.user_id, submission.user_name
@@ -305,7 +305,7 @@ def _is_queued(submission: SubmissionRecord | None) -> bool:
 
 
 def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping[int, int]) -> None:
-    """Sort experiments in place; those that are equal by their ids."""
+    """Sort experiments in place, and equal ones by id."""
     sort = _enums.ExperimentSort
     keys: Mapping[_enums.ExperimentSort, Callable[[ExperimentRecord], Any]] = {
         sort.DESCRIPTION: lambda record: str(record.config.get("description") or "").casefold(),

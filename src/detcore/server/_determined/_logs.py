@@ -36,7 +36,7 @@ __all__ = ["make_router"]
 _POLL_S = 0.3
 _PAGE = 2000
 _MOST_TAIL = 100_000
-# What the runner says of a trial comes from here; all else from its task.
+# Stream of the runner's lines in a trial's log; all other lines come from the trial's task.
 _RUNNER = "detcore"
 _TASK = re.compile(r"trial-(\d{1,9})")
 
@@ -61,7 +61,7 @@ class Filters(BaseModel):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The same, ready to be asked about each line."""
+    """The filters with parsed times, to check each line."""
 
     filters: Filters
     before: float | None
@@ -127,7 +127,7 @@ def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
 
 
 async def _last(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncIterator[bytes]:
-    """Yield the last lines that there are now, the last one first."""
+    """Yield the current last lines, the last one first."""
     kept: collections.deque[bytes] = collections.deque(maxlen=wanted.filters.limit or _MOST_TAIL)
     async for found in _pages(state, trial_id, follow=False):
         kept.extend(_line(trial_id, number, one) for number, one in found if wanted.has(one))
@@ -153,7 +153,7 @@ async def _all(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncItera
 async def _pages(
     state: ServerState, trial_id: int, *, follow: bool
 ) -> AsyncIterator[list[tuple[int, Document]]]:
-    """Yield the lines of a trial with their numbers; wait for more where it is followed."""
+    """Yield the lines of a trial with their numbers; with `follow`, wait for more."""
     position = 0
     number = 0
     while True:

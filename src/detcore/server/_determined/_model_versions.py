@@ -36,7 +36,7 @@ _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
 class VersionSaid(BaseModel):
-    """What is said of a version; what is left out, or null, stays."""
+    """Fields of a version; one that is missing or null stays as it is."""
 
     comment: Text | None = None
     labels: list[Text] | None = None
@@ -46,7 +46,7 @@ class VersionSaid(BaseModel):
 
 
 class PostVersion(VersionSaid):
-    """A version to be."""
+    """A new version."""
 
     checkpointUuid: Text
 
@@ -67,7 +67,7 @@ def make_router() -> APIRouter:
         limit: Limit = 0,
         offset: Offset = 0,
     ) -> Response:
-        """List the versions of a model by number, which is the order of their making too."""
+        """List the versions of a model by number, which is also the order of creation."""
         found = find_model(state, model)
         is_descending = order_by is _enums.Order.DESC
         records = state.database.list_versions(
@@ -111,7 +111,7 @@ def make_router() -> APIRouter:
     def patch_version(
         state: State, asker: Asker, model: Text, number: _Number, body: VersionSaid
     ) -> Response:
-        """Change what is said of a version."""
+        """Change the name, comment, notes or metadata of a version."""
         _check_version(body)
         found = find_model(state, model)
         record = state.database.update_version(
@@ -147,7 +147,7 @@ def _check_version(said: VersionSaid) -> None:
 def _one(
     state: ServerState, asker: TokenRecord, model_id: int, record: ModelVersionRecord
 ) -> Response:
-    # Asked again: the number of versions has changed.
+    # Read again: the number of versions has changed.
     model = state.database.get_model(model_id)
     (document,) = _versions(state, asker, model, [record])
     return answer({"modelVersion": document})

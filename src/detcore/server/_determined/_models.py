@@ -61,7 +61,7 @@ class Filters(BaseModel):
 
 
 class Said(BaseModel):
-    """What is said of a model; what is left out, or null, stays."""
+    """Fields of a model; one that is missing or null stays as it is."""
 
     description: Text | None = None
     labels: list[Text] | None = None
@@ -72,13 +72,13 @@ class Said(BaseModel):
 
 
 class PostModel(Said):
-    """A model to be."""
+    """A new model."""
 
     name: Text = Field(min_length=1)
 
 
 class PatchModel(Said):
-    """Changes of a model."""
+    """Changes to a model."""
 
     name: Text | None = None
 
@@ -126,7 +126,7 @@ def make_router() -> APIRouter:
 
     @router.patch("/api/v1/models/{model}")
     def patch_model(state: State, asker: Asker, model: Text, body: PatchModel) -> Response:
-        """Change what is said of a model; metadata and labels replace what there is."""
+        """Change the fields of a model; metadata and labels replace the current ones."""
         _check(body)
         changed = state.database.update_model(
             find_model(state, model).id,
@@ -139,13 +139,13 @@ def make_router() -> APIRouter:
 
     @router.post("/api/v1/models/{model}/archive")
     def archive_model(state: State, _: Asker, model: Text) -> Response:
-        """Put a model away."""
+        """Archive a model."""
         state.database.set_model_archived(find_model(state, model).id, True)
         return answer({})
 
     @router.post("/api/v1/models/{model}/unarchive")
     def unarchive_model(state: State, _: Asker, model: Text) -> Response:
-        """Bring a model back."""
+        """Unarchive a model."""
         state.database.set_model_archived(find_model(state, model).id, False)
         return answer({})
 

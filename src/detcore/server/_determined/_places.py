@@ -1,4 +1,4 @@
-"""The one workspace and its one project: detcore has none, and its clients ask for them."""
+"""The one workspace and its one project, which clients request although detcore has neither."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def make_router() -> APIRouter:
     def list_pools(
         asker: Asker, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
     ) -> Response:
-        """List the resource pools of a workspace: there are none."""
+        """List the resource pools of a workspace: always empty."""
         _require("workspace", workspace_id)
         return _page("resourcePools", [], limit, offset)
 

@@ -1,4 +1,4 @@
-"""All routes of this part, and the refusal of those that there are not."""
+"""All routes of this part, and the refusal of all others."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ def make_router() -> APIRouter:
 
     @router.api_route("/api/v1/{rest:path}", methods=_METHODS, include_in_schema=False)
     async def refuse_unknown(request: Request, _: Asker, rest: str) -> Response:
-        """Refuse what detcore does not have."""
+        """Refuse a request for something that detcore does not have."""
         there = [
             route
             for part in routers
             for route in part.routes
             if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE
         ]
-        # A path that is written out is not meant by one with a name in its place.
+        # A route with the exact path takes precedence over one with a parameter.
         there = [route for route in there if "{" not in route.path] or there
         allowed = {method for route in there for method in route.methods or ()}
         message = _REFUSAL.format(request.method, f"/api/v1/{rest}")
         if allowed:
-            # Answered here: elsewhere this very route would count as one that allows all.
+            # Answered here: the error handler would count this route as one that allows all.
             body = error_body(request.url.path, 405, "NotFoundError", message)
             return JSONResponse(body, 405, {"Allow": ", ".join(sorted(allowed))})
         raise refuse(404, message)
 
     @router.get("/resources/{rest:path}", include_in_schema=False)
     async def refuse_resources(_: Asker, rest: str) -> Response:
-        """Refuse to tell how much of a cluster was used: there is none."""
+        """Refuse requests for the usage of a cluster, which detcore does not have."""
         raise refuse(404, _REFUSAL.format("GET", f"/resources/{rest}"))
 
     return router

@@ -1,4 +1,4 @@
-"""Logging in and out, and what the server is."""
+"""Logging in and out, and information about the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from detcore.server._determined._users import user_document
 
 __all__ = ["SPOKEN_VERSION", "make_router"]
 
-# The release whose requests are understood; its client warns of any other.
+# The release whose API is supported; its client warns of any other.
 SPOKEN_VERSION = "0.38.1"
 _NAME = "detcore"
 
 
 class Login(BaseModel):
-    """A name and what proves it."""
+    """The name and password of a user."""
 
     username: str = Field(max_length=256)
     password: str = Field(max_length=1024, repr=False)
@@ -31,7 +31,7 @@ def make_router() -> APIRouter:
 
     @router.get("/info")
     def get_info() -> Response:
-        """Return which release's requests are understood; needs no token."""
+        """Return the release whose API is supported; needs no token."""
         return answer(
             {
                 "version": SPOKEN_VERSION,
@@ -60,18 +60,18 @@ def make_router() -> APIRouter:
 
     @router.post("/api/v1/auth/logout")
     def post_logout(state: State, _: Asker, token: Token) -> Response:
-        """Make the token worthless."""
+        """Revoke the token."""
         log_out(state, token)
         return answer({})
 
     @router.get("/api/v1/me")
     def get_me(state: State, asker: Asker) -> Response:
-        """Return who asks."""
+        """Return the user that the token belongs to."""
         return answer({"user": user_document(state.database.get_user(asker.user_id))})
 
     @router.get("/api/v1/master")
     def get_master(_: Asker) -> Response:
-        """Return what the server is."""
+        """Return the versions, names and features of the server."""
         return answer(
             {
                 "version": SPOKEN_VERSION,
@@ -89,7 +89,7 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/master/config")
     def get_master_config(_: Asker) -> Response:
-        """Return how the server is configured, as far as that is told."""
+        """Return the public part of the server's configuration."""
         return answer({"config": {"cluster_name": _NAME, "version": __version__}})
 
     return router

@@ -1,4 +1,4 @@
-"""Trials: of an experiment, one by one, and what they did."""
+"""Trials: lists, single trials, and their workloads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_router() -> APIRouter:
         limit: Limit = 0,
         offset: Offset = 0,
     ) -> Response:
-        """List the trials of an experiment by id, unless told otherwise."""
+        """List the trials of an experiment, by default sorted by id."""
         take_in(state, experiment_id)
         wanted = known_states(states)
         records, total, start, end = _select(
@@ -75,7 +75,7 @@ def make_router() -> APIRouter:
 
     @router.post("/api/v1/trials/{trial_id}/kill")
     def kill_trial(state: State, asker: Asker, trial_id: Id) -> Response:
-        """End a trial at once; nothing happens to one that is over."""
+        """End a trial at once; without effect if it is over."""
         trial = state.database.get_trial(trial_id)
         state.jobs.require_owner(asker, trial.experiment_id)
         if trial.state not in _OVER:
@@ -126,7 +126,7 @@ def _select(
     database = state.database
     sort = _enums.TrialSort
     if states is None and sort_by in (sort.UNSPECIFIED, sort.ID, sort.START_TIME):
-        # What the database can do alone, it does: thousands of trials are read in pages.
+        # The database sorts and pages where it can: there may be thousands of trials.
         total = database.count_trials().get(experiment_id, 0)
         start, end = part(total, limit, offset)
         if start == end:
@@ -173,7 +173,7 @@ def _summaries(
 
 
 def _one(state: ServerState, trial_id: int) -> Document:
-    """Return a trial, with what is looked up for it alone."""
+    """Return a trial with the values that lists do not have: metrics and checkpoints."""
     database = state.database
     record = database.get_trial(trial_id)
     take_in(state, record.experiment_id, trial_id)
@@ -205,7 +205,7 @@ def _sorted(
     sort_by: _enums.TrialSort,
     order_by: _enums.Order,
 ) -> list[TrialRecord]:
-    """Return trials in the wanted order; those without what they are sorted by are last."""
+    """Return trials in the wanted order; those without a value of the sort key are last."""
     sort = _enums.TrialSort
     summaries: dict[int, TrialSummary] = {}
     if sort_by in (sort.BEST_VALIDATION_METRIC, sort.BATCHES_PROCESSED):
@@ -242,7 +242,7 @@ def _sorted(
 
 
 def _latest(state: ServerState, trial_id: int, metric: str) -> float | None:
-    """Return a metric of a trial's last validation; None for NaN and what is no number."""
+    """Return a metric of a trial's last validation; None for NaN and other types."""
     found = state.database.metrics(trial_id, "validation", with_batches=False, newest=1)
     value = as_float(found[0].metrics.get(metric)) if found else None
     return None if value is None or math.isnan(value) else value
@@ -270,7 +270,7 @@ def _workloads(
     with_batches: bool,
     without_deleted: bool,
 ) -> list[Document]:
-    """Return what a trial did, by steps; at a step training, validation, checkpoint."""
+    """Return a trial's workloads by steps; at each step training, validation, checkpoint."""
     found: list[tuple[int, int, Document]] = []
     for place, kind in enumerate(("training", "validation")):
         if kind in kinds:

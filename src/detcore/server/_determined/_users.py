@@ -1,4 +1,4 @@
-"""Users: who there is, and what may be changed of them."""
+"""Users: lists, new users, and changes to users."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from detcore.server._state import ServerState
 
 __all__ = ["make_router", "user_document"]
 
-# SHA-512 in hexadecimal digits: what the clients send for a password.
+# SHA-512 in hexadecimal digits, which clients send instead of a password.
 _PREHASHED = r"^[0-9a-f]{128}$"
 
 
 class NewUser(BaseModel):
-    """A user to be."""
+    """A new user."""
 
     username: Text = Field(min_length=1, max_length=256)
     admin: bool = False
@@ -44,7 +44,7 @@ class NewUser(BaseModel):
 
 
 class PostUser(BaseModel):
-    """A user to be, and its password."""
+    """A new user, and its password."""
 
     user: NewUser
     password: str | None = Field(default=None, max_length=1024, repr=False)
@@ -52,7 +52,7 @@ class PostUser(BaseModel):
 
 
 class PatchUser(BaseModel):
-    """What is to be changed of a user; what is left out, or null, stays."""
+    """Changes to a user; a field that is missing or null stays as it is."""
 
     active: bool | None = None
     admin: bool | None = None
@@ -135,7 +135,7 @@ def user_document(user: UserRecord) -> Document:
 
 
 def _kept(password: str | None, *, is_hashed: bool | None) -> str:
-    """Return what is kept of a password that was sent."""
+    """Return the hash to store for a password that a client sent."""
     if not password or (is_hashed and not re.fullmatch(_PREHASHED, password)):
         raise refuse(400, "a password is needed, as the client makes it of what is typed")
     if not is_hashed:
@@ -151,7 +151,7 @@ def _create(state: ServerState, body: PostUser) -> UserRecord:
 
 
 def _check_change(body: PatchUser) -> None:
-    """Refuse what detcore knows nothing of."""
+    """Refuse fields of users that detcore does not have."""
     for what, given in (
         ("other names", body.username),
         ("display names", body.displayName),

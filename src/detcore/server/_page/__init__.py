@@ -1,7 +1,7 @@
-"""The page: what is in the records, for people, below ``/ui``.
+"""The web pages below ``/ui``, which show the records.
 
-Pages are made here, of templates and the drawings of `detcore.pages`; one script in them asks for
-the same page again while something runs, and puts in what has changed.
+They are made of templates and the drawings of `detcore.pages`; one script in them requests the same
+page again while something runs, and replaces the parts that have changed.
 """
 
 from detcore.server._page._routes import make_router

@@ -102,7 +102,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         chosen = list(dict.fromkeys(trial))
         whole = _read(state, experiment_id)
         note = None
-        # Not those of the view: it has the best of very many.
+        # Not those of the view: of very many trials, it has only the best.
         known = {found.id for found in state.database.list_trials(experiment_id)}
         unknown = [number for number in chosen if number not in known]
         chosen = [number for number in chosen if number in known]
@@ -219,7 +219,7 @@ def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[s
 def _head_of(
     state: ServerState, user: TokenRecord, row: dict[str, Any], config: Any
 ) -> dict[str, Any]:
-    """Return what every page about an experiment shows at its top."""
+    """Return the values that every page about an experiment shows at its top."""
     value = metric_value(row, row["metric"])
     best = None
     if value is not None:

@@ -1,4 +1,4 @@
-"""Experiments and models: what there is."""
+"""Lists of experiments and models."""
 
 from __future__ import annotations
 

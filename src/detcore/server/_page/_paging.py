@@ -15,7 +15,7 @@ class Paging:
         page: Its number, from 1.
         size: How many there are on a page.
         total: How many there are.
-        query: What else the address asks for, encoded.
+        query: The other parameters of the address, encoded.
     """
 
     page: int
@@ -35,7 +35,7 @@ class Paging:
 
     @property
     def told(self) -> str:
-        """Which these are, for people."""
+        """The range of the entries on this page, as text."""
         if self.offset >= self.total:
             return f"none of {self.total:,}"
         return (

@@ -1,4 +1,4 @@
-"""Pages as answers: templates, headers, and errors that people can read."""
+"""Web pages as answers: templates, headers, and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Pages are asked for again and again, and answered with "the same" where they are.
+    # Pages are requested again and again, and answered with 304 if they have not changed.
     "Cache-Control": "private, no-cache",
 }
 _DATABASE = re.compile(r"( yet)? in (sqlite|postgresql)[a-z0-9+]*:\S*[^\s.]")
@@ -49,7 +49,7 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def svg(html: str) -> Markup:
-    """Return HTML that `detcore.pages` made, as what needs no escaping."""
+    """Return HTML that `detcore.pages` made, marked to need no escaping."""
     return Markup(html)
 
 
@@ -59,7 +59,7 @@ def _safe(value: object) -> object:
 
 
 def _time(moment: datetime.datetime | None) -> object:
-    """Return a moment as an element; the script shows it in the zone of whoever looks."""
+    """Return a moment as an element; the script shows it in the time zone of the browser."""
     if moment is None:
         return "-"
     utc = moment.astimezone(datetime.timezone.utc)
@@ -101,11 +101,11 @@ def render(
     """Return a page.
 
     Args:
-        request: What it answers.
-        template: Which one.
-        user: Who has logged in.
-        status: Of HTTP.
-        values: What the template shows.
+        request: The request that it answers.
+        template: Name of the template.
+        user: The user who has logged in, or None.
+        status: HTTP status.
+        values: Values for the template.
     """
     text = _templates().get_template(template).render(
         user=user, path=request.url.path, **values
@@ -121,7 +121,7 @@ def static_file(request: Request, name: str) -> Response:
     """Return the stylesheet, the script or the icon.
 
     Raises:
-        NotFoundError: If it is none of them.
+        NotFoundError: If there is no such file.
     """
     if name not in ("page.css", "page.js", "icon.svg"):
         raise NotFoundError(f"there is no file {cut(name)!r}")
@@ -134,17 +134,17 @@ def static_file(request: Request, name: str) -> Response:
 
 
 class PageRoute(APIRoute):
-    """A route whose answers are for people: errors are pages, and no answer may load anything."""
+    """A route whose answers are web pages, errors included; no answer may load anything."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the handler of requests."""
         answer = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
             try:
                 response = await answer(request)
             except NotFoundError as error:
-                # What follows is for people at the server's own terminal: commands, its database.
+                # Further lines are for users of the server's own terminal: commands, its database.
                 first = str(error).partition("\n")[0]
                 response = _error_page(request, 404, _DATABASE.sub("", first))
             except DetcoreError as error:

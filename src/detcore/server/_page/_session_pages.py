@@ -87,6 +87,6 @@ def make_router() -> APIRouter:
 
 
 def _checked(path: str) -> str:
-    """Return where to go after log-in: a page of this server, whoever wrote the link."""
+    """Return the path to visit after log-in: a page of this server, even if a link was forged."""
     is_own = path.startswith("/ui/") and path.isprintable() and "\\" not in path
     return path if is_own and len(path) <= _MAX_PATH else _HOME

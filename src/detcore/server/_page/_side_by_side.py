@@ -1,4 +1,4 @@
-"""Trials side by side: what they were given, and what became of it."""
+"""Trials side by side: their hyperparameters and metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Line:
     """A row of a table.
 
     Attributes:
-        name: What it tells.
-        cells: Of each trial.
-        differs: Whether they are hyperparameters that are not all the same.
+        name: Label of the row.
+        cells: One for each trial.
+        differs: Whether the row is a hyperparameter whose values differ.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A trial: its curves, what it printed, its checkpoints."""
+"""A trial: its curves, log and checkpoints."""
 
 from __future__ import annotations
 

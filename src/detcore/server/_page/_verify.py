@@ -1,4 +1,4 @@
-"""Reading checkpoints and comparing them with what was saved, behind the page."""
+"""Verification of checkpoints against their manifests, for the web pages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Verification:
     """A check of a checkpoint's files.
 
     Attributes:
-        user: Who asked for it.
-        asked_at: When.
+        user: The user who requested it.
+        asked_at: When it was requested.
         ended_at: When it was done; None: it is not.
-        faults: What is not as it was saved; none: all is.
+        faults: Differences from the checkpoint as saved; empty: none.
         error: Why the files could not be read, or None.
     """
 
@@ -55,7 +55,7 @@ class Verification:
 
 
 class Verifier:
-    """Checks checkpoints in threads of its own; what it found is known until the server ends.
+    """Checks checkpoints in separate threads; results are kept until the server ends.
 
     Methods may be called from any thread.
     """
@@ -71,7 +71,7 @@ class Verifier:
             return self._results.get(uuid)
 
     def start(self, state: ServerState, record: CheckpointRecord, user: str) -> None:
-        """Begin to check a checkpoint, unless that is being done.
+        """Begin to check a checkpoint, unless a check is in progress.
 
         Raises:
             RunError: If its files cannot be checked in its state, or too many others wait.
@@ -90,7 +90,7 @@ class Verifier:
                 )
             asked = Verification(user=user, asked_at=_now())
             self._keep(record.uuid, asked)
-        # It ends with the server: nothing is lost but the answer.
+        # It ends with the server: only the result is lost.
         threading.Thread(
             target=self._run, args=(state, record, asked), name="verify", daemon=True
         ).start()
