@@ -98,8 +98,8 @@ def change_checkpoint(
     Args:
         connection: A transaction that writes.
         found: The checkpoint's row.
-        event: What happened to it.
-        at: When, in seconds since 1970.
+        event: The change that was reported.
+        at: Time of the change, in seconds since 1970.
         more: Columns that change with the state.
     """
     allowed, state, columns = _transition(event, at)

@@ -1,7 +1,7 @@
 """Copies of the record store: made while it is written, looked at, and put back.
 
-SQLite's own copying is used: it takes what was committed at one moment, the write-ahead log
-included, which copying the file does not.
+Uses SQLite's backup API: it copies the data committed at one moment, including the write-ahead
+log, which copying the file would miss.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseInfo:
-    """What is known of a record store without changing it.
+    """Facts about a record store, read without changing it.
 
     Attributes:
         url: Where it is; secrets in it are shown as ``***``.
-        schema: Version of its tables; None if there are none yet.
+        schema: Version of its tables; None if it has no tables yet.
         newest_schema: The version that this detcore makes of it when it opens it.
         counts: Rows of some tables, by name.
     """
@@ -81,7 +81,7 @@ def describe_database(url: str) -> DatabaseInfo:
 
 
 def back_up(url: str, target: Path) -> int:
-    """Copy a record store, as it is at one moment, to a new file; others may go on writing.
+    """Copy a record store, as it is at one moment, to a new file; others may keep writing.
 
     The file is there once the copy is whole, checked, and on the disk.
 
@@ -93,7 +93,7 @@ def back_up(url: str, target: Path) -> int:
         Its size in bytes.
 
     Raises:
-        ConfigError: If `target` exists, or the database is not SQLite, which has tools of its own.
+        ConfigError: If `target` exists, or the database is not SQLite; others have their own tools.
         DatabaseError: If there is no such database, or it is damaged.
         StorageFullError: If there is no room.
     """
@@ -130,7 +130,7 @@ def put_back(source: Path, url: str, *, replace: bool = False) -> None:
     """Make a copy from `back_up` the record store.
 
     It is one transaction: after a crash the old records are there, or the new ones. No server and
-    no run should be at work on the database meanwhile: what they wrote since is gone.
+    no run should use the database meanwhile: records written since the copy are lost.
 
     Args:
         source: The copy.

@@ -1,4 +1,4 @@
-"""Checks of what users note on models and checkpoints."""
+"""Checks of the metadata and labels that users set on models and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["checked_metadata", "checked_texts"]
 
 
 def checked_metadata(metadata: object) -> dict[str, Any]:
-    """Return metadata as a dictionary of its own.
+    """Return a copy of metadata as a dictionary.
 
     Raises:
         ConfigError: If it is no dictionary of JSON values.

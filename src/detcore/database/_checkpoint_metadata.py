@@ -1,4 +1,4 @@
-"""What users note on checkpoints."""
+"""Metadata that users add to checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what was begun, committed, deleted. Their files are the storage's business."""
+"""Records of checkpoints: started, committed, deleted. The storage manages their files."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class CheckpointQueries(Queries):
 
         Args:
             uuid: The checkpoint.
-            metadata: What was saved with it; JSON values. What was recorded when it was whole
-                before stays, because users may have added to it.
+            metadata: Saved with it; JSON values. Ignored if the checkpoint was whole before: users
+                may have added to its metadata.
             resources: Its files and their sizes in bytes.
             steps_completed: Batches completed when it was made.
             saved: Ignored: observers read it in the trial's log.
@@ -119,7 +119,7 @@ class CheckpointQueries(Queries):
     def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
         """Record that all files of a checkpoint are about to be deleted (state DELETING).
 
-        It counts no more from now on; whoever starts its trial next deletes what is left.
+        From now on it is not used. The next start of its trial deletes the remaining files.
 
         Args:
             uuid: The checkpoint.

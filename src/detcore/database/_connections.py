@@ -1,4 +1,4 @@
-"""What connections to every database have in common."""
+"""Settings and a fork guard that the connections to every database share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIGRATES = "detcore_migrates"
 
 
 class ForkGuard:
-    """Gives a forked child connections of its own.
+    """Gives a forked child its own connections.
 
     SQLite's do not survive a fork, and a server's connection that two processes use is garbled;
     closing it in the child would end the parent's.

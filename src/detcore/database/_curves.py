@@ -188,7 +188,7 @@ def _read_reports(
 def _count_nan(
     connection: Connection, curves: dict[int, MetricCurve], which: ColumnElement[bool], name: str
 ) -> None:
-    """Count values that are NaN, which have no row of their own."""
+    """Count NaN values, which have no rows in `validation_values`."""
     query = (
         select(metrics.c.trial_id, metrics.c.metrics)
         .where(which, metrics.c.metrics.like('%"NaN"%'), is_current())

@@ -49,13 +49,13 @@ class Database(
 ):
     """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 
-    Methods may be called from any thread. Each is one transaction; what it wrote is there for
-    every process when it returns, and survives the death of this one. After a fork the child may
-    go on using it.
+    Methods may be called from any thread. Each is one transaction; when it returns, its changes
+    are visible to every process and survive the death of this one. After a fork the child may
+    continue to use it.
 
     Every method may raise `DatabaseError` (it cannot be read or reached, or stayed locked for
-    30 s), and those that write `StorageFullError`. The next call tries anew, with a connection of
-    its own where the server was gone.
+    30 s), and those that write `StorageFullError`. The next call tries again, with a new
+    connection if the server was gone.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Database(
         return cls(engine, guard)
 
     def patient(self, patience: Patience) -> Database:
-        """Return the same records, for somebody who waits while their server is away.
+        """Return the same records, for callers that wait while their server is unreachable.
 
         A call that has begun when the server goes away fails nevertheless: whether it was done is
-        not known. What is returned has the connections of this one, and need not be closed.
+        not known. The returned object shares these connections, and need not be closed.
         """
         return Database(self._engine, self._guard, patience=patience)
 

@@ -40,7 +40,7 @@ class DeletionQueries(Queries):
         Its id, and those of its trials, are not given again.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
             CheckpointStateError: If one of its checkpoints is in the model registry.
         """
         mine = trials.c.experiment_id == experiment_id

@@ -1,4 +1,4 @@
-"""Changing what is said of an experiment after it was started."""
+"""Changes to the description of an experiment after it was started."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ class DescriptionQueries(Queries):
         add_labels: Iterable[str] = (),
         remove_labels: Iterable[str] = (),
     ) -> list[str]:
-        """Change what is said of an experiment, in its configuration too; what is None stays.
+        """Change an experiment's name, description, notes or labels; None keeps a value.
+
+        The configuration changes, too.
 
         Args:
             experiment_id: Which.
-            name: What to call it in lists.
-            description: What it is.
-            notes: More of it, at length; not part of the configuration.
+            name: Its name in lists.
+            description: A short description.
+            notes: A longer text about it; not part of the configuration.
             labels: Replace all that it has.
             add_labels: It has these afterwards.
             remove_labels: It does not have these afterwards.
@@ -45,7 +47,7 @@ class DescriptionQueries(Queries):
             Its labels, sorted.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
             ConfigError: If the labels are no list of texts.
         """
         given = {"name": name, "description": description}

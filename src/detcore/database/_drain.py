@@ -62,12 +62,12 @@ def read_positions(
 
 
 def _store(database: Database, part: Part) -> Position:
-    """Add a part, unless somebody else has moved its spool's position; return where it is."""
+    """Add a part, unless another process has moved its spool's position; return the position."""
     try:
         with database._write() as connection:
             [position] = add_parts(connection, [part])
     except IntegrityError as error:
-        # On a server two may begin a spool at once; the second one goes on from the first's end.
+        # On a server two may begin a spool at once; the second continues from the first's end.
         known = read_positions(database).get(part.owner, Position(part.first))
         if known.offset > part.start:
             return known

@@ -23,7 +23,7 @@ _FULL_S = 2.0
 
 
 class SpoolDrainer:
-    """Moves a spool's records into the database, in a thread of its own.
+    """Moves a spool's records into the database, in its own thread.
 
     Failures are retried until it is closed; `flush` and `close` raise the last one if it has not
     gone away. The spool keeps the records meanwhile. It never touches the `Spool` object, so
@@ -67,7 +67,7 @@ class SpoolDrainer:
 
         Raises:
             StorageFullError: If the database has no room; after `full_s` seconds already.
-            DatabaseError: As `flush`; whoever reads next takes the records in.
+            DatabaseError: As `flush`; the next reader adds the records to the database.
         """
         deadline = time.monotonic() + timeout_s
         try:

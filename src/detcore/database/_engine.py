@@ -100,7 +100,7 @@ def transaction(
 
 
 def _file_of(url: str) -> str:
-    """Return the file of an SQLite URL; SQLAlchemy decodes what is quoted only from 2.1 on."""
+    """Return the file of an SQLite URL; SQLAlchemy decodes percent escapes only from 2.1 on."""
     return unquote(url.partition(":///")[2].partition("?")[0])
 
 

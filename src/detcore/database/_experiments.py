@@ -41,7 +41,7 @@ class ExperimentQueries(Queries):
             config: The configuration, defaults applied; JSON values.
             config_text: The experiment file as it was written, or None.
             model_dir: Folder of the user's code.
-            name: What to call it in lists.
+            name: Its name in lists.
 
         Returns:
             Its id, from 1.
@@ -70,7 +70,7 @@ class ExperimentQueries(Queries):
                 events, whose kind is "config".
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         hidden, _ = hide_secrets(config, None)
         with self._write() as connection:
@@ -98,7 +98,7 @@ class ExperimentQueries(Queries):
         """Return an experiment.
 
         Raises:
-            NotFoundError: If there is none of that id; the message lists those there are.
+            NotFoundError: If no experiment has that id; the message lists the known ones.
         """
         with self._read() as connection:
             row = connection.execute(
@@ -130,7 +130,7 @@ class ExperimentQueries(Queries):
             name: Only those with this in their name, in capitals or not.
             submitted_by: Only those that this user submitted to a server.
             newest_first: Whether the newest is the first one, instead of the oldest.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
             offset: How many are left out at the beginning.
         """
         which = _filters(states, archived, labels, submitted_by)
@@ -170,10 +170,10 @@ class ExperimentQueries(Queries):
         Args:
             experiment_id: Which.
             state: The new state.
-            error: What went wrong, in a line; None removes an earlier error.
+            error: The reason for a failure, in one line; None removes an earlier one.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         running = state == ExperimentState.RUNNING
         changed: dict[str, object] = {
@@ -192,7 +192,7 @@ class ExperimentQueries(Queries):
         Of several processes that try at once, on whatever machines, one does.
 
         Returns:
-            Whether this one did. False also where there is none of that id.
+            Whether this process did. False also if no experiment has that id.
         """
         ended = (ExperimentState.PAUSED.value, ExperimentState.ERROR.value)
         with self._write() as connection:
@@ -212,10 +212,10 @@ class ExperimentQueries(Queries):
         """Return whether the process that runs an experiment is there.
 
         Returns:
-            None if it is on another host, where that cannot be told.
+            None if it is on another host, where that cannot be determined.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         return _is_alive(self.get_experiment(experiment_id))
 
@@ -227,10 +227,10 @@ class ExperimentQueries(Queries):
 
         Returns:
             The experiment, and: False also where it does not run; None if the process is on
-            another host, where that cannot be told.
+            another host, where that cannot be determined.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         record = self.get_experiment(experiment_id)
         while record.state is ExperimentState.RUNNING:
@@ -260,7 +260,7 @@ def insert_experiment(
         config: The configuration without its secrets; see `hide_secrets`.
         config_text: The experiment file without its secrets, or None.
         model_dir: Folder of the user's code.
-        name: What to call it in lists.
+        name: Its name in lists.
 
     Returns:
         Its id.

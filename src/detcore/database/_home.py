@@ -25,7 +25,7 @@ class HomePath(PlainText):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return what is kept of a path."""
+        """Return the stored form of a path."""
         home = home_of(dialect)
         if home is not None and value is not None:
             for prefix, root in ((PATH_PREFIX, str(home)), (URL_PREFIX, home.as_uri())):

@@ -1,4 +1,4 @@
-"""Take in what workers have reported but could not move into the database themselves."""
+"""Take in reports that workers could not move into the database themselves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ingest_spools(
 ) -> int:
     """Add every finished record of the spools under a home that is not in the database.
 
-    Every reader does so first, so that what a killed worker reported is there. Any number of
+    Every reader does so first, so that the reports of a killed worker are there. Any number of
     processes may do so at once, also while workers report.
 
     Args:
@@ -78,7 +78,7 @@ def ingest_run(database: Database, log: Path, start: Position | None = None) -> 
     Args:
         database: Where to.
         log: The log, by the name that `spool_path` gives it.
-        start: What an earlier call returned, or None. A wrong one costs time only.
+        start: Position that an earlier call returned, or None. A wrong one costs time only.
 
     Returns:
         The position up to which the log is in the database.
@@ -98,10 +98,10 @@ def ingest_run(database: Database, log: Path, start: Position | None = None) -> 
 def ingest_reports(
     database: Database, home: Path, *, experiment_id: int, trial_id: int | None = None
 ) -> None:
-    """Add what workers of an experiment, or of one trial, have reported and could not move.
+    """Add reports that workers of an experiment, or of one trial, could not move.
 
-    Of a whole experiment only trials recorded as RUNNING can have such reports: whoever records
-    another state takes them in first. Looking at all takes a second for 10,000 trials.
+    Of a whole experiment only trials recorded as RUNNING can have such reports: a process that
+    records another state takes them in first. Looking at all takes a second for 10,000 trials.
 
     Args:
         database: Where to.

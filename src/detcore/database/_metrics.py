@@ -19,7 +19,7 @@ from detcore.errors import DatabaseError
 
 __all__ = ["MetricQueries", "insert_metrics", "is_current", "metric_row", "select_best"]
 
-# Databases take so many parameters in a statement: SQLite 32,766, PostgreSQL 65,535.
+# Databases limit the parameters of a statement: SQLite 32,766, PostgreSQL 65,535.
 _VALUES_AT_ONCE = 1000
 
 
@@ -53,7 +53,7 @@ class MetricQueries(Queries):
             trial_id: Which trial.
             kind: "training" or "validation".
             with_batches: Whether to read `MetricRecord.batch_metrics`, which may be long.
-            newest: Only so many, those of the most steps; None = all.
+            newest: Maximum number, those of the most steps; None = all.
 
         Raises:
             NotFoundError: If there is no such trial.
@@ -78,7 +78,7 @@ class MetricQueries(Queries):
         return [metric_of(row, with_batches=with_batches) for row in rows]
 
     def validation_at(self, trial_id: int, steps_completed: int) -> MetricRecord | None:
-        """Return the validation of a trial after so many steps, the last run's; None without."""
+        """Return the validation of a trial at a step, by its last run, or None."""
         query = select(metrics).where(
             metrics.c.trial_id == trial_id,
             metrics.c.kind == "validation",
@@ -122,7 +122,7 @@ class MetricQueries(Queries):
         return self._best(validation_values.c.trial_id == trial_id, metric, smaller_is_better)
 
     def events(self, trial_id: int, kind: str | None = None) -> list[EventRecord]:
-        """Return what a trial's spools held beside metrics, oldest first."""
+        """Return the records of a trial's spools other than metrics, oldest first."""
         query = select(events).where(events.c.trial_id == trial_id)
         if kind is not None:
             query = query.where(events.c.kind == kind)
@@ -177,7 +177,7 @@ def is_current() -> ColumnElement[bool]:
 
 
 def metric_row(record: MetricRecord) -> dict[str, Any]:
-    """Return a report as its row, with the numbers of a validation beside it under "values"."""
+    """Return a report as its row; "values" has the numbers of a validation."""
     batches = record.batch_metrics
     return {
         "trial_id": record.trial_id,

@@ -24,7 +24,7 @@ _VERSION = text("SELECT version_num FROM alembic_version")
 
 
 def bring_up_to_date(engine: Engine) -> None:
-    """Create or migrate the tables, unless they are up to date, which one query tells.
+    """Create or migrate the tables, unless they are up to date, which one query checks.
 
     Any number of processes may do so at once; one does the work, the others wait for it.
 
@@ -36,7 +36,7 @@ def bring_up_to_date(engine: Engine) -> None:
     with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
         version = _version(connection)
         if version == REVISIONS[-1]:
-            return  # somebody else did it while this process waited
+            return  # another process did it while this one waited
         if version is not None and version not in REVISIONS:
             raise DatabaseError(_too_new(engine, version))
         if version is None and engine.dialect.name == "postgresql":
@@ -51,7 +51,7 @@ def _quick_version(engine: Engine) -> str | None:
             row = connection.execute(_VERSION).fetchone()
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
-            return None  # no such table, most likely; the slow way tells
+            return None  # no such table, most likely; the slow way finds out
         raise translate(error, engine.url) from error
     except SQLDatabaseError as error:
         raise translate(error, engine.url) from error

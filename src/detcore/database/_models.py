@@ -51,7 +51,7 @@ class ModelQueries(Queries):
 
         Args:
             name: Unique; not empty.
-            description: What it is.
+            description: A short description.
             metadata: The user's own; JSON values.
             labels: Words to find it by.
 
@@ -88,7 +88,7 @@ class ModelQueries(Queries):
         """Return a model.
 
         Raises:
-            NotFoundError: If there is none of that name or id; the message lists those there are.
+            NotFoundError: If no model has that name or id; the message lists the known ones.
         """
         with self._read() as connection:
             return _read_model(connection, model)
@@ -108,13 +108,13 @@ class ModelQueries(Queries):
         """Return models.
 
         Args:
-            sort_by: What they are sorted by; capital letters make no difference.
+            sort_by: The sort key; case is ignored.
             order_by: In which direction.
             name: Only those with this in their name, in capitals or not.
             description: Only those with this in their description, in capitals or not.
             labels: Only those that have all of these.
             archived: Only those that are archived, or that are not; None = all.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
             offset: How many are left out at the beginning.
         """
         wanted = set(checked_texts("labels", labels))
@@ -132,7 +132,7 @@ class ModelQueries(Queries):
             rows = [row for row in rows if wanted <= set(decode_document(row.labels))]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
         rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
-        # Records are made of what is returned only; that costs more than all before.
+        # Create records of the returned rows only; that costs more than all before.
         chosen = rows[offset:] if limit is None else rows[offset : offset + limit]
         return [model_of(row, numbers.get(row.id, 0)) for row in chosen]
 
@@ -145,12 +145,12 @@ class ModelQueries(Queries):
         labels: Iterable[str] | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> ModelRecord:
-        """Change what is said of a model; what is None stays.
+        """Change a model's name, description, labels or metadata; None keeps a value.
 
         Args:
             model: Which.
-            name: What to call it.
-            description: What it is.
+            name: The new name.
+            description: A short description.
             labels: Replace all that it has.
             metadata: Replaces all that it has.
 
@@ -319,12 +319,12 @@ class ModelQueries(Queries):
         notes: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> ModelVersionRecord:
-        """Change what is said of a version; what is None stays.
+        """Change a version's name, comment, notes or metadata; None keeps a value.
 
         Args:
             model: Which model.
             number: Which version.
-            name: What to call it.
+            name: The new name.
             comment: A line about it.
             notes: More about it.
             metadata: Replaces all of its metadata.
@@ -409,7 +409,7 @@ def _model_row(connection: Connection, model: str | int, *, lock: bool = False) 
 
 
 def _locked_row(connection: Connection, model: str | int) -> Row[Any]:
-    """Return a model's row; on servers nobody else changes it until the transaction ends."""
+    """Return a model's row; on servers it is locked until the transaction ends."""
     return _model_row(connection, model, lock=True)
 
 

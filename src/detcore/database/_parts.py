@@ -41,13 +41,13 @@ class Position:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A line as what it becomes.
+    """A line, as the row or the change that it becomes.
 
     Attributes:
         seq: Its number; None: damaged.
         metrics: A row of `metrics`, or None.
         event: A row of `events`, or None.
-        change: What changes other records; a row of `events` only if they refuse it.
+        change: An event that changes other records; a row of `events` only if they refuse it.
     """
 
     seq: int | None
@@ -76,9 +76,9 @@ class Part:
 
 
 def parse_part(data: bytes, owner: Owner, *, first: int, start: int) -> Part:
-    """Return whole lines as what they become in the database; this costs most of the time.
+    """Return whole lines, parsed into database rows; this costs most of the time.
 
-    Lines that are damaged become events that tell so.
+    Damaged lines become events of kind "damaged".
     """
     entries = []
     end = start
@@ -244,7 +244,7 @@ def _entry(owner: Owner, line: Line) -> _Entry | None:
 
 
 def _damaged(owner: Owner, offset: int, text: bytes) -> _Entry:
-    """Return the event that tells of a line whose checksum is wrong (the machine crashed)."""
+    """Return the event for a line whose checksum is wrong (the machine crashed)."""
     shown = text[:_SHOWN].decode("ascii", "backslashreplace")
     row = {
         "trial_id": owner[0],

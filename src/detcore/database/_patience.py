@@ -24,9 +24,9 @@ class Patience:
     """Tries to begin a transaction until the server is there; nothing was done before.
 
     Args:
-        notice: Is told when a wait begins, and when it is over.
-        longest_s: After so many seconds the error is raised.
-        gives_up: Asked between tries; true: the error is raised.
+        notice: Receives a message when a wait begins, and when it is over.
+        longest_s: Seconds after which the error is raised.
+        gives_up: Called between tries; if it returns True, the error is raised.
     """
 
     def __init__(

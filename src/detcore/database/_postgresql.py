@@ -43,7 +43,7 @@ def normal_url(url: URL) -> URL:
 
 
 def connect_arguments(url: URL) -> dict[str, Any]:
-    """Return what a connection is made with, beside what the URL says itself."""
+    """Return the arguments of a connection, except those that the URL itself sets."""
     return {name: value for name, value in _NETWORK.items() if name not in url.query}
 
 
@@ -98,8 +98,8 @@ def explain(error: BaseException, reason: str, where: str) -> Exception | None:
     """Return detcore's error for one of the server's, or None if it is not a special one.
 
     Args:
-        error: The driver's.
-        reason: What it says.
+        error: The driver's error.
+        reason: Its message.
         where: The database, without secrets.
     """
     code = getattr(error, "sqlstate", None) or ""

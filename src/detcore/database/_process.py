@@ -20,7 +20,7 @@ class ProcessIdentity:
     Attributes:
         host: Host name.
         pid: Process number.
-        machine_id: Names the machine (a digest of what the system calls it), or None.
+        machine_id: Names the machine (a digest of the system's machine id), or None.
         boot_id: Changes with every start of the machine; None where the system does not tell.
         started: When the process started, as the system counts it, or None.
         pid_namespace: Where `pid` counts (containers of one machine differ), or None.
@@ -35,7 +35,7 @@ class ProcessIdentity:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
-        """Read what another release may have written: what it left out is unknown here."""
+        """Read a document, perhaps of another release; fields that it lacks are None."""
         optional = ("machine_id", "boot_id", "started", "pid_namespace")
         return cls(
             host=document["host"],
@@ -58,7 +58,7 @@ def identify_this_process() -> ProcessIdentity:
 
 
 def is_alive(process: ProcessIdentity, here: ProcessIdentity | None = None) -> bool | None:
-    """Return whether a process is still there; None if that cannot be told from here.
+    """Return whether a process is still there; None if that cannot be determined from here.
 
     Args:
         process: Which.

@@ -1,4 +1,4 @@
-"""What the groups of queries share."""
+"""The base class and the helpers of the groups of queries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Queries:
 
 
 def change(connection: Connection, table: Table, what: str, number: int, **changed: object) -> None:
-    """Change the row with an id; raise NotFoundError, listing what there is, if there is none."""
+    """Change the row with an id; raise NotFoundError, listing the known ids, if it is missing."""
     found = connection.execute(update(table).where(table.c.id == number).values(**changed))
     if found.rowcount == 0:
         require(connection, table, what, number)
@@ -79,7 +79,7 @@ def process_document(process: ProcessIdentity) -> str:
 
 
 def require(connection: Connection, table: Table, what: str, number: int) -> None:
-    """Raise NotFoundError, listing what there is, unless `number` is an id of `table`."""
+    """Raise NotFoundError, listing the known ids, unless `number` is an id of `table`."""
     if connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
         return
     known = list(connection.execute(select(table.c.id).order_by(table.c.id)).scalars())

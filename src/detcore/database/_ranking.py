@@ -46,8 +46,8 @@ class RankedTrial:
     """A trial in the order of its best value of a metric.
 
     Attributes:
-        value: The best value; None if there is none.
-        steps_completed: Where it was reached; None if there is none.
+        value: The best value, or None.
+        steps_completed: Steps at which it was reached, or None.
     """
 
     trial: TrialRecord
@@ -70,8 +70,8 @@ class RankingQueries(Queries):
     ) -> list[RankedCheckpoint]:
         """Return COMPLETED checkpoints, the best first.
 
-        What counts is the validation at the checkpoint's own step, by the last run that reported
-        it. Those whose metric is missing, NaN or not a number are last; of equal ones that of the
+        A checkpoint ranks by the validation at its own step, from the last run that reported it.
+        Those whose metric is missing, NaN or not a number are last; of equal ones that of the
         earlier trial, then that of fewer steps, comes first.
 
         Args:
@@ -79,7 +79,7 @@ class RankingQueries(Queries):
             trial_id: Those of this trial.
             metric: Name of a validation metric.
             smaller_is_better: Whether a smaller value is better.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
             distinct_trials: Whether only the best one of each trial counts.
 
         Raises:
@@ -134,7 +134,7 @@ class RankingQueries(Queries):
             experiment_id: Which experiment.
             metric: Name of a validation metric.
             smaller_is_better: Whether a smaller value is better.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
 
         Raises:
             NotFoundError: If there is no such experiment.

@@ -64,7 +64,7 @@ def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Ask a database what `plain_arguments` describes.
+    """Call a method of a database with the arguments that `plain_arguments` returned.
 
     Returns:
         A JSON value, but for numbers that JSON does not have. An experiment's file is left out,
@@ -72,7 +72,7 @@ def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> 
 
     Raises:
         InvalidArgumentError: If there is no such question, or it has not these arguments.
-        DetcoreError: What the method raises.
+        DetcoreError: Any error that the method raises.
     """
     from pydantic import ValidationError
 
@@ -96,7 +96,7 @@ def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> 
 
 
 def read_result(name: str, value: Any) -> Any:
-    """Return what a method returned, from what `answer_read` made of it.
+    """Return the result of a method, from the JSON value that `answer_read` made of it.
 
     Raises:
         ValueError: If it is nothing that the method returns.

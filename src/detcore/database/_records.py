@@ -1,4 +1,4 @@
-"""What the database hands out: frozen values, times in UTC."""
+"""Records that the database returns: frozen values, times in UTC."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ExperimentRecord:
         config: The configuration, defaults applied.
         config_text: The experiment file as it was written, or None.
         process: The process that runs it, or ran it last, or None.
-        control: What its runner is asked to do, or None.
+        control: The request to its runner, or None.
         progress: How much of its search is done, 0 to 1, or None.
         archived: Whether lists leave it out.
-        notes: What people wrote of it at length, or "".
+        notes: A longer text about it, or "".
         ended_at: When it last stopped running; None while its state is RUNNING.
     """
 
@@ -75,7 +75,7 @@ class TrialRecord:
 
     Attributes:
         state: PAUSED until it is first started.
-        trial_dir: Folder of its own files, or None.
+        trial_dir: Folder of the trial's files, or None.
         current_run: Its newest start, or None.
         search_index: Its number in the experiment's search, from 0, or None.
         length: How far the search wants it trained, in the unit of ``searcher.max_length``, or
@@ -104,7 +104,7 @@ class TrialRecord:
 
     @property
     def run_id(self) -> int:
-        """Number of the newest start; 0 if there was none."""
+        """Number of the newest start; 0 if it was never started."""
         return self.current_run.run_id if self.current_run else 0
 
     @property
@@ -149,9 +149,9 @@ class MetricRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """What a spool held beside metrics, such as progress.
+    """A record of a spool other than metrics, such as progress.
 
-    An event of kind "damaged" tells of a line whose checksum was wrong.
+    An event of kind "damaged" stands for a line whose checksum was wrong.
     """
 
     trial_id: int
@@ -169,7 +169,7 @@ class CheckpointRecord:
     Attributes:
         state: ACTIVE (being written), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or
             DELETED.
-        metadata: What was saved with it.
+        metadata: Saved with it, or added by users.
         resources: Its files and their sizes in bytes.
     """
 
@@ -222,9 +222,9 @@ class ModelVersionRecord:
         model_id: Whose version it is.
         number: From 1 within the model, never given twice.
         checkpoint_uuid: The checkpoint.
-        name: What to call it, or "".
-        comment: What to know of it, in a line, or "".
-        notes: What to know of it at length, or "".
+        name: Its name, or "".
+        comment: A line about it, or "".
+        notes: A longer text about it, or "".
         metadata: The user's own; JSON values.
     """
 
@@ -392,11 +392,11 @@ def version_of(row: Row[Any]) -> ModelVersionRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecord:
-    """Somebody who may ask a server.
+    """A user of a server.
 
     Attributes:
         name: Unique.
-        password_hash: What the server made of the password; None: nobody can log in as this user.
+        password_hash: The server's hash of the password; None: this user cannot log in.
         is_admin: Whether this user may manage the others.
         is_active: Whether this user may log in.
         created_at: Seconds since 1970.
@@ -412,7 +412,7 @@ class UserRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """What a token proves.
+    """The user that a token authenticates, and its scope.
 
     Attributes:
         trial_id: The only trial whose workers may use it; None: good for everything that the user
@@ -429,17 +429,17 @@ class TokenRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionRecord:
-    """An experiment that was handed in to a server, and how it stands.
+    """An experiment that was submitted to a server, and its state.
 
     Attributes:
         user_name: Whose it is.
-        submission_id: What who handed it in calls it.
-        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner is, or is to be, at work;
+        submission_id: The identifier that its user gave it.
+        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner works on it, or will;
             ``"ENDED"``: there is nothing to do for it.
         test_mode: Whether it is a smoke run.
         state: The experiment's.
-        process: Who looks after it, or did so last.
-        control: What is asked for, or None.
+        process: The process that looks after it, or did so last.
+        control: The request to its runner, or None.
     """
 
     experiment_id: int

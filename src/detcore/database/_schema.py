@@ -1,4 +1,4 @@
-"""The tables. A change here needs a migration beside it, and its name in `REVISIONS`.
+"""The tables. A change here needs a migration, and its name in `REVISIONS`.
 
 Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.values` reads, so
 that every database holds the same bytes and NaN survives.
@@ -46,7 +46,7 @@ __all__ = [
     "validation_values",
 ]
 
-# Schema versions that this code can migrate, oldest first; the last one is what it works with.
+# Schema versions that this code can migrate, oldest first; it works with the last one.
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 
 metadata = MetaData(
@@ -70,7 +70,7 @@ experiments = Table(
     Column("model_dir", HomePath, nullable=False),
     # The process that set the state RUNNING last; see detcore.database._process.
     Column("process", Text),
-    # What another process asks the runner to do: a `Control`.
+    # The request of another process to the runner: a `Control`.
     Column("control", String(16)),
     # How much of the search is done, 0 to 1.
     Column("progress", Float(53)),
@@ -115,7 +115,7 @@ trials = Table(
     Column("num_restarts", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
-    # What the runner is asked to do with it; it stays, because a search never goes on with it.
+    # The request to the runner; it stays, because a search never continues such a trial.
     Column("control", String(16)),
     # An index rather than a constraint: SQLite adds the one without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
@@ -123,7 +123,7 @@ trials = Table(
     Index(None, "experiment_id", "control"),
 )
 
-# What happened in each search, in order: its whole state; see `detcore.search`.
+# The events of each search, in order: its whole state; see `detcore.search`.
 search_events = Table(
     "search_events",
     metadata,
@@ -183,7 +183,7 @@ validation_values = Table(
     Index(None, "trial_id", "name", "value"),
 )
 
-# What a spool holds beside metrics: progress, status, and lines that were damaged.
+# Records of a spool other than metrics: progress, status, and damaged lines.
 events = Table(
     "events",
     metadata,
@@ -256,13 +256,13 @@ model_versions = Table(
     Column("updated_at", Float(53), nullable=False),
 )
 
-# Who may ask a server.
+# Users of a server.
 users = Table(
     "users",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", PlainText, nullable=False),
-    # What `detcore.server` made of the password; NULL: nobody can log in as this user.
+    # The hash that `detcore.server` made of the password; NULL: this user cannot log in.
     Column("password_hash", Text),
     Column("is_admin", Boolean, nullable=False),
     Column("is_active", Boolean, nullable=False),
@@ -270,25 +270,25 @@ users = Table(
     UniqueConstraint("name"),
 )
 
-# What proves who asks: the SHA-256 of each token, never the token.
+# Tokens that authenticate users: the SHA-256 of each token, never the token.
 tokens = Table(
     "tokens",
     metadata,
     Column("digest", String(64), primary_key=True),
     Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
-    # Set: good for what the workers of this trial need, and nothing else.
+    # Set: good only for the requests of this trial's workers.
     Column("trial_id", Integer),
     Column("created_at", Float(53), nullable=False),
     Column("expires_at", Float(53), nullable=False, index=True),
 )
 
-# Who handed in an experiment to a server, and what the server has left to do for it.
+# Experiments submitted to a server: the user of each, and the work left for the server.
 submissions = Table(
     "submissions",
     metadata,
     Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
     Column("user_id", ForeignKey("users.id"), nullable=False),
-    # Made by who hands in, so that a second try is known for what it is.
+    # Made by the client, so that a repeated submission is recognized.
     Column("submission_id", String(64), nullable=False),
     # A `SubmissionPhase`.
     Column("phase", String(16), nullable=False, index=True),

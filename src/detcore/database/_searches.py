@@ -150,7 +150,7 @@ class SearchQueries(Queries):
             How often that was so by now, from 1.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         with self._write() as connection:
             more = trials.c.num_restarts + 1
@@ -167,7 +167,7 @@ class SearchQueries(Queries):
             Whether that is recorded. Nothing can be asked of one that is not RUNNING.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         with self._write() as connection:
             if control is None:
@@ -196,7 +196,7 @@ class SearchQueries(Queries):
             Whether that is recorded. Nothing can be asked of one that is over.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         with self._write() as connection:
             changed = connection.execute(
@@ -224,7 +224,7 @@ class SearchQueries(Queries):
             return {row.search_index: Control(row.control) for row in found}
 
     def requested_control(self, experiment_id: int) -> Control | None:
-        """Return what the runner of an experiment is asked to do."""
+        """Return the request to the runner of an experiment, or None."""
         with self._read() as connection:
             found = connection.execute(
                 select(experiments.c.control).where(experiments.c.id == experiment_id)
@@ -239,21 +239,21 @@ class SearchQueries(Queries):
         asked: Control | None,
         error: str | None = None,
     ) -> bool:
-        """Record how an experiment ended, unless something else is asked for by now.
+        """Record how an experiment ended, unless the request to its runner has changed.
 
-        Nothing is asked for any more then: who asks later finds the experiment ended.
+        This clears the request: a later caller finds the experiment ended.
 
         Args:
             experiment_id: Which.
             state: How it ended.
-            asked: What was asked for when that was decided.
-            error: What went wrong, in a line; None removes an earlier error.
+            asked: The request that was known when that was decided.
+            error: The reason for a failure, in one line; None removes an earlier one.
 
         Returns:
             Whether it was recorded.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         value = None if asked is None else Control(asked).value
         with self._write() as connection:
@@ -275,7 +275,7 @@ class SearchQueries(Queries):
         """Leave an experiment out of lists, or bring it back.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no experiment has that id.
         """
         with self._write() as connection:
             change(connection, experiments, "experiment", experiment_id, archived=archived)

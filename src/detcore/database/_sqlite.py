@@ -30,7 +30,7 @@ _LOG_BYTES = 16 * 1024 * 1024
 
 
 def connect_arguments() -> dict[str, Any]:
-    """Return what `sqlite3.connect` is given beside the file."""
+    """Return the arguments of `sqlite3.connect`, except the file."""
     return {"timeout": WAIT_S}
 
 
@@ -49,7 +49,7 @@ def prepare_file(url: URL) -> None:
         )
     path = Path(name).absolute()
     try:
-        # Records, spools and checkpoints below it are nobody else's business.
+        # Records, spools and checkpoints below it are private to this user.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise DatabaseError(
@@ -113,7 +113,7 @@ def _on_begin(connection: Connection) -> None:
     if not options.get(WRITE):
         connection.exec_driver_sql("BEGIN")
         return
-    if options.get(MIGRATES):  # whoever migrates throws the connection away afterwards
+    if options.get(MIGRATES):  # the migration discards the connection afterwards
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -128,13 +128,13 @@ def _connected(path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy what was committed at one moment, whoever writes meanwhile."""
+    """Copy the data committed at one moment, even while other processes write."""
     with (
         _connected(source, writes=False) as reading,
         _connected(target, writes=True) as writing,
     ):
         writing.execute("PRAGMA synchronous = FULL")
-        # In one step: in several it begins again whenever somebody writes, perhaps for ever.
+        # In one step: in several it restarts whenever another process writes, perhaps forever.
         reading.backup(writing, pages=-1)
 
 

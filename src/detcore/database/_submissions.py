@@ -1,4 +1,4 @@
-"""Experiments that were handed in to a server: whose they are, and what is left to do for them."""
+"""Experiments submitted to a server: the user of each, and the work left for the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GOES_ON = (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCE
 
 
 class SubmissionQueries(Queries):
-    """Methods of `Database` about experiments that were handed in."""
+    """Methods of `Database` about submitted experiments."""
 
     def submit_experiment(
         self,
@@ -37,16 +37,16 @@ class SubmissionQueries(Queries):
         config_text: str,
         place: Callable[[int], str],
     ) -> tuple[int, bool]:
-        """Record an experiment that waits for its turn, unless it was handed in before.
+        """Record an experiment that waits for its turn, unless it was submitted before.
 
         Args:
             user_id: Whose it is.
-            submission_id: What that user calls it; up to 64 characters.
+            submission_id: The user's identifier of it; up to 64 characters.
             test_mode: Whether it is a smoke run.
             config: The configuration, defaults applied; JSON values.
             config_text: The experiment file as it was written.
-            place: Called with the new id, before the record is there for anybody: puts the code in
-                its place, and returns the folder. What it raises is raised; nothing is recorded.
+            place: Called with the new id, before other processes see the record: puts the code in
+                its place, and returns the folder. If it raises, nothing is recorded.
 
         Returns:
             The id, and whether it is new.
@@ -88,12 +88,12 @@ class SubmissionQueries(Queries):
             return known, False
 
     def find_submission(self, user_id: int, submission_id: str) -> int | None:
-        """Return the experiment that a user handed in under a name of his own, or None."""
+        """Return the id of the experiment that a user submitted under an identifier, or None."""
         with self._read() as connection:
             return _find(connection, user_id, submission_id)
 
     def get_submission(self, experiment_id: int) -> SubmissionRecord | None:
-        """Return who handed in an experiment, and how it stands; None if nobody did."""
+        """Return the submission of an experiment; None if it was not submitted."""
         with self._read() as connection:
             row = connection.execute(
                 _RECORDS.where(submissions.c.experiment_id == experiment_id)
@@ -111,16 +111,16 @@ class SubmissionQueries(Queries):
             }
 
     def list_submissions(self, *, phases: Iterable[str]) -> list[SubmissionRecord]:
-        """Return what was handed in and is in one of some phases, by the experiments' ids."""
+        """Return the submissions in one of some phases, by the experiments' ids."""
         query = _RECORDS.where(submissions.c.phase.in_(list(phases)))
         with self._read() as connection:
             rows = connection.execute(query.order_by(submissions.c.experiment_id))
             return [_submission_of(row) for row in rows]
 
     def set_submission_phase(self, experiment_id: int, phase: str) -> None:
-        """Record what is left to do for an experiment that was handed in.
+        """Record the phase of a submitted experiment.
 
-        ENDED is recorded only of one that does not run: somebody may have gone on with it.
+        ENDED is recorded only if it does not run: it may have been resumed.
         """
         which = [submissions.c.experiment_id == experiment_id]
         if phase == _ENDED:
@@ -133,10 +133,10 @@ class SubmissionQueries(Queries):
             connection.execute(update(submissions).where(*which).values(phase=phase))
 
     def queue_again(self, experiment_id: int) -> bool:
-        """Let an experiment that was handed in, and does not run, wait for its turn once more.
+        """Let a submitted experiment that does not run wait for its turn once more.
 
         Returns:
-            False if it runs, waits or is complete, or was not handed in.
+            False if it runs, waits or is complete, or was not submitted.
         """
         with self._write() as connection:
             handed_in = select(submissions.c.experiment_id)
@@ -218,7 +218,7 @@ class SubmissionQueries(Queries):
         return process == identify_this_process()
 
     def process_is_alive(self, process: ProcessIdentity) -> bool | None:
-        """Return whether the process of a record is there; None if that cannot be told."""
+        """Return whether the process of a record is there; None if that cannot be determined."""
         return is_alive(process)
 
 

@@ -1,4 +1,4 @@
-"""What lists show of each trial, for all trials of an experiment at once."""
+"""The values that lists show for each trial, for all trials of an experiment at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["SummaryQueries", "TrialSummary"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSummary:
-    """What a list shows of a trial.
+    """The values that a list shows for a trial.
 
     Attributes:
         num_runs: How often it was started.

@@ -12,7 +12,7 @@ MAX_INDEXED = 512
 
 
 class PlainText(TypeDecorator[str]):
-    """Text in which NUL and what is not Unicode (halves of surrogate pairs) become U+FFFD.
+    """Text in which NUL and lone surrogates, which are not valid Unicode, become U+FFFD.
 
     A message of a crash may hold anything, and recording it must not fail. JSON needs none of
     this, because it is written in ASCII.

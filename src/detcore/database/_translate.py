@@ -1,4 +1,4 @@
-"""What errors of databases become."""
+"""Translation of database errors into errors of detcore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of a trial printed: lines in a file of the trial's folder."""
+"""The output of a trial's workers: lines in a file of the trial's folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LogLine:
         at: When, in seconds since 1970 (UTC).
         run: The trial's run, from 1.
         rank: The worker.
-        stream: "stdout", "stderr", or "detcore" for what the runner said.
+        stream: "stdout", "stderr", or "detcore" for messages of the runner.
         text: The line without its end.
     """
 
@@ -59,8 +59,8 @@ def read_log_page(
 
     Args:
         trial_dir: The trial's folder.
-        position: Where to begin, in bytes: 0, or what an earlier call returned.
-        limit: At most so many lines.
+        position: Where to begin, in bytes: 0, or the place that an earlier call returned.
+        limit: Maximum number of lines.
 
     Returns:
         Whole lines, oldest first (none while there is no log), and where the next page begins.
@@ -91,7 +91,7 @@ def read_trial_log(
     """
     position = 0
     while True:
-        ends = not follow or is_over()  # asked before reading: what came until then is read
+        ends = not follow or is_over()  # asked before reading: lines written until then are read
         lines, position = read_log_page(trial_dir, position)
         yield from lines
         if ends:

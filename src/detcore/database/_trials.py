@@ -47,7 +47,7 @@ class TrialQueries(Queries):
         """Return a trial.
 
         Raises:
-            NotFoundError: If there is none of that id; the message lists those there are.
+            NotFoundError: If no trial has that id; the message lists the known ones.
         """
         with self._read() as connection:
             found = read_trials(connection, trials.c.id == trial_id)
@@ -79,7 +79,7 @@ class TrialQueries(Queries):
             experiment_id: Which experiment.
             states: Only those in one of these states; None = all.
             newest_first: Whether the newest is the first one, instead of the oldest.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
             offset: How many are left out at the beginning.
 
         Raises:
@@ -114,10 +114,10 @@ class TrialQueries(Queries):
         Args:
             trial_id: Which.
             state: The new state.
-            error: What went wrong, in a line; None removes an earlier error.
+            error: The reason for a failure, in one line; None removes an earlier one.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         running = state == TrialState.RUNNING
         self._update_trial(
@@ -128,10 +128,10 @@ class TrialQueries(Queries):
         )
 
     def set_trial_dir(self, trial_id: int, path: str) -> None:
-        """Record the folder of a trial's own files; do so before its first `start_run`.
+        """Record the folder of a trial's files; do so before its first `start_run`.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         self._update_trial(trial_id, trial_dir=path)
 
@@ -144,7 +144,7 @@ class TrialQueries(Queries):
             before it was deleted), and its records must not be mixed with these.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         with self._write() as connection:
             folder = connection.execute(
@@ -182,10 +182,10 @@ class TrialQueries(Queries):
 
         Returns:
             False also for a trial that was never started; None if the process is on another
-            host, where that cannot be told.
+            host, where that cannot be determined.
 
         Raises:
-            NotFoundError: If there is none of that id.
+            NotFoundError: If no trial has that id.
         """
         run = self.get_trial(trial_id).current_run
         return False if run is None else is_alive(run.process)

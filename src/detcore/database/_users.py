@@ -1,4 +1,4 @@
-"""Queries of users, and of the tokens that prove who asks a server."""
+"""Queries of users, and of the tokens that authenticate them to a server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from detcore.errors import DatabaseError, NotFoundError
 
 __all__ = ["UserQueries", "new_token", "token_digest"]
 
-# Makes a token known for what it is, to those who look for secrets in logs and repositories.
+# Lets tools that search logs and repositories for secrets recognize a token.
 _PREFIX = "detcore_"
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a token that cannot be guessed."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def token_digest(token: str) -> str:
-    """Return what is kept of a token."""
+    """Return the digest of a token, as it is stored."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -41,7 +41,7 @@ class UserQueries(Queries):
 
         Args:
             name: Unique.
-            password_hash: What proves the password; None: nobody can log in as this user.
+            password_hash: Hash of the password; None: this user cannot log in.
             is_admin: Whether this user may manage the others.
 
         Raises:
@@ -69,7 +69,7 @@ class UserQueries(Queries):
         """Return a user by name or id.
 
         Raises:
-            NotFoundError: If there is none.
+            NotFoundError: If there is no such user.
         """
         column = users.c.id if isinstance(user, int) else users.c.name
         with self._read() as connection:
@@ -90,10 +90,10 @@ class UserQueries(Queries):
     def update_user(self, user: str | int, **changed: Any) -> UserRecord:
         """Change a user's ``password_hash``, ``is_admin`` or ``is_active``.
 
-        Whoever gets another password, or is no longer active, loses all tokens.
+        A user who gets another password, or is no longer active, loses all tokens.
 
         Raises:
-            NotFoundError: If there is none.
+            NotFoundError: If there is no such user.
         """
         record = self.get_user(user)
         with self._write() as connection:
@@ -115,11 +115,11 @@ class UserQueries(Queries):
 
         Args:
             digest: SHA-256 of the token, in hexadecimal digits.
-            user_id: Whom it proves.
+            user_id: The user that it authenticates.
             expires_at: Until when; seconds since 1970.
             trial_id: The only trial whose workers may use it.
-            password_hash: What the password was compared with: the token is not noted if the
-                user has got another one meanwhile.
+            password_hash: The hash that the password was compared with: the token is not noted if
+                the user's hash has changed since.
         """
         with self._write() as connection:
             kept = select(users.c.password_hash).where(users.c.id == user_id)
@@ -146,9 +146,9 @@ class UserQueries(Queries):
         return found.rowcount > 0
 
     def find_token(self, digest: str) -> TokenRecord | None:
-        """Return a token that has not expired, with its user; None if there is none.
+        """Return a token that has not expired, with its user, or None.
 
-        A user that is not active has none.
+        Return None also if the user is not active.
         """
         with self._read() as connection:
             row = connection.execute(

@@ -1,4 +1,4 @@
-"""Queries of what the workers of a trial ask, besides those about checkpoints."""
+"""Queries for the workers of a trial, except those about checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["WorkerQueries"]
 
 
 class WorkerQueries(Queries):
-    """What a trial asks about itself and the others of its experiment."""
+    """Best metrics of a trial, and of the other trials of its experiment."""
 
     def best_of_other_trials(
         self, trial_id: int, metric: str, *, smaller_is_better: bool
@@ -25,7 +25,7 @@ class WorkerQueries(Queries):
             smaller_is_better: Whether a smaller value is better.
 
         Returns:
-            None where there is none.
+            The value; None if no other trial has reported one.
         """
         values = validation_values.c
         mine = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()

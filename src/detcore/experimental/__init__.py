@@ -1,4 +1,4 @@
-"""What scripts of the earlier system import: the client, `create`, and the native forms.
+"""Names that scripts of the earlier system import: the client, `create`, and the native forms.
 
 `Determined` gives access to experiments, trials, checkpoints and models on the embedded store, with
 no server to start. `detcore.experimental.keras.init` and `detcore.experimental.estimator.init` make

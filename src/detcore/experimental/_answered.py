@@ -1,4 +1,4 @@
-"""What a server answered, looked at before it is used: it may be another program."""
+"""Checks of a server's answers before use: the server may be another program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module out of the cells of an interactive session: what one class needs, and nothing else."""
+"""A module from the cells of an interactive session: only the code that one class needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Statement:
         changes: Names whose value it may change in place.
         eager: Names that it reads when it is run.
         deferred: Names that functions in it read when they are called.
-        is_partial: Whether what it binds may have been bound before and kept.
+        is_partial: Whether the names that it binds may keep earlier values.
     """
 
     text: str
@@ -61,18 +61,18 @@ def module_from_cells(
 ) -> CellModule:
     """Return a module with a class of a session, and with all that the class needs.
 
-    Taken over are the class as it was defined last, and the statements that gave the names that it
-    uses their values, in the session's order; and so on for what these use. Everything else that
-    was run stays out.
+    The module has the last definition of the class and the statements that assigned the names that
+    it uses, in the session's order; recursively also those that these statements need. All other
+    code of the session is left out.
 
     Args:
-        cells: What was run, in order, as Python source; a cell that is none is left out.
+        cells: The cells that were run, in order; those that are not Python source are left out.
         class_name: The class.
         namespace: The session's variables: modules there may be used although no cell imports them.
 
     Raises:
-        InvalidExperimentError: If no cell defines the class, or if it needs what only the session
-            can do (``!command``, ``%magic``).
+        InvalidExperimentError: If no cell defines the class, or if it needs features that only
+            the session has (``!command``, ``%magic``).
     """
     statements = [statement for cell in cells for statement in _statements(cell)]
     slicer = _Slicer(statements, namespace or {})
@@ -213,7 +213,7 @@ def _statement(node: ast.stmt, text: str) -> _Statement:
 def _read_table(
     table: symtable.SymbolTable, eager: set[str], deferred: set[str], *, is_eager: bool
 ) -> None:
-    """Add the names of the session that a class, a function or what is in it reads."""
+    """Add the session's names that a class or a function, or a scope in it, reads."""
     is_eager = is_eager and (table.get_type() != "function" or table.get_name() in _EAGER_TABLES)
     names = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
     (eager if is_eager else deferred).update(names)

@@ -22,7 +22,7 @@ _METADATA_FILE = "metadata.json"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTrainingMetadata:
-    """What a checkpoint came from."""
+    """The experiment and the trial that a checkpoint came from."""
 
     experiment_config: Mapping[str, Any]
     experiment_id: int
@@ -32,7 +32,7 @@ class CheckpointTrainingMetadata:
 
 
 class Checkpoint(Connected):
-    """A checkpoint: its files, and what is known of it.
+    """A checkpoint: its files and its record.
 
     Attributes:
         uuid: Its UUID.
@@ -45,13 +45,13 @@ class Checkpoint(Connected):
         end_time: When it was complete, ISO 8601 in UTC, or None; also called `report_time`.
         resources: Its files and their sizes in bytes.
         validation: ``{"metrics": {"validation_metrics": {...}, "num_inputs": ...}}`` of the
-            validation at its batch; empty if there was none.
+            validation at its batch; empty without one.
         determined_version: None, but in objects of other makers.
         framework: The framework that wrote it, such as ``"keras"``, or None.
         format: None, but in objects of other makers.
         model_version: Its number in `model_name`, where it came from the model registry.
         model_name: The model that it was asked for as a version of.
-        metadata: What was saved with it, and what was added since.
+        metadata: Saved with it, or added since.
         state: ACTIVE (being saved), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or DELETED.
     """
 
@@ -78,7 +78,7 @@ class Checkpoint(Connected):
         state: str = "COMPLETED",
         transport: Transport | None = None,
     ) -> None:
-        """Take what is known; `Determined.get_checkpoint` asks the store for it."""
+        """Set the fields; `Determined.get_checkpoint` reads them from the store."""
         super().__init__(master, transport)
         self.uuid = uuid
         self.experiment_config = experiment_config
@@ -108,7 +108,7 @@ class Checkpoint(Connected):
         model_name: str | None = None,
         model_version: int | None = None,
     ) -> Checkpoint:
-        """Make one of what a store tells; see `Transport`."""
+        """Make one from a store's document; see `Transport`."""
         metadata = document["metadata"]
         return cls(
             uuid=document["uuid"],
@@ -153,7 +153,7 @@ class Checkpoint(Connected):
 
     @property
     def training(self) -> CheckpointTrainingMetadata:
-        """What it came from."""
+        """The experiment and the trial that it came from."""
         metrics = self.validation.get("metrics", {}).get("validation_metrics", {})
         return CheckpointTrainingMetadata(
             experiment_config=self.experiment_config,
@@ -225,8 +225,8 @@ class Checkpoint(Connected):
             kwargs: Passed to the plugin's function; for PyTorch they are those of ``torch.load``.
 
         Returns:
-            What the plugin's function returns: a Keras model, what ``tf.saved_model.load``
-            returns, a PyTorch model.
+            The result of the plugin's function: a Keras model, the result of
+            ``tf.saved_model.load``, or a PyTorch model.
 
         Raises:
             CheckpointNotFoundError: If there is no such folder.
@@ -239,7 +239,7 @@ class Checkpoint(Connected):
         return load_checkpoint_folder(path, tags, **kwargs)
 
     def delete(self) -> None:
-        """Delete its files; what was recorded of it stays. Deleting it again is fine.
+        """Delete its files; its record stays. Deleting it again is fine.
 
         Raises:
             CheckpointStateError: If it is being saved, or in the model registry; nothing was
@@ -299,7 +299,7 @@ class Checkpoint(Connected):
             temporary.unlink(missing_ok=True)
 
     def _take(self, document: Document) -> None:
-        """Take over what the store says now."""
+        """Take over the values of a store's document."""
         self.metadata = document["metadata"]
         self.resources = document["resources"]
         self.state = document["state"]

@@ -58,20 +58,20 @@ class Determined:
         certificate: str | os.PathLike[str] | None = None,
         transport: Transport | None = None,
     ) -> None:
-        """Take what says where the records are.
+        """Choose the record store.
 
         Args:
             master: Address of a server, such as ``"http://host:8080"``; ``"host"`` and
                 ``"host:8080"`` mean that, too. Default: ``DETCORE_MASTER``, ``DET_MASTER``,
                 ``DET_MASTER_ADDR`` (with ``DET_MASTER_PORT``), and without these the records of
                 this machine.
-            user: Who asks the server; default: ``DETCORE_USER``, or who logged in there with
-                ``detcore user login``. Of no meaning for the records of this machine.
-            password: What proves it; default: ``DETCORE_TOKEN``, the token that ``detcore user
+            user: User name on the server; default: ``DETCORE_USER``, or the user that logged in
+                there with ``detcore user login``. Ignored for the records of this machine.
+            password: The user's password; default: ``DETCORE_TOKEN``, the token that ``detcore user
                 login`` kept, or ``DETCORE_PASSWORD``.
             certificate: File of the authorities (PEM) that the server's certificate is checked
                 against; default: ``DETCORE_MASTER_CERT``, or the system's.
-            transport: What answers instead of what is found by all this.
+            transport: The store to use, whatever the other arguments say.
 
         Raises:
             ConfigError: If the address cannot be used, or there is no file `certificate`.
@@ -102,7 +102,7 @@ class Determined:
         """Return the experiment with an id.
 
         Raises:
-            NotFoundError: If there is none; the message lists those there are.
+            NotFoundError: If there is no such experiment; the message lists the known ones.
         """
         self._transport.get_experiment(check_id("experiment_id", experiment_id))
         return ExperimentReference(experiment_id, self._master, transport=self._transport)
@@ -124,7 +124,7 @@ class Determined:
             name: Only those with this in their name, in capitals or not.
             archived: Only those that are archived, or that are not; None = all.
             newest_first: Whether the newest is the first one, instead of the oldest.
-            limit: At most so many; None = all.
+            limit: Maximum number of results; None = all.
 
         Raises:
             InvalidArgumentError: If there is no such state, or the limit is less than 1.
@@ -158,7 +158,7 @@ class Determined:
         """Return the trial with an id.
 
         Raises:
-            NotFoundError: If there is none; the message lists those there are.
+            NotFoundError: If there is no such trial; the message lists the known ones.
         """
         self._transport.get_trial(check_id("trial_id", trial_id))
         return TrialReference(trial_id, self._master, transport=self._transport)
@@ -186,7 +186,7 @@ class Determined:
 
         Args:
             name: Unique.
-            description: What it is.
+            description: A short description.
             metadata: The user's own; JSON values.
             labels: Words to find it by.
 
@@ -209,7 +209,7 @@ class Determined:
             name: Its name, or its id.
 
         Raises:
-            NotFoundError: If there is none; the message lists those there are.
+            NotFoundError: If there is no such model; the message lists the known ones.
         """
         model = name if isinstance(name, int) else check_text("name", name)
         document = self._transport.get_model(model)
@@ -227,7 +227,7 @@ class Determined:
         """Return the models of the registry, all of them.
 
         Args:
-            sort_by: What they are sorted by; capital letters make no difference.
+            sort_by: The sort key; case is ignored.
             order_by: In which direction.
             name: Only those with this in their name, in capitals or not.
             description: Only those with this in their description, in capitals or not.

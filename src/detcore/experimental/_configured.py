@@ -1,4 +1,4 @@
-"""The configuration that a program gives, with defaults for what it leaves out."""
+"""The configuration that a program gives, with defaults for missing settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load_given(
     environment: Mapping[str, str],
     entrypoint: str | None = None,
 ) -> LoadedConfig:
-    """Check what was given as `config`, as an experiment file is checked.
+    """Check the given `config`, as an experiment file is checked.
 
     A dictionary may leave out everything: its ``name`` is then the class's, its
     ``hyperparameters`` a ``global_batch_size`` of 32, and its ``searcher`` one trial of 100 batches
@@ -40,13 +40,13 @@ def load_given(
     Args:
         config: A dictionary, the path of an experiment file, or None.
         trial_class: The user's class.
-        framework: What trains it.
+        framework: The framework that trains it.
         plugins: Know further searchers and storages.
         environment: Variables that override settings.
-        entrypoint: Taken in the place of what `config` says.
+        entrypoint: Taken in place of the one in `config`.
 
     Raises:
-        ConfigError: If it is something else, or has mistakes; all of them are told.
+        ConfigError: If it is something else, or has mistakes; the message lists all of them.
     """
     from detcore.config import load_config, load_mapping
 
@@ -65,13 +65,13 @@ def load_given(
 def given_text(
     config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str]
 ) -> tuple[str, str, dict[str, Any]]:
-    """Return what was given as `config` as an experiment file, which a server is to judge.
+    """Return the given `config` as an experiment file, for a server to check.
 
     Args:
         config: As for `load_given`.
         trial_class: The user's class.
-        framework: What trains it.
-        entrypoint: Taken in the place of what `config` says.
+        framework: The framework that trains it.
+        entrypoint: Taken in place of the one in `config`.
 
     Returns:
         The file's text, its name, and settings that are laid over it.
@@ -97,7 +97,7 @@ def given_text(
 def _filled(
     config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str] | None
 ) -> dict[str, Any]:
-    """Return a dictionary with defaults for what it leaves out."""
+    """Return a dictionary with defaults for missing settings."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "

@@ -1,4 +1,4 @@
-"""From what a caller or the environment says to the store that answers."""
+"""From the address that a caller or the environment gives to the record store."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def connect(
     *,
     certificate: Path | None = None,
 ) -> Transport:
-    """Return what answers for a master; nothing is opened, and nobody logs in, yet.
+    """Return the transport for a master; it opens and logs in only when it is used.
 
     Args:
         master: Its address; None or "": the environment's, and where that names none, the records
             of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
-        user: Who asks it.
-        password: What proves it; default: see `detcore.remote.find_credentials`.
+        user: User name on the server.
+        password: The user's password; default: see `detcore.remote.find_credentials`.
         certificate: File of the authorities to trust (PEM); default: the environment's.
 
     Raises:

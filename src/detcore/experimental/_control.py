@@ -31,8 +31,8 @@ _LOOK_S = 0.1
 _PAUSE_WAIT_S = 60.0
 _TAIL_BYTES = 1 << 14
 
-# Starts the runner from a process of its own that ends at once, so that the runner is nobody's
-# child: it outlives the caller, and leaves it no zombie.
+# Starts the runner from a separate process that ends at once, so that the runner is no child of
+# the caller: it outlives the caller, and leaves it no zombie.
 _STARTER = """
 import os, sys
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -51,9 +51,9 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If its state does not allow it, or another experiment starts from a checkpoint of
-            one that is to be deleted.
-        CheckpointStateError: If it is to be deleted and a model needs a checkpoint of it.
+        RunError: If its state does not allow it, or, for "delete", another experiment starts from
+            one of its checkpoints.
+        CheckpointStateError: If `action` is "delete" and a model needs a checkpoint of it.
     """
     if action in ("archive", "unarchive"):
         database.set_experiment_archived(experiment_id, action == "archive")
@@ -101,7 +101,7 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
     """Whether a runner looks after an experiment; one that is ending for a pause is waited for."""
     deadline = time.monotonic() + _PAUSE_WAIT_S
     while True:
-        # Its state and what it is asked for, of one moment: a runner that ends changes both.
+        # Its state and the request to it, at one moment: a runner that ends changes both.
         record, is_alive = database.observe_experiment(experiment_id)
         if is_alive is False:
             return False
@@ -153,7 +153,7 @@ def _is_taken_over(database: Database, before: ExperimentRecord, pid: int) -> bo
 
 
 def _tail(log: Path, begin: int) -> str:
-    """Return the last lines of what was added to a log."""
+    """Return the last lines that were added to a log."""
     with log.open("rb") as file:
         file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
@@ -161,7 +161,7 @@ def _tail(log: Path, begin: int) -> str:
 
 
 def _delete(database: Database, environment: Environment, experiment_id: int) -> None:
-    """Delete checkpoints, then the folder, then the records: what is interrupted can be repeated.
+    """Delete checkpoints, then the folder, then the records; can be repeated if interrupted.
 
     All checkpoints are marked before the first file goes, so that nothing starts from one of them
     meanwhile. The records go last, so that the number is not given to another experiment while its

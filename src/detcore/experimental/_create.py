@@ -42,11 +42,11 @@ def create(
     With ``local=True`` it is the same run as with ``detcore run``: each trial in processes of its
     own, which import the class from its module or script without what stands below
     ``if __name__ == "__main__":``, and which end the import where it comes to this call. From a
-    cell of IPython or Jupyter, the class and what it needs are written to a file in `context_dir`
-    that the trials import.
+    cell of IPython or Jupyter, the class and the code it needs are written to a file in
+    `context_dir` that the trials import.
 
-    Else a server runs it (``detcore serve``): `context_dir` is uploaded, but for what its
-    ``.detignore`` leaves out, and what the trials print and report is shown here. Ctrl-C ends the
+    Else a server runs it (``detcore serve``): `context_dir` is uploaded, except what its
+    ``.detignore`` excludes, and the trials' output and reports are shown here. Ctrl-C ends the
     following, not the experiment. A class of the script that is run is trained by `command`: that
     script runs as the trial, and trains where it comes to this call. Any other class is imported.
 
@@ -63,9 +63,9 @@ def create(
         test: Train one batch, validate on one, save one checkpoint.
         context_dir: Folder of the code, and current folder of the trials. Needed for a server;
             default otherwise: the current folder.
-        command: What runs on a server: a script below `context_dir`, and its arguments; default:
-            this script with its arguments. In a notebook it may be left out: the cells that the
-            class needs are written to a file in `context_dir`.
+        command: The command that a server runs: a script below `context_dir`, and its arguments;
+            default: this script with its arguments. In a notebook it may be left out: the cells
+            that the class needs are written to a file in `context_dir`.
         master_url: Address of the server; default: the environment's (``DETCORE_MASTER``,
             ``DET_MASTER`` or ``DET_MASTER_ADDR``).
 
@@ -173,7 +173,7 @@ def _reference(experiment_id: int, environment: Environment) -> ExperimentRefere
     from detcore.experimental._client import Determined
     from detcore.experimental._embedded import EmbeddedTransport
 
-    # What was run here is recorded here, wherever a master may be.
+    # A local run is recorded here, even if the environment names a master.
     client = Determined(transport=EmbeddedTransport(environment))
     return client.get_experiment(experiment_id)
 

@@ -80,7 +80,7 @@ def checkpoint_document(
 
     Args:
         record: The checkpoint.
-        config: The experiment's configuration, as JSON text: each document gets a copy of its own.
+        config: The experiment's configuration, as JSON text: each document gets its own copy.
         hparams: The trial's hyperparameters, as JSON text.
         validation: The validation at its step, or None.
     """

@@ -1,4 +1,4 @@
-"""The records of this machine, or of the database that it is told of, as a `Transport`."""
+"""The records of this machine, or of the configured database, as a `Transport`."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class EmbeddedTransport:
             download_files(self._database(), self._environment, uuid, Path(folder))
 
     def list_files(self, uuid: str) -> Document:
-        """Return what is stored of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
+        """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
 
         For a server, whose clients check the files themselves.
 
@@ -325,7 +325,7 @@ class EmbeddedTransport:
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
-        """Change what is said of a model; what is None stays."""
+        """Change a model's description or labels; None keeps a value."""
         return model_document(
             self._database().update_model(model, description=description, labels=labels)
         )
@@ -364,7 +364,7 @@ class EmbeddedTransport:
         return self._versions(database, model, [record])[0]
 
     def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if there is none."""
+        """Return a version of a model, 0 for the latest; None if it does not exist."""
         database = self._database()
         record = database.get_version(model, number)
         return None if record is None else self._versions(database, model, [record])[0]
@@ -383,7 +383,7 @@ class EmbeddedTransport:
         """Delete a version of a model; its checkpoint stays."""
         self._database().delete_version(model, number)
 
-    # -- what they share --------------------------------------------------------------------------
+    # -- shared -----------------------------------------------------------------------------------
 
     def records(self) -> Database:
         """Return the records, with everything in them that workers have reported so far."""
@@ -422,8 +422,8 @@ class EmbeddedTransport:
     def _documents(
         self, database: Database, pairs: Sequence[tuple[CheckpointRecord, MetricRecord | None]]
     ) -> list[Document]:
-        """Return checkpoints with what is known of their experiments and trials."""
-        # Asked first: trials are deleted with their experiment, and asking for that one tells.
+        """Return checkpoints with data of their experiments and trials."""
+        # Trials first: they are deleted with their experiment, and reading that one raises then.
         owners = database.get_trials({record.trial_id for record, _ in pairs})
         hparams = {number: json.dumps(owner.hparams) for number, owner in owners.items()}
         configs: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""What lists are sorted by, and in which direction."""
+"""Sort keys of lists, and sort directions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class TrialSortBy(enum.IntEnum):
-    """What trials are sorted by; those without it come last."""
+    """Sort key of trials; those without a value come last."""
 
     UNSPECIFIED = 0
     ID = 1
@@ -29,7 +29,7 @@ class TrialSortBy(enum.IntEnum):
 
 
 class CheckpointSortBy(enum.IntEnum):
-    """What checkpoints are sorted by."""
+    """Sort key of checkpoints."""
 
     UNSPECIFIED = 0
     UUID = 1

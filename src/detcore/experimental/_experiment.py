@@ -49,7 +49,7 @@ class ExperimentReference(Connected):
         Args:
             experiment_id: Its id.
             master: See `Determined`.
-            transport: What answers; default: the store that the environment names.
+            transport: The store to ask; default: the store that the environment names.
         """
         super().__init__(master, transport)
         self.id = check_id("experiment_id", experiment_id)
@@ -91,7 +91,7 @@ class ExperimentReference(Connected):
         """Return its trials, all of them.
 
         Args:
-            sort_by: What they are sorted by; those without it (no end yet) come last.
+            sort_by: The sort key; trials without a value (no end yet) come last.
             order_by: In which direction.
         """
         transport, key = self._transport, _SORT_KEYS[TrialSortBy(sort_by)]
@@ -136,7 +136,7 @@ class ExperimentReference(Connected):
         """
         _check_interval(interval)
         while True:
-            document = self._document()  # before the trials: what it made until its end is seen
+            document = self._document()  # before the trials, to see all that it made
             trials = self._transport.list_trials(self.id, limit=1, offset=0)
             if trials:
                 first = trials[0]
@@ -227,9 +227,9 @@ class ExperimentReference(Connected):
             time.sleep(interval)
 
     def activate(self) -> None:
-        """Go on with it in a process of its own, which stays when this one ends.
+        """Continue it in a separate process, which outlives this one.
 
-        One that runs is left alone. What its trials print is in their logs.
+        A running experiment is left alone. The output of its trials is in their logs.
 
         Raises:
             RunError: If it is complete, or cannot be started; the message says why.
@@ -237,7 +237,7 @@ class ExperimentReference(Connected):
         self._control("activate")
 
     def pause(self) -> None:
-        """Ask it to save a checkpoint of each trial and to end; `activate` goes on with it.
+        """Ask it to save a checkpoint of each trial and to end; `activate` continues it.
 
         Raises:
             RunError: If it is over.
@@ -271,7 +271,7 @@ class ExperimentReference(Connected):
     def delete(self) -> None:
         """Delete it: its checkpoints' files, its trials, their metrics and logs.
 
-        What was interrupted is finished by calling it again.
+        Call it again to finish a deletion that was interrupted.
 
         Raises:
             RunError: If it is running.

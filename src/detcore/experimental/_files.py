@@ -82,7 +82,7 @@ def delete_files(
 
 
 def list_files(database: Database, environment: Environment, uuid: str) -> Document:
-    """Return what is stored of a checkpoint.
+    """Return the stored files of a checkpoint.
 
     Raises:
         CheckpointStateError: If it is not complete, or was deleted.
@@ -106,7 +106,7 @@ def open_file(
 ) -> tuple[BinaryIO, int]:
     """Open a stored file of a checkpoint, and return it with its size.
 
-    What is not on this machine is fetched first, into a file that nobody else sees.
+    Fetch a file that is not on this machine first, into a private temporary file.
 
     Raises:
         CheckpointStateError: If the checkpoint is not complete, or was deleted.
@@ -180,7 +180,7 @@ def open_event_file(trial: TrialRecord, name: str) -> tuple[BinaryIO, int]:
 
 
 def _opened(path: Path) -> tuple[BinaryIO, int]:
-    """Open a file; what is none (a pipe would wait for ever) counts as not there."""
+    """Open a regular file; anything else (a pipe would wait forever) counts as missing."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):

@@ -24,7 +24,7 @@ _SAID_AFTER_S = 3.0
 
 
 class Detached(DetcoreError):
-    """An experiment is no longer followed, because of Ctrl-C; it goes on.
+    """An experiment is no longer followed, because of Ctrl-C; it keeps running.
 
     Attributes:
         experiment_id: Which one.
@@ -40,14 +40,14 @@ class Detached(DetcoreError):
 
 
 def follow(session: Session, experiment_id: int, listener: RunListener) -> ExperimentResult:
-    """Tell a listener what the runner of an experiment tells, from its beginning to its end.
+    """Pass all events of an experiment's runner to a listener, until the experiment ends.
 
-    While the server is away it is asked again and again: the experiment goes on meanwhile.
+    Retry while the server is unreachable: the experiment keeps running.
 
     Args:
         session: Asks the server.
         experiment_id: Which experiment.
-        listener: Who is told.
+        listener: Receives the events.
 
     Raises:
         Detached: After Ctrl-C.
@@ -89,7 +89,7 @@ class _Following:
             self._wait()
 
     def _read(self) -> dict[str, Any] | None:
-        """Return what is new; None while the server is away."""
+        """Return the new events; None while the server is unreachable."""
         try:
             said = read_events(self._session, self._id, self._position)
         except ServerAway as error:

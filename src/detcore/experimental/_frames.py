@@ -15,7 +15,7 @@ def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]
     """Return a table.
 
     Args:
-        rows: Values by column; what a row lacks is NaN.
+        rows: Values by column; those that a row lacks become NaN.
         index: Name and values of the index.
 
     Raises:

@@ -19,7 +19,7 @@ __all__ = ["HttpTransport", "open_remote_checkpoint"]
 
 _ROOT = "/api/detcore/v1"
 _PAGE_SIZE = 500
-# Deleting an experiment's files, or starting its runner, takes what it takes.
+# Timeout of slow requests: deleting an experiment's or a checkpoint's files, starting a runner.
 _LONG_S = 1800.0
 _ACTIONS = ("activate", "pause", "cancel", "kill", "archive", "unarchive", "delete")
 _KINDS = ("training", "validation")
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 
 
 class HttpTransport:
-    """Asks a server; see `Transport`. What it raises is what the server raised.
+    """Asks a server; see `Transport`. Raises the errors that the server raised.
 
     Args:
         session: The connection to it.
@@ -243,7 +243,7 @@ class HttpTransport:
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
-        """Change what is said of a model; what is None stays."""
+        """Change a model's description or labels; None keeps a value."""
         sent = {"description": description, "labels": labels}
         return self._change_model("PATCH", model, "", sent)
 
@@ -281,7 +281,7 @@ class HttpTransport:
         return checked("version", self._change("POST", f"{self._model(model)}/versions", sent))
 
     def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if there is none."""
+        """Return a version of a model, 0 for the latest; None if it does not exist."""
         found = self._get(f"{self._model(model)}/versions/{number}")
         return None if found is None else checked("version", found)
 
@@ -296,7 +296,7 @@ class HttpTransport:
         """Delete a version of a model; its checkpoint stays."""
         self._change("DELETE", f"{self._model(model)}/versions/{number}")
 
-    # -- what they share --------------------------------------------------------------------------
+    # -- shared -----------------------------------------------------------------------------------
 
     def records(self) -> Database:
         """Return the server's records, of which everything can be read and nothing changed."""

@@ -41,7 +41,7 @@ _BACKOFF_S = 0.2
 
 
 class HttpStorage:
-    """One checkpoint's files, asked for over HTTP. Only what reads is there.
+    """One checkpoint's files, read over HTTP. Read-only: methods that write raise an error.
 
     Args:
         session: The connection to the server.
@@ -51,7 +51,7 @@ class HttpStorage:
         uuid: The checkpoint.
 
     Raises:
-        DetcoreError: If there is none, or it cannot be read; what the server says.
+        DetcoreError: If there is no such checkpoint, or it cannot be read; as the server says.
     """
 
     def __init__(self, session: Session, path: str) -> None:
@@ -69,7 +69,7 @@ class HttpStorage:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the protocol asks for; nothing is written here."""
+        """Capabilities, as the protocol requires; nothing is written here."""
         return Capabilities(atomic_create=False, fork_safe=True, byte_progress=True, durable=False)
 
     def direct_path(self, key: str) -> Path | None:
@@ -120,7 +120,7 @@ class HttpStorage:
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 
-    # -- what writes ------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
@@ -136,7 +136,7 @@ class HttpStorage:
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Read files and digest them, some at a time; what they hold is not kept."""
+        """Read files and digest them, some at a time; their contents are not kept."""
         if make_durable:
             raise _read_only()
         with open(os.devnull, "wb", 0) as nowhere, ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -166,7 +166,7 @@ class HttpStorage:
     # -- asking -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask what is there now."""
+        """Ask for the current list of files."""
         answer = checked("files", self._session.ask("GET", self._path))
         self.uuid, self._url = answer["uuid"], answer["storage_url"]
         files = checked_list("file", answer["files"])
@@ -175,7 +175,7 @@ class HttpStorage:
     def _get(
         self, key: str, file: BinaryIO, algorithm: str, progress: Progress | None
     ) -> FileDigest:
-        """Copy a file; where the connection breaks, go on from the byte that came last."""
+        """Copy a file; if the connection breaks, continue after the last received byte."""
         name = check_key(key).removeprefix(f"{self.uuid}/")
         most = self._known.get(name, 0)
         digester = Digester(algorithm)

@@ -26,7 +26,7 @@ def create_trial_instance(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     hparams: Mapping[str, Any] | None = None,
 ) -> Trial:
-    """Make a trial in this process, to call its methods and look at what they return.
+    """Make a trial in this process, to call its methods and look at their results.
 
     Nothing is recorded and nothing trains by itself. Python, NumPy and the framework are seeded as
     in a worker. ``trial.context.checkpoints`` (`detcore.trial.InstanceCheckpoints`) restores the

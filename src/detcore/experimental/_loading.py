@@ -25,7 +25,7 @@ __all__ = ["load_checkpoint_folder"]
 
 _LARGEST_BYTES = 64 << 20
 _SAVED_MODEL = "saved_model"
-# What the earlier system wrote, and the distribution that reads it here.
+# Formats that the earlier system wrote, and the distributions that read them here.
 _LEGACY = {
     "tensorflow": "detcore-estimator",
     f"tensorflow:{_SAVED_MODEL}": "detcore-estimator",
@@ -45,13 +45,13 @@ def load_checkpoint_folder(
         kwargs: Passed to the plugin's function.
 
     Returns:
-        What the plugin's function returns.
+        The result of the plugin's function.
 
     Raises:
         CheckpointNotFoundError: If there is no such folder.
         InvalidCheckpointError: If it does not say which framework wrote it, or says so in a file
             that is damaged.
-        PluginNotFoundError: If no plugin loads it, or what the plugin needs is not installed.
+        PluginNotFoundError: If no plugin loads it, or a package that the plugin needs is missing.
         InvalidArgumentError: If the plugin's function does not take these arguments.
     """
     folder = Path(path)

@@ -28,7 +28,7 @@ class Model(Connected):
 
     Attributes:
         name: Its name, unique.
-        description: What it is.
+        description: A short description.
         creation_time: When it was created.
         last_updated_time: When it, or one of its versions, was changed last.
         metadata: The user's own.
@@ -53,7 +53,7 @@ class Model(Connected):
         num_versions: int = 0,
         transport: Transport | None = None,
     ) -> None:
-        """Take what is known; `Determined.get_model` asks the store for it."""
+        """Set the fields; `Determined.get_model` reads them from the store."""
         super().__init__(master, transport)
         self.name = name
         self.description = description
@@ -69,14 +69,14 @@ class Model(Connected):
     def from_document(
         cls, document: Document, transport: Transport | None, *, master: str | None = None
     ) -> Model:
-        """Make one of what a store tells; see `Transport`."""
+        """Make one from a store's document; see `Transport`."""
         model = cls(document["name"], master=master, transport=transport)
         model._take(document)
         return model
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], master: str | None = None) -> Model:
-        """Make one of what `to_json` returned."""
+        """Make one from the result of `to_json`."""
         return cls(
             name=data["name"],
             description=data.get("description", ""),
@@ -87,7 +87,7 @@ class Model(Connected):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is known of it as JSON values."""
+        """Return its name, description, times and metadata as JSON values."""
         created, updated = self.creation_time, self.last_updated_time
         return {
             "name": self.name,
@@ -176,7 +176,7 @@ class Model(Connected):
                 raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
         if metadata:
             given["metadata"] = check_metadata(metadata)
-        # Without what is left out: a transport of an earlier release takes the UUID alone.
+        # Without empty values: a transport of an earlier release takes the UUID alone.
         told = {key: value for key, value in given.items() if value}
         transport = self._transport
         version = self._version(transport.register_version(self._key, uuid, **told))
@@ -193,7 +193,7 @@ class Model(Connected):
         self._transport.delete_version(self._key, check_id("version", version))
         self._take(self._transport.get_model(self._key))
 
-    # -- what is said of it -----------------------------------------------------------------------
+    # -- metadata, description and labels ---------------------------------------------------------
 
     def add_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add to its metadata; of keys that are there already the values are replaced.
@@ -217,7 +217,7 @@ class Model(Connected):
         self._take(self._transport.remove_model_metadata(self._key, check_keys("keys", keys)))
 
     def set_description(self, description: str) -> None:
-        """Say what it is.
+        """Replace its description.
 
         Raises:
             DatabaseError: If the model is archived.
@@ -250,7 +250,7 @@ class Model(Connected):
 
     @property
     def _key(self) -> str | int:
-        """What the store knows it by: a name may be given to another model, a number may not."""
+        """Its key in the store: a name may be given to another model, a number may not."""
         return self.name if self.model_id is None else self.model_id
 
     def _version(self, document: Document) -> Checkpoint:
@@ -263,7 +263,7 @@ class Model(Connected):
         )
 
     def _take(self, document: Document) -> None:
-        """Take over what the store says now."""
+        """Take over the values of a store's document."""
         self.name = document["name"]
         self.description = document["description"]
         self.creation_time = _time(document["created_at"])

@@ -14,13 +14,13 @@ __all__ = ["native_init"]
 
 
 def native_init(name: str) -> Any:
-    """Return what a framework's plugin registered as ``native_init``.
+    """Return the function that a framework's plugin registered as ``native_init``.
 
     Args:
         name: The framework's name.
 
     Raises:
-        PluginNotFoundError: If no plugin provides it, or what it needs is not installed.
+        PluginNotFoundError: If no plugin provides it, or a package that it needs is not installed.
     """
     environment = read_environment()
     manager = PluginManager(environment)

@@ -1,4 +1,4 @@
-"""What a program that calls ``create`` sees of the run: lines on standard output."""
+"""Progress of a run on standard output, for a program that calls ``create``."""
 
 from __future__ import annotations
 

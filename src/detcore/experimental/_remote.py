@@ -99,7 +99,7 @@ def _entrypoint(
     folder: Path,
     listener: PrintingListener,
 ) -> str | list[str]:
-    """Return what the trials run on the server."""
+    """Return the entrypoint that the trials run on the server."""
     is_notebook = bool(command) and command is not None and command[0].endswith(_NOTEBOOK)
     if command is not None and not is_notebook:
         return ["python3", *_checked(command, folder)]

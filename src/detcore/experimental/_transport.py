@@ -1,4 +1,4 @@
-"""What the client's classes need of a store: plain documents in and out, so that it may be far."""
+"""Record-store interface used by the client. Values are JSON, so the store may be remote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Transport(Protocol):
     Documents:
 
     - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
-      ``is_alive``: whether its process is there, None where that cannot be told;
+      ``is_alive``: whether its process is there, None where that cannot be determined;
     - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at``;
     - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
     - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
@@ -36,15 +36,15 @@ class Transport(Protocol):
     show their ``repr`` without it.
 
     Attributes:
-        page_size: How many entries a list is asked for at once; None: all of them. With `limit`
-            None a list is complete; without, it is what follows after `offset` entries, in the
+        page_size: Maximum number of entries to request of a list at once; None: all of them. With
+            `limit` None a list is complete; otherwise it begins after `offset` entries, in the
             same order each time.
     """
 
     page_size: int | None
 
     def close(self) -> None:
-        """Give back what is held; the next call takes it again."""
+        """Release the held resources; the next call takes them again."""
 
     # -- experiments ------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Transport(Protocol):
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
-        """Change what is said of a model; what is None stays."""
+        """Change a model's description or labels; None keeps a value."""
 
     def set_model_archived(self, model: str | int, archived: bool) -> Document:
         """Put a model away, or bring it back."""
@@ -196,7 +196,7 @@ class Transport(Protocol):
         """Make a checkpoint the next version of a model, and return the version."""
 
     def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if there is none."""
+        """Return a version of a model, 0 for the latest; None if it does not exist."""
 
     def list_versions(
         self, model: str | int, *, order_by: int, limit: int | None, offset: int
@@ -211,7 +211,7 @@ class Connected:
     """An object that asks a store: the one it came from, or else the one `connect` finds.
 
     Attributes:
-        master: What it was given as the address of a master.
+        master: The address of a master that it was given, or None.
     """
 
     def __init__(self, master: str | None, transport: Transport | None) -> None:

@@ -57,8 +57,8 @@ class TrialReference(Connected):
         Args:
             trial_id: Its id.
             master: See `Determined`.
-            transport: What answers; default: the store that the environment names.
-            known: What is known of it already.
+            transport: The store to ask; default: the store that the environment names.
+            known: Its document, if the caller has it already.
         """
         super().__init__(master, transport)
         self.id = check_id("trial_id", trial_id)
@@ -163,8 +163,8 @@ class TrialReference(Connected):
         Args:
             sort_by: Name of a validation metric, or a `CheckpointSortBy`; default: the searcher's
                 metric, the best first. Those without the metric, or with NaN, come last.
-            order_by: In which direction; default: for a metric the better ones first, by what the
-                experiment's searcher says, else ascending. Needs `sort_by`.
+            order_by: In which direction; default: for a metric the better ones first, as the
+                experiment's searcher defines it, else ascending. Needs `sort_by`.
 
         Raises:
             InvalidArgumentError: If `order_by` is given alone (an AssertionError, too).
@@ -209,8 +209,8 @@ class TrialReference(Connected):
             kind: ``"validation"`` or ``"training"``.
 
         Returns:
-            A row for each report, indexed by ``steps_completed``, a column for each metric; what
-            a report lacks is NaN.
+            A row for each report, indexed by ``steps_completed``, a column for each metric;
+            values that a report lacks are NaN.
 
         Raises:
             InvalidArgumentError: If there is no such kind of reports.
@@ -234,15 +234,15 @@ class TrialReference(Connected):
         rank_ids: Collection[int] | None = None,
         stdtypes: Collection[str] | None = None,
     ) -> Iterator[str]:
-        """Yield what its workers printed, line by line, oldest first.
+        """Yield the output of its workers, line by line, oldest first.
 
         Args:
             follow: Whether to wait for more, until the trial does not run any more.
-            head: Only so many lines from the beginning.
-            tail: Only so many lines up to now (and with `follow` those that come).
+            head: Maximum number of lines, from the beginning.
+            tail: Maximum number of lines, up to now (with `follow`, new lines are added).
             rank_ids: Only lines of these workers.
-            stdtypes: Only lines of these streams: "stdout", "stderr", or "detcore" for what the
-                runner said.
+            stdtypes: Only lines of these streams: "stdout", "stderr", or "detcore" for
+                messages of the runner.
 
         Raises:
             InvalidArgumentError: If `head` is given with `tail` or `follow`.
@@ -268,8 +268,8 @@ class TrialReference(Connected):
             The folder.
 
         Raises:
-            NotFoundError: If there are none: the trial wrote none, or ran on another machine and
-                kept them there.
+            NotFoundError: If it has no event files here: it wrote none, or ran on another machine
+                and kept them there.
         """
         folder = os.path.join("tensorboard", f"trial-{self.id}") if path is None else path
         if not self._transport.download_event_files(self.id, os.path.abspath(folder)):
@@ -280,7 +280,7 @@ class TrialReference(Connected):
         return os.fspath(folder)
 
     def cancel(self) -> None:
-        """Ask it to save a checkpoint, and to end for good; the other trials of a search go on.
+        """Ask it to save a checkpoint, and to end for good; the other trials of a search continue.
 
         Raises:
             RunError: If it is over.
@@ -288,7 +288,7 @@ class TrialReference(Connected):
         self._transport.control_trial(self.id, "cancel")
 
     def kill(self) -> None:
-        """Ask it to end at once, without a checkpoint; the other trials of a search go on.
+        """Ask it to end at once, without a checkpoint; the other trials of a search continue.
 
         Raises:
             RunError: If it is over.

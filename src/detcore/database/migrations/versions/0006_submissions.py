@@ -1,4 +1,4 @@
-"""Add who handed in which experiment to a server."""
+"""Add submissions of experiments to a server."""
 
 from __future__ import annotations
 

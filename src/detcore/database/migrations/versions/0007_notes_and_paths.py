@@ -1,6 +1,6 @@
 """Add notes of experiments, and keep paths below the home relative to it.
 
-Earlier releases would not find what the paths name.
+Earlier releases would not find the files that the paths name.
 """
 
 from __future__ import annotations

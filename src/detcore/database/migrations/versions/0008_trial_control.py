@@ -1,6 +1,6 @@
-"""Add what the runner of a search is asked to do with one of its trials.
+"""Add requests to the runner of a search about one of its trials.
 
-Earlier releases would go on with a trial that was canceled.
+Earlier releases would continue a trial that was canceled.
 """
 
 from __future__ import annotations
