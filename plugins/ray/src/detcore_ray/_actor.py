@@ -1,6 +1,6 @@
-"""What runs on a node for each worker: an actor that starts it and hands on what it says.
+"""Actor that starts one worker on its node and forwards the worker's output and events.
 
-The worker is a process of its own, which ends when the actor's process does, however that happens.
+The worker is a separate process. It ends when the actor's process ends, however that happens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HOLD_S = 2.0
 _WATCH_S = 0.1
 _MOST_WAITING = 8 << 20
 _EXIT_UNHEARD = 70
-# What makes a difference to training is the same on all machines.
+# Variables that affect training have the same values on all machines.
 _PASSED_ON = ("DETCORE_", "DET_", "GLOO_", "HOROVOD_", "JAX_", "KERAS_", "KMP_", "MKL_", "NCCL_",
               "OPENBLAS_", "TF_", "TORCH_", "XLA_")  # fmt: skip
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "SPT_NOENV")
@@ -55,13 +55,13 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What an actor is told of its worker.
+    """Arguments with which an actor starts its worker.
 
     Attributes:
-        environment: The variables of the runner.
-        machine: Which machine that is.
-        variables: Set for the worker, whatever they were.
-        code: The trial's code, packed; None: its folder is there.
+        environment: The runner's environment variables.
+        machine: The runner's machine.
+        variables: Variables of the worker that override all others.
+        code: The trial's code, packed; None where its folder is on the node already.
         num_cpus: How many cores the worker has for itself; 0: not said.
         scope_sizes: Of Horovod's key-value server, which is with rank 0.
         ask_store: Reaches that, from other ranks.
@@ -90,13 +90,13 @@ class Start:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a worker said since the batch before.
+    """Output and events of a worker since the previous batch.
 
     Attributes:
         number: Of this batch.
         clock: The actor's, in seconds.
         lines: Stream and text of each line.
-        events: What it told, each with its ``type``.
+        events: The worker's events, each with its ``type``.
         log: Parts of the trial's log, each with the byte where it begins; none where the runner
             sees the file itself.
         code: Its exit code once it has ended and this is the last batch, else None.
@@ -144,7 +144,7 @@ class RankActor:
         }
 
     def _reserve_port(self) -> int:
-        # Bound but not listening, it is given to nobody else, and the worker can listen on it.
+        # Bound but not listening: no other process gets the port, and the worker can listen on it.
         holder = socket.socket()
         self._closed_at_end.append(holder)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,7 +229,7 @@ class RankActor:
         self._store = MemoryStore(sizes)
 
     def store_get(self, scope: str, key: str) -> bytes | None:
-        """Return a value of Horovod's workers, None while there is none."""
+        """Return a value that Horovod's workers keep here, or None if it is not there yet."""
         return self._store.get(scope, key) if self._store is not None else None
 
     def store_put(self, scope: str, key: str, value: bytes) -> bool:
@@ -243,7 +243,7 @@ class RankActor:
 
     def _take_line(self, rank: int, stream: str, line: str) -> None:
         with self._changed:
-            # A worker that prints faster than anybody listens has to wait.
+            # A worker that prints faster than its output is taken has to wait.
             while self._num_waiting > _MOST_WAITING:
                 self._changed.wait()
             self._lines.append((stream, line))
@@ -251,7 +251,7 @@ class RankActor:
             self._changed.notify_all()
 
     def _follow(self, group: WorkerGroup) -> None:
-        """Hand on what the worker tells, to its end."""
+        """Collect the worker's events and its part of the log until it ends."""
         while True:
             select.select([group.fileno()], [], [], _WATCH_S)
             with self._group_lock:
@@ -288,9 +288,9 @@ class RankActor:
         return found
 
     def take(self, number: int, heard: float | None) -> Batch:
-        """Return what the worker said, as soon as it says something, or nothing after a while.
+        """Return the next batch as soon as the worker has output; an empty one after a while.
 
-        Asked again for the same number, it returns the same again: an answer may get lost.
+        A call with the same number returns the same batch again, because an answer may get lost.
 
         Args:
             number: Of the batch: one more than the last one that has come.

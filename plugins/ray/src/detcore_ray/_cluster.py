@@ -1,4 +1,4 @@
-"""The cluster: joining it, what it has, and whether that is enough."""
+"""The Ray cluster: joining it, its resources, and whether they are enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Cluster", "describe_bundle"]
 
 _CONNECT_TIMEOUT_S = 10.0
 _NOTICE_TIMEOUT_S = 3.0
-# Trials put nothing into the object store; it is as small as Ray allows in a cluster of one's own.
+# Trials put nothing into the object store: a cluster started here gets the smallest possible one.
 _OBJECT_STORE_BYTES = 80 << 20
 
 
@@ -118,12 +118,12 @@ class Cluster:
         )
 
     def remove(self, group: PlacementGroup) -> None:
-        """Give back what a placement group holds."""
+        """Release the resources of a placement group."""
         with contextlib.suppress(Exception):
             remove_placement_group(group)
 
     def why_waiting(self, slots: int) -> str:
-        """Say what a placement group that is not placed yet waits for."""
+        """Return the reason why a placement group is not placed yet."""
         free = _amounts(ray.available_resources(), self.settings.bundle)
         total = _amounts(ray.cluster_resources(), self.settings.bundle)
         has = ", ".join(f"{free[name]:g} of {total[name]:g} {name} free" for name in free)

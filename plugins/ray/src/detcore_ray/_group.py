@@ -32,8 +32,8 @@ class RayWorkerGroup:
         line: To the process that speaks to Ray.
         slots: How many workers.
         info: The trial.
-        on_output: Takes what they print.
-        why_gone: Says what became of the other process, once it is gone.
+        on_output: Takes their output.
+        why_gone: Returns why the other process ended, once it is gone.
 
     Raises:
         WorkerError: If they do not start.
@@ -64,7 +64,7 @@ class RayWorkerGroup:
         self._begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._ranks = [_Rank(rank, line) for rank in range(slots)]
         self._workers = Workers(
-            lambda rank, stream, line: None,  # what they print comes over the line
+            lambda rank, stream, line: None,  # their output comes over the line
             linger_s=_LINGER_S if is_trial_class(info.config["entrypoint"]) else None,
             on_end=self._set,
         )
@@ -103,7 +103,7 @@ class RayWorkerGroup:
 
     @property
     def is_alive(self) -> bool:
-        """Whether any has not ended, or what was told was not handed out; as of the last `poll`."""
+        """Whether, at the last `poll`, a worker still ran; its events have been returned if not."""
         return self._is_alive
 
     def fileno(self) -> int:
@@ -111,11 +111,11 @@ class RayWorkerGroup:
         return self._wake
 
     def poll(self) -> list[WorkerEvent]:
-        """Return what rank 0 told since, without waiting."""
+        """Return the new events of rank 0, without waiting."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         self._workers.poll()
-        # Asked first: what was told before the end is in the queue then.
+        # Asked first: events from before the end are in the queue by then.
         is_running = self._workers.is_alive
         events = []
         with contextlib.suppress(queue.Empty):

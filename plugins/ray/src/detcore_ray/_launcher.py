@@ -27,7 +27,7 @@ from detcore_ray._wire import Line, send_descriptors
 
 __all__ = ["RayLauncher"]
 
-# What Ray would send home, and a web page that nobody asked for.
+# No usage statistics; actors without GPUs keep their device variables; unbuffered output.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -39,8 +39,8 @@ _CLOSE_TIMEOUT_S = 60.0
 class RayLauncher:
     """Runs each trial as a placement group of a Ray cluster, with one actor per worker.
 
-    A process of its own joins the cluster, so that Ray is neither imported into the runner nor
-    disturbed by what else the runner does. When the runner is killed, that process ends the
+    A separate process joins the cluster, so that Ray is neither imported into the runner nor
+    disturbed by the runner's other work. When the runner is killed, that process ends the
     workers, and holds the experiment's lock until they are gone.
 
     Args:
@@ -145,7 +145,7 @@ class RayLauncher:
 
 
 def _fault(error: ErrorDetails) -> str:
-    """Say what is wrong with a setting."""
+    """Return a message that says why a setting is invalid."""
     name = ".".join(map(str, ("launcher", *error["loc"])))
     return f"{name}: {error['msg'].removeprefix('Value error, ')}"
 

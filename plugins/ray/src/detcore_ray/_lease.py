@@ -1,8 +1,8 @@
-"""No two runs of a trial at once: what is known of workers that nobody looks after any more.
+"""Record of the workers of a run that may still live, so that no two runs of a trial overlap.
 
-While workers may run, a file in the trial's folder says so. It stays where the process that looked
-after them was killed. Workers end by themselves once they have heard nothing for the time of their
-lease, so after that time, at the latest, the next run may begin.
+While workers may run, a file in the trial's folder says so. It remains if the process that
+supervises them is killed. Workers end by themselves once they have heard nothing for the time of
+their lease, so after that time, at the latest, the next run may begin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Lease:
 
     Args:
         trial_dir: The trial's folder.
-        lease_s: How long workers live that hear nothing.
+        lease_s: Time after which workers end that hear nothing, in seconds.
     """
 
     def __init__(self, trial_dir: Path, lease_s: float) -> None:

@@ -21,7 +21,7 @@ _MARGIN_S = 1.0
 
 
 class RankLink:
-    """Brings to the runner what a worker says, and to the worker what it is told.
+    """Connection of a worker to the runner: output and events one way, orders the other.
 
     Args:
         rank: Which worker.
@@ -84,7 +84,7 @@ class RankLink:
                 number, heard = number + 1, batch.clock
                 if batch.lines:
                     self._line.say("lines", rank=self._rank, lines=batch.lines)
-                # Before the events: a question may be about what the log says.
+                # Before the events: a question may refer to lines of the log.
                 for start, lines in batch.log:
                     self._line.say("log", start=start, lines=lines.decode("ascii"))
                 for event in batch.events:
@@ -101,7 +101,7 @@ class RankLink:
         """Say that the worker is gone, once that is sure."""
         why, is_node = self._cluster.why_lost(self._node_id, error)
         if not end_process(self.process) and is_node:
-            # Nobody can look whether it runs on beyond a broken network; its lease ends there.
+            # It may still run behind a broken network: wait until its lease has ended it there.
             left_s = self._answered_at + self._cluster.settings.lease_s + _MARGIN_S
             left_s -= time.monotonic()
             if left_s > 0:

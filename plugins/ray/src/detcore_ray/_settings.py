@@ -1,4 +1,4 @@
-"""What an experiment file says under ``launcher``."""
+"""Settings under ``launcher`` in an experiment file."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ class RaySettings(BaseModel):
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What each worker takes, by Ray's names; nothing that is 0."""
+        """Resources of each worker, by Ray's names; without those that are 0."""
         amounts = {"CPU": self.cpus_per_slot, "GPU": self.gpus_per_slot, **self.resources}
         return {name: float(amount) for name, amount in amounts.items() if amount}

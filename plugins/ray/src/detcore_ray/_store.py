@@ -20,7 +20,7 @@ class AskStore:
         self._chief = chief
 
     def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, None while there is none."""
+        """Return a value, or None if it is not there yet."""
         found: bytes | None = ray.get(self._chief.store_get.remote(scope, key))
         return found
 

@@ -44,8 +44,8 @@ def run_trial(cluster: Cluster | str, descriptors: Sequence[int]) -> None:
     """Run a trial until its workers are gone.
 
     Args:
-        cluster: Where; or why there is none.
-        descriptors: The trial's socket, and what is held open as long as workers may run.
+        cluster: The cluster, or the reason why it could not be joined.
+        descriptors: The trial's socket, then those to hold open as long as workers may run.
     """
     line = Line(socket.socket(fileno=descriptors[0]))
     try:
@@ -75,7 +75,7 @@ class _Trial:
         self._slots = 0
         self._actors: list[Any] = []
         self._links: dict[int, RankLink] = {}
-        # What is to be done with workers that have not begun.
+        # Orders for workers that have not begun.
         self._early: list[tuple[int, str, Any]] = []
         self._lock = threading.Lock()
 
@@ -128,7 +128,7 @@ class _Trial:
             try:
                 self._start(cluster, group, request)
             except exceptions.RayActorError as error:
-                # A node died just now: what is then done with any trial is done with this one.
+                # A node died during the start: treat the trial like any other that lost a node.
                 self._line.say("started", pids=[0] * self._slots)
                 self._line.say("lost", text=f"a node was lost while the trial started: {error}")
                 # Whether a worker had begun on it is not known: the lease stays.
@@ -290,7 +290,7 @@ class _Trial:
         lease.end()
 
     def _obey(self, heard: Iterator[dict[str, Any]]) -> None:
-        """Do what the runner says; end the workers when it is gone."""
+        """Carry out the runner's orders; end the workers when it is gone."""
         for said in heard:
             kind = said["kind"]
             if kind == "reply":

@@ -1,7 +1,7 @@
-"""What the runner and the process that speaks to Ray say to each other.
+"""Messages between the runner and the process that speaks to Ray.
 
-A socket carries the descriptors of each trial that starts; the first of them is a socket of that
-trial's own, on which both say JSON objects, one a line.
+A socket carries the descriptors of each trial that starts; the first of them is a socket for
+that trial, on which both send JSON objects, one a line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_DESCRIPTORS = 64
 
 
 class Line:
-    """One end of a trial's socket. Anybody may say something; one thread listens.
+    """One end of a trial's socket. Any thread may send; one thread listens.
 
     Args:
         connection: The socket; closed with this.
@@ -31,19 +31,19 @@ class Line:
         self._lock = threading.Lock()
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Say something; nobody is told if the other end is gone, which `heard` notices."""
+        """Send a message; if the other end is gone, only `heard` notices."""
         data = json.dumps({"kind": kind, **fields}, default=_plain).encode() + b"\n"
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(data)
 
     def heard(self) -> Iterator[dict[str, Any]]:
-        """Yield what the other end says, until it is closed or gone."""
+        """Yield the other end's messages, until it is closed or gone."""
         while True:
             try:
                 data = self._file.readline()
             except OSError:
                 return
-            # What was not said to its end was said by a process that was killed.
+            # A message without its end comes from a process that was killed.
             if not data.endswith(b"\n"):
                 return
             yield json.loads(data)
@@ -60,7 +60,7 @@ class Line:
 
 
 def send_descriptors(control: socket.socket, descriptors: Sequence[int]) -> None:
-    """Hand descriptors over; the other process has copies of its own.
+    """Hand descriptors over; the other process gets its own copies.
 
     Raises:
         OSError: If the other process is gone.
@@ -78,7 +78,7 @@ def receive_descriptors(control: socket.socket) -> list[int] | None:
 
 
 def _plain(value: object) -> Any:
-    """Return what JSON has no word for as something that it has."""
+    """Convert a value that JSON cannot represent to one that it can."""
     to_list = getattr(value, "tolist", None)  # NumPy's
     if callable(to_list):
         return to_list()
