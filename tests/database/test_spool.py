@@ -1,4 +1,4 @@
-"""The spool by itself, and the thread that empties it."""
+"""The spool by itself, and the thread that moves it into the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import event
 
 from detcore._log import Spool
-from detcore.database import SpoolDrainer, ingest_spools
+from detcore.database import Database, LogFollower, ingest_spools
 from detcore.database._ingest import _take_in
 from detcore.database._parts import Position
 from detcore.errors import DatabaseError, StorageFullError
@@ -31,6 +31,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 def metrics(step: int, **values: object) -> dict[str, object]:
     return {"steps_completed": step, "metrics": values or {"loss": 1 / (step + 1)}}
+
+
+def following(database: Database, log: Path) -> LogFollower:
+    follower = LogFollower(database)
+    follower.follow(log)
+    return follower
 
 
 @pytest.fixture
@@ -203,8 +209,8 @@ def test_a_spool_goes_on_once_there_is_room_again(store: Store, small_disk: Path
     ballast.unlink()
     acknowledged.append(spool.append("training", metrics(100_000)))
     spool.close()
-    drainer = SpoolDrainer(store.database, spool.path)
-    drainer.close(10)
+    follower = following(store.database, spool.path)
+    follower.close(10)
     rows = store.database.metrics(store.trial_id, "training")
     assert [row.seq for row in rows] == acknowledged
 
@@ -231,10 +237,10 @@ def test_a_spool_that_shrank_is_left_out_with_a_warning(
     spool.close()
     ingest_spools(store.database, store.home)
     store.spool().write_bytes(store.spool().read_bytes()[:300])
-    drainer = SpoolDrainer(store.database, store.spool())
+    follower = following(store.database, store.spool())
     with pytest.raises(DatabaseError, match=r"has 300 bytes, but .* were read before"):
-        drainer.close(30)
-    assert not drainer._thread.is_alive()  # it would use a database that is closed
+        follower.close(30)
+    assert not follower._thread.is_alive()  # it would use a database that is closed
     other = store.spool(2)
     other.write_text("something else\n" * 9)
     store.database.start_run(store.trial_id)
@@ -257,17 +263,17 @@ def test_a_spool_of_another_database_is_not_taken_in(store: Store) -> None:
 
 
 def test_flush_brings_everything_into_the_database(store: Store, spool: Spool) -> None:
-    drainer = SpoolDrainer(store.database, store.spool())
+    follower = following(store.database, store.spool())
     for step in range(1, 300):
         seq = spool.append("training", metrics(step))
         if step % 50 == 0:
-            drainer.flush(10)
+            follower.flush(10)
             assert len(store.database.metrics(store.trial_id, "training")) == seq
-    drainer.close(10)
-    drainer.close(10)
+    follower.close(10)
+    follower.close(10)
     assert len(store.database.metrics(store.trial_id, "training")) == 299
     with pytest.raises(DatabaseError, match="is closed"):
-        drainer.flush(1)
+        follower.flush(1)
 
 
 def test_records_and_the_position_behind_them_are_one_transaction(
@@ -286,19 +292,19 @@ def test_records_and_the_position_behind_them_are_one_transaction(
     assert ingest_spools(store.database, store.home) == 1
 
 
-def test_a_drainer_needs_no_flush(store: Store, spool: Spool) -> None:
-    drainer = SpoolDrainer(store.database, store.spool())
+def test_a_follower_needs_no_flush(store: Store, spool: Spool) -> None:
+    follower = following(store.database, store.spool())
     spool.append("training", metrics(1))
     for _ in range(6000):
         if store.database.metrics(store.trial_id, "training"):
             break
         threading.Event().wait(0.01)
     assert store.database.metrics(store.trial_id, "training")
-    drainer.close(10)
+    follower.close(10)
 
 
 def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) -> None:
-    drainer = SpoolDrainer(store.database, store.spool())
+    follower = following(store.database, store.spool())
     holder = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "hold_lock.py"), store.url],
         stdin=subprocess.PIPE,
@@ -309,24 +315,24 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) 
     for step in range(1000):
         spool.append("training", metrics(step))
     with pytest.raises(DatabaseError, match=r"could not be moved .* within 0.2 s"):
-        drainer.flush(0.2)
+        follower.flush(0.2)
     assert holder.poll() is None  # the lock was held all the time
     assert store.database.metrics(store.trial_id, "training") == []
     holder.communicate(b"")
-    drainer.flush(60)
+    follower.flush(60)
     assert len(store.database.metrics(store.trial_id, "training")) == 1000
-    drainer.close(10)
+    follower.close(10)
 
 
 def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> None:
     spool = Spool(store.spool(), trial_id=99, run_id=1)
     spool.append("training", metrics(1))
-    drainer = SpoolDrainer(store.database, spool.path)
+    follower = following(store.database, spool.path)
     with pytest.raises(DatabaseError, match="no such trial") as caught:
-        drainer.flush(3)
+        follower.flush(3)
     assert "They are safe in that file" in str(caught.value)
     with pytest.raises(DatabaseError, match="no such trial"):
-        drainer.close(3)
+        follower.close(3)
     spool.close()
 
 
@@ -365,7 +371,7 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         )
         trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
         spool = Spool(store.spool(), trial_id=trial, run_id=1)
-        drainer = SpoolDrainer(database, spool.path)
+        follower = following(database, spool.path)
         ballast = small_disk / "ballast"
         with ballast.open("wb", buffering=0) as file:
             while file.write(b"x" * 4096) == 4096 and os.statvfs(small_disk).f_bavail:
@@ -373,9 +379,9 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         for step in range(500):
             spool.append("training", metrics(step))
         with pytest.raises(StorageFullError, match="no room for records"):
-            drainer.flush(5)
+            follower.flush(5)
         ballast.unlink()
-        drainer.close(10)
+        follower.close(10)
         assert len(database.metrics(trial, "training")) == 500
         spool.close()
 

@@ -35,7 +35,7 @@ def run_remotely(
     display: Any,
 ) -> tuple[Session, int]:
     """Hand in an experiment; return the session with the server, and the experiment's id."""
-    from detcore.config import parse_set_flags
+    from detcore.config import notices_of_code, parse_set_flags
     from detcore.remote import HandIn, hand_in, open_session, pack
 
     try:
@@ -43,16 +43,23 @@ def run_remotely(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the experiment file {config} cannot be read: {error}") from error
     session = open_session(master, environment=obj.environment)
-    context = pack(model_dir or config.absolute().parent)
+    folder = model_dir or config.absolute().parent
+    overrides, variables = parse_set_flags(settings), obj.environment.config_overrides
+    context = pack(folder)
     with context.file:
         given = HandIn(
             text=text,
             name=str(config),
-            overrides=parse_set_flags(settings),
-            environment=obj.environment.config_overrides,
+            overrides=overrides,
+            environment=variables,
             test_mode=test_mode,
         )
         experiment_id = hand_in(session, given, context, notice=display.notice)
+    unread = notices_of_code(
+        text, name=str(config), code_dir=folder, overrides=overrides, environment=variables
+    )
+    for line in unread:
+        display.notice(line)
     display.notice(f"experiment {experiment_id} was handed in to {session.url}")
     return session, experiment_id
 

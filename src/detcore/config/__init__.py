@@ -13,6 +13,7 @@ from detcore.config._loader import (
     load_mapping,
     load_text,
     mapping_text,
+    notices_of_code,
     refusal,
 )
 from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
@@ -37,6 +38,7 @@ __all__ = [
     "load_mapping",
     "load_text",
     "mapping_text",
+    "notices_of_code",
     "parse_set_flags",
     "ranges",
     "refusal",

@@ -14,7 +14,7 @@ from detcore._secrets import is_secret_key
 from detcore.config._check import MOST_MISTAKES, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._file import read_file
-from detcore.config._notices import notices
+from detcore.config._notices import code_notices, notices
 from detcore.config._overrides import lay_over, read_overrides
 from detcore.config._render import Style, no_style, render
 from detcore.config._source import Diagnostic, Label, Place, Source, Span
@@ -31,6 +31,7 @@ __all__ = [
     "load_mapping",
     "load_text",
     "mapping_text",
+    "notices_of_code",
     "refusal",
 ]
 
@@ -244,6 +245,33 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ) from exc
 
 
+def notices_of_code(
+    text: str,
+    *,
+    name: str,
+    code_dir: Path,
+    overrides: Mapping[str, object] = {},
+    environment: Mapping[str, str] = {},
+) -> list[str]:
+    """Return a line for each hyperparameter that the code never reads.
+
+    For an experiment file that a server checks, which does not have the code by then. Mistakes of
+    the file are the server's to report: with one that hides the settings the list is empty.
+
+    Args:
+        text: The text of the file.
+        name: Name of the file in messages.
+        code_dir: Folder of the code.
+        overrides: As for `load_config`.
+        environment: As for `load_config`.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        return []
+    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    root, _, _ = _read(text, source, overrides, environment)
+    return code_notices(root, code_dir)
+
+
 def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> ExperimentFileError:
     """Return the report of sections that are valid by themselves, but rejected by plugins.
 
@@ -288,18 +316,7 @@ def _load(
 ) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:
         raise ExperimentFileError([_too_long(text, source)], name=source.name)
-    root, found = read_yaml(text, source)
-    is_readable = root is not None or not found
-    if root is None:
-        root = empty_node(source)
-    laid, bad_settings = read_overrides(*settings)
-    found += bad_settings
-    if is_readable and not isinstance(root.value, dict):
-        found.append(_not_a_mapping(root))
-        root, is_readable = empty_node(source), False
-    for override in laid:
-        root, bad = lay_over(root, override)
-        found += [bad] if bad else []
+    root, found, is_readable = _read(text, source, *settings)
     config, mistakes = check(
         root,
         required=known[0],
@@ -322,6 +339,25 @@ def _load(
         origins=_origins(config, root),
         notices=notices(root, code[0]),
     )
+
+
+def _read(
+    text: str, source: Source, overrides: Mapping[str, object], environment: Mapping[str, str]
+) -> tuple[Node, list[Diagnostic], bool]:
+    """Return a file with its settings laid over it, the mistakes, and whether it is a mapping."""
+    root, found = read_yaml(text, source)
+    is_readable = root is not None or not found
+    if root is None:
+        root = empty_node(source)
+    laid, bad_settings = read_overrides(overrides, environment)
+    found += bad_settings
+    if is_readable and not isinstance(root.value, dict):
+        found.append(_not_a_mapping(root))
+        root, is_readable = empty_node(source), False
+    for override in laid:
+        root, bad = lay_over(root, override)
+        found += [bad] if bad else []
+    return root, found, is_readable
 
 
 def _secrets(root: Node) -> list[Span]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detcore.config._entrypoint import script_of
@@ -12,7 +12,7 @@ from detcore.config._script_reads import unread_hyperparameters
 from detcore.config._source import Place
 from detcore.config._tree import Node, find, key_span, plain
 
-__all__ = ["notices"]
+__all__ = ["code_notices", "notices"]
 
 _CLUSTER: tuple[str, ...] = (
     "bind_mounts",
@@ -57,8 +57,17 @@ def notices(root: Node, code_dir: Path | None = None) -> list[str]:
         root: The configuration as written, without mistakes.
         code_dir: Folder of the entrypoint's code; None to skip it.
     """
-    found: list[tuple[int, int, str]] = []
     remarks = [*_remarks(root), *(() if code_dir is None else _unread(root, code_dir))]
+    return _lines(root, remarks)
+
+
+def code_notices(root: Node, code_dir: Path) -> list[str]:
+    """Return the lines of `notices` that are about the code, for a file that others check."""
+    return _lines(root, _unread(root, code_dir))
+
+
+def _lines(root: Node, remarks: Iterable[tuple[Place, str]]) -> list[str]:
+    found: list[tuple[int, int, str]] = []
     for place, words in remarks:
         span = key_span(root, place)
         if span is not None:

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +16,15 @@ from detcore.errors import DetcoreError, StorageFullError
 from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
-    from detcore.core._observers import ScriptObservers
     from detcore.core._outcome import Outcome
     from detcore.core._script import ScriptExperiment
     from detcore.database import (
         CheckpointRecord,
         Database,
         ExperimentRecord,
-        SpoolDrainer,
         TrialRecord,
     )
+    from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
@@ -68,8 +67,7 @@ class ScriptRunner:
         self._database = stack.enter_context(Database.open(environment.database_url))
         self._info: TrialInfo
         self._storage_url = ""
-        self._drainer: SpoolDrainer
-        self._observers: ScriptObservers
+        self._delivery: LateDelivery | None = None
 
     def record(
         self,
@@ -108,13 +106,22 @@ class ScriptRunner:
         Raises:
             StorageError: If the subscriptions of observers cannot be written.
         """
-        from detcore.core._observers import ScriptObservers
-        from detcore.database import SpoolDrainer
+        from detcore.database import LogFollower
 
-        self._drainer = SpoolDrainer(self._database, log)
-        self._stack.callback(self._drainer.close, _FLUSH_TIMEOUT_S)
-        self._observers = ScriptObservers(self._info, self._plugins, wait_s=self._wait_s)
-        self._observers.start()
+        follower = LogFollower(self._database)
+        self._stack.callback(follower.close, _FLUSH_TIMEOUT_S)
+        follower.follow(log)
+        observers = self._plugins.observers()
+        if observers:
+            from detcore.delivery import LateDelivery, subscribe
+
+            subscribe(self._info, observers)
+            self._delivery = LateDelivery(
+                self._environment.home,
+                lambda: observers,
+                experiment_id=self._info.experiment_id,
+            )
+            self._delivery.watch(Path(self._info.trial_dir))
 
     def answer(self, question: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer a question about the records, as a runner does."""
@@ -149,8 +156,15 @@ class ScriptRunner:
             ) from full
 
     def announce_end(self, outcome: Outcome) -> None:
-        """Tell observers, and the person who started the script, how it ended."""
-        self._observers.close()
+        """Deliver the remaining events to observers, and say how the script ended."""
+        left = self._delivery.close(self._wait_s()) if self._delivery is not None else {}
+        if left:
+            logging.getLogger("detcore.plugins").warning(
+                "trial %d: not everything was delivered to %s; it is kept in %s and delivered "
+                "later (detcore plugins deliver)",
+                self._info.trial_id, ", ".join(sorted(left)),
+                Path(self._info.trial_dir) / "observers",
+            )  # fmt: skip
         text = outcome.state.value.lower()
         if outcome.record:
             text += f": {outcome.record}"
@@ -269,28 +283,35 @@ def _settled(
     database: Database, environment: Environment, storage: StorageBackend, trial: TrialRecord
 ) -> CheckpointRecord | None:
     """Settle what earlier processes of a trial left; return the checkpoint it goes on from."""
-    from detcore.checkpoint import recover_checkpoints
     from detcore.database import ingest_spools
 
     Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
     if trial.current_run is None:
         return None
     ingest_spools(database, environment.home, trial_id=trial.id)
-    completed = recover_checkpoints(database, storage, trial.id)
-    _tell_recovered(trial, storage, completed)
+    _recover(database, storage, trial)
     return database.latest_checkpoint(trial.id)
 
 
-def _tell_recovered(trial: TrialRecord, storage: StorageBackend, uuids: Sequence[str]) -> None:
-    from detcore.checkpoint import describe_checkpoint
+def _recover(
+    database: Database,
+    storage: StorageBackend,
+    trial: TrialRecord,
+    *,
+    uuids: Collection[str] | None = None,
+) -> None:
+    """Settle the checkpoints that killed processes of a trial left, or some of them."""
+    from detcore.checkpoint import recover_checkpoints
     from detcore.delivery import tell_recovered
 
-    if uuids and trial.trial_dir is not None:
+    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
+    if trial.trial_dir is not None:
         tell_recovered(
             Path(trial.trial_dir),
             trial_id=trial.id,
             run_id=trial.run_id,
-            checkpoints=[describe_checkpoint(storage, uuid) for uuid in uuids],
+            storage=storage,
+            uuids=completed,
         )
 
 
@@ -363,7 +384,6 @@ def _settle(
     uuids: Collection[str] | None,
     error: str | None,
 ) -> None:
-    from detcore.checkpoint import recover_checkpoints
     from detcore.database import ingest_spools, restore_secrets
     from detcore.delivery import tell_end_of_killed
     from detcore.storage import open_storage
@@ -373,8 +393,7 @@ def _settle(
     spec = restored.config.get("checkpoint_storage")
     with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
         for trial in database.list_trials(experiment.id):
-            completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
-            _tell_recovered(trial, storage, completed)
+            _recover(database, storage, trial, uuids=uuids)
             if error is not None:
                 database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
                 if trial.trial_dir is not None:

@@ -9,8 +9,8 @@ from detcore.database._backup import (
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position
-from detcore.database._drainer import SpoolDrainer
-from detcore.database._ingest import ingest_reports, ingest_run, ingest_spools
+from detcore.database._follower import LogFollower
+from detcore.database._ingest import ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._process import ProcessIdentity
 from detcore.database._questions import answer_question
@@ -49,6 +49,7 @@ __all__ = [
     "DatabaseInfo",
     "EventRecord",
     "ExperimentRecord",
+    "LogFollower",
     "LogLine",
     "MetricCurve",
     "MetricRecord",
@@ -63,7 +64,6 @@ __all__ = [
     "RankedTrial",
     "RestoredConfig",
     "RunRecord",
-    "SpoolDrainer",
     "SubmissionRecord",
     "TokenRecord",
     "TrialDraft",
@@ -78,7 +78,6 @@ __all__ = [
     "describe_database",
     "hide_secrets",
     "ingest_reports",
-    "ingest_run",
     "ingest_spools",
     "keep_secrets",
     "new_token",

@@ -84,15 +84,15 @@ def ingest_run(database: Database, log: Path, start: Position | None = None) -> 
         The position up to which the log is in the database.
 
     Raises:
-        SpoolDamagedError: If the file is not a log.
+        SpoolDamagedError: If the file is not a log, or shorter than it was.
         FileNotFoundError: If it does not exist.
         DatabaseError: If the database cannot be used.
     """
-    owner = spool_owner(log)
+    size, owner = log.stat().st_size, spool_owner(log)
     if start is None and owner is not None:
         start = read_positions(database, [owner[0]]).get(owner)
     start = start or Position()
-    return drain(database, log, start) if log.stat().st_size > start.offset else start
+    return drain(database, log, start) if size != start.offset else start
 
 
 def ingest_reports(

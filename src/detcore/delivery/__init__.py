@@ -2,18 +2,14 @@
 
 from detcore.delivery._courier import Courier, Stop
 from detcore.delivery._ends import tell_end_of_killed, tell_recovered
-from detcore.delivery._keeper import DeliveryKeeper
 from detcore.delivery._late import LateDelivery
 from detcore.delivery._mailbox import Cursor, Mailbox, find_mailboxes, subscribe
 from detcore.delivery._runs import read_run, run_path, write_run
-from detcore.delivery._thread import DeliveryThread
 from detcore.delivery._waiting import Waiting, count_waiting, deliver_waiting
 
 __all__ = [
     "Courier",
     "Cursor",
-    "DeliveryKeeper",
-    "DeliveryThread",
     "LateDelivery",
     "Mailbox",
     "Stop",

@@ -16,7 +16,7 @@ from detcore.errors import DetcoreError, UnavailableError, in_one_line
 from detcore.hooks import Observer
 from detcore.types import TrialInfo
 
-__all__ = ["Courier", "Stop"]
+__all__ = ["Courier", "Failures", "Stop"]
 
 _LOG = logging.getLogger("detcore.plugins")
 
@@ -30,6 +30,36 @@ class Stop(enum.Enum):
     BUSY = "another process delivers"
 
 
+class Failures:
+    """Logs the failures of a plugin's hooks: the first of each at once, their number at the end.
+
+    Args:
+        observer: The plugin.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._label = observer.entry.label
+        self._counts: Counter[str] = Counter()
+
+    def add(self, hook: str, error: BaseException) -> None:
+        """Count a failure."""
+        self._counts[hook] += 1
+        if self._counts[hook] == 1:
+            from detcore.hooks import describe_error
+
+            _LOG.warning(
+                "plugin %s: %s failed, training goes on: %s",
+                self._label, hook, describe_error(error),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Log how often each hook failed."""
+        for hook, count in sorted(self._counts.items()):
+            if count > 1:
+                _LOG.warning("plugin %s: %s failed %d times in all", self._label, hook, count)
+        self._counts.clear()
+
+
 class Courier:
     """Tells a plugin of the events of one trial, in order, from its cursor on. Not thread-safe.
 
@@ -41,6 +71,7 @@ class Courier:
         observer: The plugin.
         read_trial: Returns the trial of a run; raises `DetcoreError` if it is not known any more.
         is_quiet: Whether an outage is not logged; `problem` tells of it.
+        failures: Counts the failures of hooks beyond this courier; None: it logs them at `close`.
 
     Attributes:
         num_told: Events that were told, also those whose hook failed.
@@ -54,13 +85,15 @@ class Courier:
         read_trial: Callable[[int], TrialInfo],
         *,
         is_quiet: bool = False,
+        failures: Failures | None = None,
     ) -> None:
         self._mailbox = mailbox
         self._observer = observer
         self._read_trial = read_trial
         self._trial: TrialInfo | None = None
         self._cursor: Cursor | None = None
-        self._failures: Counter[str] = Counter()
+        self._failures = Failures(observer) if failures is None else failures
+        self._counts_beyond = failures is not None
         self._is_quiet = is_quiet
         self._has_told_away = False
         self.num_told = 0
@@ -93,14 +126,11 @@ class Courier:
         return Stop.NOTHING_LEFT
 
     def close(self) -> None:
-        """Give back the lock, and say how often hooks failed."""
+        """Give back the lock."""
         self._mailbox.release()
         self._cursor = None
-        for hook, count in sorted(self._failures.items()):
-            if count > 1:
-                label = self._observer.entry.label
-                _LOG.warning("plugin %s: %s failed %d times in all", label, hook, count)
-        self._failures.clear()
+        if not self._counts_beyond:
+            self._failures.close()
 
     # -- the runs of the trial ---------------------------------------------------------------------
 
@@ -199,7 +229,7 @@ class Courier:
             is_main = threading.current_thread() is threading.main_thread()
             if is_main and isinstance(error, KeyboardInterrupt):
                 raise  # the user's, in a command
-            self._failed(hook, error)
+            self._failures.add(hook, error)
         self._has_told_away = False
         self.problem = None
         self.num_told += 1
@@ -212,14 +242,4 @@ class Courier:
             _LOG.warning(
                 "plugin %s: its service is away, and what it misses is kept for later: %s",
                 self._observer.entry.label, self.problem,
-            )  # fmt: skip
-
-    def _failed(self, hook: str, error: BaseException) -> None:
-        self._failures[hook] += 1
-        if self._failures[hook] == 1:
-            from detcore.hooks import describe_error
-
-            _LOG.warning(
-                "plugin %s: %s failed, training goes on: %s",
-                self._observer.entry.label, hook, describe_error(error),
             )  # fmt: skip

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from detcore._log import Spool, SpooledRecord, is_spool_in_use, read_spool, spool_path
 from detcore._log.events import Event, TrialFinished, encode
+from detcore.checkpoint import describe_checkpoint
 from detcore.delivery._events import saved_event
 from detcore.delivery._mailbox import mailboxes_of
 
 if TYPE_CHECKING:
-    from detcore.hooks import CheckpointSaved
+    from detcore.storage import StorageBackend
 
 __all__ = ["tell_end_of_killed", "tell_recovered"]
 
@@ -21,7 +22,7 @@ _TAIL_BYTES = 16 * 1024
 
 
 def tell_recovered(
-    trial_dir: Path, *, trial_id: int, run_id: int, checkpoints: Sequence[CheckpointSaved]
+    trial_dir: Path, *, trial_id: int, run_id: int, storage: StorageBackend, uuids: Sequence[str]
 ) -> None:
     """Add checkpoints to the log of a killed run that it committed and could not tell of.
 
@@ -31,9 +32,11 @@ def tell_recovered(
         trial_dir: The trial's folder.
         trial_id: The trial.
         run_id: The run; its process is gone.
-        checkpoints: Those that recovery found whole.
+        storage: Holds its checkpoints.
+        uuids: The checkpoints that recovery found whole.
     """
-    _append(trial_dir, trial_id, run_id, [saved_event(saved) for saved in checkpoints])
+    saved = [saved_event(describe_checkpoint(storage, uuid)) for uuid in uuids]
+    _append(trial_dir, trial_id, run_id, saved)
 
 
 def tell_end_of_killed(

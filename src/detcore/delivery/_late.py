@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.delivery._courier import Failures
 from detcore.delivery._mailbox import Mailbox, find_mailboxes, mailboxes_of
-from detcore.delivery._thread import AWAY_WAIT_S
 from detcore.delivery._waiting import deliver_waiting
 from detcore.errors import DetcoreError
 
 if TYPE_CHECKING:
-    from detcore.hooks import Observer, PluginManager
+    from detcore.hooks import Observer
 
 __all__ = ["LateDelivery"]
 
@@ -23,6 +23,8 @@ _LOG = logging.getLogger("detcore.plugins")
 _LOOK_EVERY_S = 2.0
 _WATCH_EVERY_S = 0.2
 _LAST_RETRY_S = 60.0
+# How long the end waits at most for a service that did not answer before.
+_AWAY_WAIT_S = 0.5
 
 
 class LateDelivery:
@@ -36,7 +38,7 @@ class LateDelivery:
     def __init__(
         self,
         home: Path,
-        make_plugins: Callable[[], PluginManager],
+        make_observers: Callable[[], Sequence[Observer]],
         *,
         experiment_id: int | None = None,
     ) -> None:
@@ -44,13 +46,14 @@ class LateDelivery:
 
         Args:
             home: `Environment.home`; looked through once.
-            make_plugins: Returns a manager of the plugins that are on; called in the thread.
+            make_observers: Returns the observer plugins that are on; called in the thread.
             experiment_id: Whose trials are looked for until the end; None = no further look.
         """
         self._home = home
-        self._make_plugins = make_plugins
+        self._make_observers = make_observers
         self._experiment_id = experiment_id
         self._observers: dict[str, Observer] | None = None
+        self._failures: dict[str, Failures] = {}
         self._workers: dict[str, threading.Thread] = {}
         self._not_before: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
@@ -86,8 +89,10 @@ class LateDelivery:
         self._thread.join(timeout_s)
         for name, worker in list(self._workers.items()):
             left_s = max(0.0, deadline - time.monotonic())
-            worker.join(min(left_s, AWAY_WAIT_S) if self._is_away(name) else left_s)
+            worker.join(min(left_s, _AWAY_WAIT_S) if self._is_away(name) else left_s)
         self._is_given_up = True
+        for failures in list(self._failures.values()):
+            failures.close()
         left: dict[str, int] = {}
         for mailbox in self._find(only_mine=True):
             left[mailbox.plugin] = left.get(mailbox.plugin, 0) + 1
@@ -135,8 +140,8 @@ class LateDelivery:
         if not waiting:
             return
         if self._observers is None:
-            plugins = self._make_plugins()
-            self._observers = {each.entry.name: each for each in plugins.observers()}
+            self._observers = {each.entry.name: each for each in self._make_observers()}
+            self._failures = {name: Failures(each) for name, each in self._observers.items()}
         for name, mailboxes in waiting.items():
             observer, worker = self._observers.get(name), self._workers.get(name)
             if observer is None:
@@ -160,7 +165,9 @@ class LateDelivery:
 
     def _deliver(self, name: str, observer: Observer, mailboxes: list[Mailbox]) -> None:
         try:
-            _told, problem = deliver_waiting(observer, mailboxes, lambda: self._is_given_up)
+            _told, problem = deliver_waiting(
+                observer, mailboxes, lambda: self._is_given_up, failures=self._failures[name]
+            )
         except Exception as error:  # noqa: BLE001  (what is on the disk stays there)
             problem = f"{type(error).__name__}: {error}"
             _LOG.warning("what plugin %s missed cannot be delivered now: %s", name, problem)

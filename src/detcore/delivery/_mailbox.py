@@ -12,8 +12,16 @@ import fcntl
 import os
 import urllib.parse
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.delivery._runs import write_run
+from detcore.errors import StorageError
+
+if TYPE_CHECKING:
+    from detcore.hooks import Observer
+    from detcore.types import TrialInfo
 
 __all__ = ["Cursor", "Mailbox", "find_mailboxes", "mailboxes_of", "subscribe"]
 
@@ -128,10 +136,24 @@ class Mailbox:
         return True
 
 
-def subscribe(trial_dir: Path, plugins: Iterable[str], run_id: int) -> None:
-    """Let plugins be told of a run, as soon as it has a spool."""
-    for plugin in plugins:
-        Mailbox(trial_dir, plugin).add_run(run_id)
+def subscribe(info: TrialInfo, observers: Sequence[Observer]) -> None:
+    """Let plugins receive the events of a run that is about to start.
+
+    Raises:
+        StorageError: If that cannot be written in the trial's folder.
+    """
+    if not observers:
+        return
+    names = [observer.entry.name for observer in observers]
+    try:
+        write_run(info)
+        for name in names:
+            Mailbox(Path(info.trial_dir), name).add_run(info.run_id)
+    except OSError as error:
+        raise StorageError(
+            f"it cannot be noted in {info.trial_dir} that {', '.join(names)} observe this trial: "
+            f"{error}.\nMake room there, or switch them off: DETCORE_DISABLE_PLUGINS."
+        ) from error
 
 
 def mailboxes_of(trial_dir: Path) -> list[Mailbox]:

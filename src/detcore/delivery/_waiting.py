@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from detcore._log import SpooledRecord, read_spool, spool_path
-from detcore.delivery._courier import Courier, Stop
+from detcore.delivery._courier import Courier, Failures, Stop
 from detcore.delivery._events import hook_of
 from detcore.delivery._mailbox import Mailbox
 from detcore.delivery._runs import read_run
@@ -56,6 +56,8 @@ def deliver_waiting(
     observer: Observer,
     mailboxes: Iterable[Mailbox],
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    failures: Failures | None = None,
 ) -> tuple[int, str | None]:
     """Tell one plugin what it missed of some trials.
 
@@ -66,6 +68,7 @@ def deliver_waiting(
         observer: The plugin.
         mailboxes: Its mailboxes.
         should_stop: Asked between two events.
+        failures: Counts the failures of its hooks; None: they are logged for each trial.
 
     Returns:
         How many events were told, and why the rest was not, if its service is away.
@@ -75,7 +78,11 @@ def deliver_waiting(
         if not mailbox.runs():
             continue
         courier = Courier(
-            mailbox, observer, functools.partial(read_run, mailbox.trial_dir), is_quiet=True
+            mailbox,
+            observer,
+            functools.partial(read_run, mailbox.trial_dir),
+            is_quiet=True,
+            failures=failures,
         )
         try:
             stop = courier.deliver(should_stop)

@@ -10,6 +10,7 @@ from detcore.delivery import LateDelivery
 from detcore.hooks import PluginManager
 
 if TYPE_CHECKING:
+    from detcore.hooks import Observer
     from detcore.runner._experiment import RunSettings
 
 __all__ = ["late_delivery"]
@@ -24,16 +25,17 @@ def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDel
     """
     environment, plugins = settings.environment, settings.plugins
 
-    def make_plugins() -> PluginManager:
+    def make_observers() -> list[Observer]:
         # One of its own: a manager belongs to one thread. Its faults are told by the run's.
-        return PluginManager(
+        own = PluginManager(
             environment,
             disabled=plugins.disabled,
             allowed=plugins.allowed,
             on_problem=lambda problem: None,
         )
+        return own.observers()
 
-    late = LateDelivery(environment.home, make_plugins, experiment_id=experiment_id)
+    late = LateDelivery(environment.home, make_observers, experiment_id=experiment_id)
     try:
         yield late
     finally:

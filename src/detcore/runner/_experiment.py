@@ -21,7 +21,6 @@ from detcore.database import (
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
 from detcore.runner._delivery import late_delivery
-from detcore.runner._follower import LogFollower
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._lock import experiment_lock
@@ -40,6 +39,7 @@ from detcore.runner._starting import (
     trials_folder,
 )
 from detcore.runner._supervisor import Conclusion
+from detcore.runner._trial_logs import TrialLogs
 from detcore.search import Search
 from detcore.types import Control, ExperimentState
 
@@ -366,7 +366,8 @@ class _Run:
             if launcher is None:
                 ready = _ready_launcher(plain, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
-            follower = LogFollower(self._impatient, settings.environment.home, delivery)
+            logs = TrialLogs(self._impatient, settings.environment.home, delivery)
+            stack.enter_context(logs.followed())
             starter = TrialStarter(
                 database=self._database,
                 environment=settings.environment,
@@ -387,7 +388,7 @@ class _Run:
                 storage=storage,
                 launcher=launcher,
                 lock_fd=self._lock_fd,
-                follower=follower,
+                logs=logs,
             )
             loop = SearchLoop(
                 starter,
@@ -397,7 +398,6 @@ class _Run:
                 requests=Requests(self._impatient, self._experiment_id),
                 max_restarts=int(plain.get("max_restarts") or 0),
             )
-            stack.enter_context(follower.at_work())
             stack.enter_context(self._retention.at_work())
             return loop.run()
 

@@ -144,7 +144,7 @@ class SearchLoop:
             self._happen(*self._interrupts.observe(), report)
             return
         if event.type == "question":
-            trial.workers.reply(**self._starter.follower.answer(trial.info, event.fields))
+            trial.workers.reply(**self._starter.logs.answer(trial.info, event.fields))
             return
         if event.type == "inexact_resume":
             self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
@@ -211,7 +211,7 @@ class SearchLoop:
     def _release(self, trial: RunningTrial) -> None:
         """Release what belongs to workers, and take in what they reported."""
         trial.close()
-        self._starter.follower.unfollow(trial.info)
+        self._starter.logs.unfollow(trial.info)
         ingest_spools(
             self._database,
             self._starter.environment.home,

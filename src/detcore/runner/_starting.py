@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from detcore._log import open_log
 from detcore.checkpoint import (
     CheckpointSource,
-    describe_checkpoint,
     find_source,
     recover_checkpoints,
 )
-from detcore.delivery import subscribe, tell_recovered, write_run
+from detcore.delivery import subscribe, tell_recovered
 from detcore.runner._launching import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.launch import Launcher
-    from detcore.runner._follower import LogFollower
     from detcore.runner._listener import RunListener
     from detcore.runner._slots import Place
+    from detcore.runner._trial_logs import TrialLogs
     from detcore.storage import StorageBackend
     from detcore.types import TrialSettings
 
@@ -62,7 +61,7 @@ class TrialStarter:
         storage: Where the checkpoints are.
         launcher: What starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
-        follower: Moves what the workers report into the records, and tells observers.
+        logs: Moves the reports of the workers into the records, and tells observers.
     """
 
     database: Database
@@ -80,7 +79,7 @@ class TrialStarter:
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
-    follower: LogFollower
+    logs: TrialLogs
 
     def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
@@ -114,7 +113,7 @@ class TrialStarter:
                 },
             )
         except BaseException:
-            self.follower.unfollow(info)
+            self.logs.unfollow(info)
             output.close()
             raise
         self.listener.trial_started(info, pid=workers.pid)
@@ -144,13 +143,13 @@ class TrialStarter:
         # What a killed worker left half written is settled first.
         completed = recover_checkpoints(self.database, self.storage, trial_id)
         folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
-        if completed:
-            tell_recovered(
-                folder,
-                trial_id=trial_id,
-                run_id=trial.run_id,
-                checkpoints=[describe_checkpoint(self.storage, uuid) for uuid in completed],
-            )
+        tell_recovered(
+            folder,
+            trial_id=trial_id,
+            run_id=trial.run_id,
+            storage=self.storage,
+            uuids=completed,
+        )
         latest = self.database.latest_checkpoint(trial_id)
         source = None if latest else self.find_source()
         return TrialInfo(
@@ -181,14 +180,10 @@ class TrialStarter:
             StorageFullError: If there is no room for it.
             StorageError: If the subscriptions of observers cannot be written.
         """
-        trial_dir = Path(info.trial_dir)
         with open_log(info):
             pass  # its first line
-        observers = self.plugins.observers()
-        if observers:
-            write_run(info)
-            subscribe(trial_dir, [each.entry.name for each in observers], info.run_id)
-        self.follower.follow(info)
+        subscribe(info, self.plugins.observers())
+        self.logs.follow(info)
 
     def _best_validation(self, trial_id: int, latest: CheckpointRecord | None) -> float | None:
         """Return the best value that earlier runs of a trial reported until a checkpoint."""

@@ -18,7 +18,7 @@ import alembic.command  # noqa: F401  (so that children do not spend their lives
 from sqlalchemy import Engine, create_engine, event
 
 from detcore._log import Spool
-from detcore.database import Database, SpoolDrainer
+from detcore.database import Database, LogFollower
 
 
 def acknowledge(seq: int) -> None:
@@ -33,16 +33,17 @@ def payload(step: int) -> dict[str, Any]:
 
 def report(command: dict[str, Any]) -> None:
     spool = Spool(Path(command["spool"]), trial_id=command["trial"], run_id=command["run"])
-    drainer = None
+    follower = None
     if command["drain"]:
-        drainer = SpoolDrainer(Database.open(command["url"]), spool.path)
+        follower = LogFollower(Database.open(command["url"]))
+        follower.follow(spool.path)
     step = 0
     while True:
         step += 1
         kind = "validation" if step % 5 == 0 else "training"
         acknowledge(spool.append(kind, payload(step)))
-        if drainer is not None and step % 20 == 0:
-            drainer.flush(30)
+        if follower is not None and step % 20 == 0:
+            follower.flush(30)
 
 
 def die_at(statement: int) -> None:
