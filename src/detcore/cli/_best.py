@@ -104,7 +104,7 @@ def _explain(database: Database, experiment_id: int, metric: str) -> str:
 def best_checkpoints(
     database: Database, experiment_id: int, metric: str, *, smaller_is_better: bool, number: int
 ) -> list[dict[str, Any]]:
-    """Return the best checkpoints with what they reached, the best first."""
+    """Return the best checkpoints with their metric values, the best first."""
     ranked = database.top_checkpoints(
         experiment_id=experiment_id,
         metric=metric,

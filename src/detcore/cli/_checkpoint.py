@@ -1,4 +1,4 @@
-"""``detcore checkpoint``: what was saved, and getting it, checking it, deleting it."""
+"""``detcore checkpoint``: list, download, verify, repair and delete checkpoints."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 @master_option
 @click.pass_obj
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
-    """Show what a checkpoint consists of, and what was saved with it."""
+    """Show the files of a checkpoint, and the metadata saved with it."""
     from detcore.checkpoint import read_manifest
 
     manifest: Manifest | None = None
@@ -166,7 +166,7 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
 @master_option
 @click.pass_context
 def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: bool) -> None:
-    """Read a checkpoint and compare it with what was saved, file by file."""
+    """Read a checkpoint and compare each file with the manifest."""
     if (uuid is None) != verify_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
     results = []
@@ -193,11 +193,11 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
 @master_option
 @click.pass_context
 def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
-    """Bring the records in line with what is in the storage.
+    """Bring the records in line with the files in the storage.
 
-    What a killed process left half saved or half deleted is settled. A checkpoint whose files are
-    missing or have changed is recorded as DAMAGED, and no trial is resumed from it; once its files
-    are back it is COMPLETED again.
+    Checkpoints that a killed process left half saved or half deleted are settled. A checkpoint
+    whose files are missing or have changed is recorded as DAMAGED, and no trial is resumed from it;
+    once its files are back it is COMPLETED again.
     """
     if (uuid is None) != repair_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
@@ -222,7 +222,7 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
 
 
 def _settle(store: CheckpointStore, records: list[CheckpointRecord]) -> None:
-    """Settle what processes that are gone left of these checkpoints' trials."""
+    """Settle the unfinished checkpoints of trials whose processes are gone."""
     from detcore.checkpoint import recover_checkpoints
 
     unsettled = [
@@ -236,7 +236,7 @@ def _settle(store: CheckpointStore, records: list[CheckpointRecord]) -> None:
 
 
 def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
-    """Repair one checkpoint and say what was found; return whether it is damaged."""
+    """Repair one checkpoint and print the findings; return whether it is damaged."""
     from detcore.checkpoint import Fault, repair_checkpoint
 
     done = repair_checkpoint(
@@ -266,7 +266,7 @@ def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: 
 @master_option
 @click.pass_obj
 def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
-    """Delete a checkpoint's files. What was recorded of it stays."""
+    """Delete a checkpoint's files. Its record stays."""
     if force and obj.master is not None:
         raise RunError(
             f"{obj.master} does not delete a checkpoint that a model needs (--force): the model "

@@ -76,7 +76,7 @@ class CheckpointStore:
         return self._opened[spec]
 
     def faults(self, record: CheckpointRecord) -> list[Fault]:
-        """Read a checkpoint and return what is not as it was saved, or why it cannot be read."""
+        """Read a checkpoint and return its faults, or the reason why it cannot be read."""
         from detcore.checkpoint import Fault, verify_checkpoint
 
         try:

@@ -117,7 +117,7 @@ def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
 
 
 def _ask_server(environment: Environment, master: str) -> Iterable[_Row]:
-    """Return the newest experiments of a server; nobody is logged in for it."""
+    """Return the newest experiments of a server, without logging in for it."""
     from detcore.remote import Session, kept_token, normal_url, trusted_authorities
 
     url = normal_url(master)

@@ -1,4 +1,4 @@
-"""``detcore config``: check an experiment file, show what it comes to, print its schema."""
+"""``detcore config``: check an experiment file, show its effective values, print its schema."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def config_group() -> None:
 def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
     """Report every mistake in an experiment file at once.
 
-    What the entrypoint names is looked for beside the file. The code is read, and not run.
-    A search method or a launcher of a plugin is made or looked for as `detcore run` does it.
+    The entrypoint's code is looked up next to the file; it is read, and not run.
+    A plugin's search method is made, and its launcher looked up, as by `detcore run`.
     """
     from detcore.config import ExperimentFileError
 
@@ -101,7 +101,7 @@ def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json
 def show(
     context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
 ) -> None:
-    """Print what an experiment file comes to, defaults included and secrets masked."""
+    """Print the effective values of an experiment file, with defaults and masked secrets."""
     from detcore._secrets import mask_config
     from detcore.config import ExperimentFileError
 
@@ -162,10 +162,10 @@ def _plugins(context: click.Context) -> Mapping[str, Any]:
 
 
 def _ask_plugins(context: click.Context, loaded: LoadedConfig) -> None:
-    """Report what the plugins that the file names refuse of it.
+    """Report the sections of the file that the plugins it names refuse.
 
     Raises:
-        ExperimentFileError: If there is anything.
+        ExperimentFileError: If a plugin refuses a section.
     """
     make = getattr(context.obj, "plugin_manager", None)
     if make is None:
@@ -264,7 +264,7 @@ def _scalar(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether YAML reads a text without quotes as the same text."""
+    """Return whether YAML reads a text without quotes as the same text."""
     import re
 
     if not re.fullmatch(r"[A-Za-z_/][\w ./+-]*(:[\w/]+)*", text, re.ASCII) or text != text.strip():

@@ -1,4 +1,4 @@
-"""What the frame of the command line hands to its subcommands."""
+"""The context that the top-level command passes to its subcommands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CliContext:
         """Return a new manager of the plugins that are on.
 
         Args:
-            on_problem: Told of each faulty plugin once; default: a warning on stderr.
+            on_problem: Called once for each faulty plugin; default: a warning on stderr.
         """
         from detcore.hooks import PluginManager
 
@@ -58,7 +58,7 @@ class CliContext:
 
 
 def names_of_plugins(plugins: PluginManager) -> dict[str, Any]:
-    """Return what `detcore.config.load_config` is told of plugins."""
+    """Return the plugins' arguments of `detcore.config.load_config`."""
     frameworks = plugins.frameworks().values()
     return {
         **plugins.settings_models(),

@@ -34,7 +34,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @master_option
 @click.pass_obj
 def pause(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
-    """Let all trials checkpoint and end; go on later with resume."""
+    """Let all trials checkpoint and end; continue later with resume."""
     _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json)
 
 
@@ -66,7 +66,7 @@ def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> N
 @master_option
 @click.pass_obj
 def cancel_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
-    """Let a trial checkpoint and end, for good; the others of its search go on."""
+    """Let a trial checkpoint and end, for good; the others of its search continue."""
     _control_trial(obj, trial_id, "cancel", as_json=as_json)
 
 
@@ -76,7 +76,7 @@ def cancel_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
 @master_option
 @click.pass_obj
 def kill_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
-    """End a trial at once, without a checkpoint; the others of its search go on."""
+    """End a trial at once, without a checkpoint; the others of its search continue."""
     _control_trial(obj, trial_id, "kill", as_json=as_json)
 
 
@@ -94,7 +94,7 @@ def resume(
     max_slots: int | None,
     as_json: bool,
 ) -> None:
-    """Go on with an experiment, in this terminal: detcore run --resume."""
+    """Continue an experiment in this terminal: detcore run --resume."""
     from detcore.cli._run import run
 
     obj: CliContext = ctx.obj

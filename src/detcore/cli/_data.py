@@ -1,4 +1,4 @@
-"""``detcore data``: which records were trained on."""
+"""``detcore data``: the records that trials were trained on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Exit codes:
 
 @click.group("data", cls=CommandGroup)
 def data_group() -> None:
-    """Look at what a trial was trained on.
+    """Inspect the data that a trial was trained on.
 
     Record ids are logged where the experiment file says 'data_ledger: true'.
     """
@@ -47,8 +47,8 @@ def data_group() -> None:
 def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:
     """Prove that every record of each epoch was used once: none twice, none never.
 
-    Kills and restarts included: what a killed process had trained after its last checkpoint does
-    not count, because it was lost with the process.
+    This includes kills and restarts: batches that a killed process trained after its last
+    checkpoint do not count, because they were lost with the process.
     """
     reports = _verify_trials(context.obj, experiment_id)
     proved = all(report.is_proved for report in reports.values())

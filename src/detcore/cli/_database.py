@@ -57,8 +57,8 @@ def info(obj: CliContext, as_json: bool) -> None:
 def upgrade(obj: CliContext) -> None:
     """Bring the record store to the schema of this release, or create it.
 
-    Every command and every server does so by itself; with this it is done at a time of one's own
-    choice. Copy the record store first: an older release refuses it afterwards.
+    Every command and every server does so automatically; this command lets you choose the time.
+    Copy the record store first: an older release refuses it afterwards.
     """
     from detcore.database import Database, describe_database
 
@@ -76,7 +76,7 @@ def upgrade(obj: CliContext) -> None:
 @click.argument("file", type=_FILE)
 @click.pass_obj
 def backup(obj: CliContext, file: Path) -> None:
-    """Copy the record store to FILE, as it is now, while runs and servers go on.
+    """Copy the record store to FILE, as it is now, while runs and servers continue.
 
     FILE must not exist; it is there once the copy is whole and was checked. For PostgreSQL use
     pg_dump.
@@ -94,7 +94,7 @@ def backup(obj: CliContext, file: Path) -> None:
 def restore(obj: CliContext, file: Path, replace: bool) -> None:
     """Make FILE, a copy made by 'backup', the record store.
 
-    End servers and runs first: what they record goes into the records that are replaced.
+    End servers and runs first: they would write to the record store that is being replaced.
     """
     from detcore.database import put_back
 

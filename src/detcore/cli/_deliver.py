@@ -1,4 +1,4 @@
-"""``detcore plugins deliver``: tell observers, or a server, what they missed."""
+"""``detcore plugins deliver``: send observers, or a server, the events that they missed."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def deliver(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Tell plugins that observe trials what they missed.
+    """Send plugins that observe trials the events that they missed.
 
-    What a plugin could not be told, because its service was away, waits in the folders of the
-    trials. Trials that run now are told by their own workers.
+    Events that a plugin could not deliver, because its service was unreachable, wait in the folders
+    of the trials. The runner of an experiment delivers the events of its running trials.
 
-    With --master a server is sent what trials that report to it could not: metrics, checkpoints and
-    all else that waits in spools of this machine. It takes each report in once.
+    With --master, send a server the reports that trials could not send it: metrics, checkpoints and
+    all else that waits in spools of this machine. The server records each report once.
     """
     if dry_run and forgotten is not None:
         raise click.UsageError("give --dry-run or --forget, not both")
@@ -96,7 +96,7 @@ def deliver(
 
 
 def _require_folder(home: Path, experiment_id: int) -> None:
-    """Refuse the number of an experiment that has left nothing on this machine."""
+    """Refuse the id of an experiment that has no folder on this machine."""
     if not (home / "experiments" / str(experiment_id)).is_dir():
         raise NotFoundError(
             f"no experiment {experiment_id} was run on this machine: "

@@ -1,4 +1,4 @@
-"""What a person sees while an experiment runs: a live panel, or plain lines."""
+"""Displays of a running experiment: a live panel, or plain lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class _Display:
-    """What both kinds of displays do."""
+    """Base class of the displays."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,11 +53,11 @@ class _Display:
         self._progress.search_started(config)
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Take note of how much is done."""
+        """Record how much is done."""
         self._progress.advanced(progress, planned_length)
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """Show how a trial stands."""
+        """Show the state of a trial."""
         before = self._progress.trial(status.trial_id).status
         trial = self._progress.changed(status)
         was_running = before is not None and before.state.value == "RUNNING"
@@ -67,16 +67,16 @@ class _Display:
             self.notice(_ending(trial, self._progress))
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Say which trial starts, and where it goes on from."""
+        """Show which trial starts, and from which checkpoint."""
         self._progress.trial(info.trial_id).started(info)
         self.notice(_opening(info, pid))
 
     def notice(self, text: str) -> None:
-        """Show what the runner says."""
+        """Show a message of the runner."""
         raise NotImplementedError
 
     def _with_source(self, info: TrialInfo, line: str, rank: int) -> str:
-        """Return a line of a worker with whose it is in front, where there are several."""
+        """Return a worker's line, prefixed with its trial and rank if there are several."""
         parts = [f"trial {info.trial_id}"] if self._progress.is_search else []
         if int(info.config["resources"]["slots_per_trial"]) > 1:
             parts.append(f"rank={rank}")
@@ -116,16 +116,16 @@ class PlainDisplay(_Display):
             self._next_summary_at = time.monotonic() + self._interval_s
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """Show how a trial stands, and what it wrote to standard error if it failed."""
+        """Show the state of a trial, and its held error lines if it failed."""
         self._show_held_errors(status)
         super().trial_changed(status)
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """Show what a worker tells."""
+        """Show an event of a worker."""
         trial = self._progress.update(info, event)
         if self._is_brief:
             return
-        # A checkpoint is told of when training is beyond it.
+        # A checkpoint is reported after training has moved beyond it.
         at = f"trial {info.trial_id}: batch {event.fields.get('steps_completed', trial.steps)}"
         if event.type == "training":
             now = time.monotonic()
@@ -141,7 +141,7 @@ class PlainDisplay(_Display):
             self.notice(f"{at}: checkpoint saved: {format_checkpoint(event.fields)}")
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Show what a worker printed."""
+        """Show a line that a worker printed."""
         text = printable(self._with_source(info, line, rank), keep_colours=True)
         if not self._is_brief:
             self._show(text)
@@ -156,7 +156,7 @@ class PlainDisplay(_Display):
             )
 
     def notice(self, text: str) -> None:
-        """Show what the runner says."""
+        """Show a message of the runner."""
         self._show(printable(text))
 
     def tick(self) -> None:
@@ -216,20 +216,20 @@ class _ErrorLines:
 
 
 class QuietDisplay(PlainDisplay):
-    """What went wrong, and no more."""
+    """Display of errors only."""
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """Show nothing of how it goes."""
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """Show what a trial that failed wrote to standard error."""
+        """Show the held error lines of a trial that failed."""
         self._show_held_errors(status)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Show nothing of how it goes."""
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Show what a worker wrote to standard error."""
+        """Show a line that a worker wrote to standard error."""
         if stream == "stderr":
             super().output(info, stream, line, rank=rank)
 
@@ -238,7 +238,7 @@ class QuietDisplay(PlainDisplay):
 
 
 class LiveDisplay(_Display):
-    """A panel that is redrawn in place; what the trials print scrolls above it."""
+    """A panel that is redrawn in place; the output of the trials scrolls above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -247,29 +247,29 @@ class LiveDisplay(_Display):
         self._live.start()
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """Take note of what a worker tells."""
+        """Update the progress from a worker's event."""
         self._progress.update(info, event)
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Show what a worker printed."""
+        """Show a line that a worker printed."""
         with self._lock:
             text = printable(self._with_source(info, line, rank), keep_colours=True)
             self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def notice(self, text: str) -> None:
-        """Show what the runner says."""
+        """Show a message of the runner."""
         with self._lock:
             self._console.print(Text(printable(text), style="dim"), soft_wrap=True)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Take note of a trial that starts; of several the table tells."""
+        """Show which trial starts; in a search, leave that to the table."""
         if self._progress.is_search:
             self._progress.trial(info.trial_id).started(info)
         else:
             super().trial_started(info, pid=pid)
 
     def tick(self) -> None:
-        """Draw anew."""
+        """Redraw the panel."""
         with self._lock:
             self._live.update(self._draw(), refresh=True)
 

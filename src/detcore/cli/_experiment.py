@@ -1,4 +1,4 @@
-"""``detcore experiment``: what was run."""
+"""``detcore experiment``: list, show and archive experiments."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _LISTED_TRIALS = 50
 
 @click.group("experiment", cls=CommandGroup, lazy_commands=_COMMANDS)
 def experiment_group() -> None:
-    """See experiments, plot them, and pause, resume, cancel, delete them."""
+    """List, show and plot experiments; pause, resume, cancel and delete them."""
 
 
 @click.command("list", epilog=_LIST_EXAMPLES)

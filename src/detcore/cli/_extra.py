@@ -1,4 +1,4 @@
-"""What needs the extra ``detcore[server]``, or says how to get it."""
+"""Imports that need the extra ``detcore[server]``, with an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["server_extra"]
 
 @contextlib.contextmanager
 def server_extra() -> Iterator[None]:
-    """Say how to install what an import in the block does not find.
+    """Explain how to install a package that an import in the block does not find.
 
     Raises:
         RunError: If a package is missing.

@@ -59,7 +59,7 @@ class CommandGroup(click.Group):
         raise click.UsageError(self.explain_unknown(ctx, name), ctx=ctx)
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
-        """Return what is said of a command that there is not."""
+        """Return the message for an unknown command."""
         hint = self.hint(ctx, name, self.list_commands(ctx))
         return f"'{ctx.command_path}' has no command {name!r}.\n{hint}"
 

@@ -1,4 +1,4 @@
-"""``detcore help`` and ``detcore completion``: what the shell and its user want to know."""
+"""``detcore help`` and ``detcore completion``: help texts and shell completion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Examples:
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Show what a command does, as its --help does."""
+    """Show the help of a command, as its --help does."""
     found = ctx.find_root()
     for word in words:
         group = found.command
@@ -34,7 +34,7 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
 @click.command(epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands and options."""
+    """Print the script that makes a shell complete commands and options."""
     from click.shell_completion import get_completion_class
 
     from detcore.cli._main import main

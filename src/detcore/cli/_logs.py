@@ -1,4 +1,4 @@
-"""``detcore trial logs`` and ``detcore experiment logs``: what workers printed."""
+"""``detcore trial logs`` and ``detcore experiment logs``: the output of workers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def trial_logs(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Show what the workers of a trial printed, oldest first.
+    """Show the output of the workers of a trial, oldest first.
 
     With --json one JSON object per line.
     """
@@ -103,7 +103,7 @@ def experiment_logs(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Show what the trials of an experiment printed, in the order of time.
+    """Show the output of the trials of an experiment, in the order of time.
 
     Each line begins with the trial's id. With --json one JSON object per line.
     """
@@ -144,7 +144,7 @@ class _Source:
         self._positions: dict[int, int] = {}
 
     def read(self) -> Iterator[tuple[int, LogLine]]:
-        """Yield what was added since the last call: trial and line, in the order of time."""
+        """Yield the lines added since the last call: trial and line, in the order of time."""
         added = []
         for trial in self._list_trials():
             lines, self._positions[trial.id] = read_log(
@@ -232,7 +232,7 @@ def _show(
     follow: bool,
     is_over: Callable[[], bool],
 ) -> None:
-    ends = not follow or is_over()  # asked before reading: what came until then is read
+    ends = not follow or is_over()  # checked before reading, so that no line is missed
     lines = source.read()
     show(lines if tail is None else deque(lines, maxlen=tail))
     while not ends:

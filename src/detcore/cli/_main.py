@@ -1,4 +1,4 @@
-"""The frame of the command line: which commands there are, and what their errors become.
+"""The top-level command: its subcommands, and the handling of their errors.
 
 A subcommand's module is imported when the subcommand runs: ``detcore --help`` imports click and
 nothing else of weight.
@@ -96,7 +96,7 @@ class _Main(CommandGroup):
         return import_command(lazy)
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
-        """Return what is said of a command that there is not."""
+        """Return the message for an unknown command."""
         hint = self.hint(ctx, name, [*COMMANDS, *_plugins_of(ctx).commands()])
         return f"no command is called {name!r}.\n{hint}"
 

@@ -41,8 +41,8 @@ def migrate(
     """Rewrite Python modules and experiment files from Determined's names to detcore's.
 
     FILE is a file or a folder. Imports, and the names that come from them, are replaced; all else
-    stays byte for byte. What has no counterpart is left as it is and reported with its place and
-    what to do. Running it again changes nothing.
+    stays byte for byte. Names without a counterpart are left as they are and reported, with their
+    places and instructions. Running it again changes nothing.
     """
     from detcore.migrate import find_files, migrate_file
 
@@ -57,7 +57,7 @@ def migrate(
 
 
 def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
-    """Print diffs on stdout; of each file what is left; last, how much it was."""
+    """Print diffs on stdout, the findings of each file, and a summary."""
     from detcore.cli._output import count_of
     from detcore.migrate import needs_old_tensorflow
 

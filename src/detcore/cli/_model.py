@@ -50,8 +50,7 @@ _SORTS = ("id", "name", "description", "created", "updated")
 def model_group() -> None:
     """Register checkpoints as numbered versions of models.
 
-    A model is named by its name, or by its id. A checkpoint that is registered is deleted by no
-    retention.
+    A model is identified by its name or its id. Retention never deletes a registered checkpoint.
     """
 
 
@@ -75,7 +74,7 @@ def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
 
 
 def _read_metadata(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` pairs; a value that is JSON is what JSON says, else it is a text."""
+    """Return ``KEY=VALUE`` pairs; a value that is valid JSON is parsed, any other is a text."""
     metadata: dict[str, Any] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
@@ -263,7 +262,7 @@ def set_description(obj: CliContext, name: str, text: str) -> None:
 def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     """Add to the metadata of a model; values of keys that are there are replaced.
 
-    A value that is JSON is what JSON says (3, true, [1, 2]), else it is a text.
+    A value that is valid JSON (3, true, [1, 2]) is parsed; any other value is a text.
     """
     given = _read_metadata(pairs)
     with _open_model(obj, name) as model:
@@ -288,7 +287,7 @@ def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
 @master_option
 @click.pass_obj
 def archive(obj: CliContext, name: str) -> None:
-    """Put a model away: it is left out of lists and not changed any more."""
+    """Archive a model: lists leave it out, and it cannot be changed."""
     with _open_model(obj, name) as model:
         model.archive()
     click.echo(printable(f"{model.name} is archived"))

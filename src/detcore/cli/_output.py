@@ -1,4 +1,4 @@
-"""How reading commands print: tables for people, plain columns for pipes, JSON for programs.
+"""Output of reading commands: tables for people, plain columns for pipes, JSON for programs.
 
 On a terminal a table is drawn by rich (which honours ``NO_COLOR`` and ``COLUMNS``); elsewhere it
 is aligned columns under one header line, never cut, so that ``awk`` and ``cut`` can read it.
@@ -51,7 +51,7 @@ __all__ = [
 
 Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# What makes a spreadsheet take a text for a formula (also the full-width forms of these signs).
+# A spreadsheet takes a text that begins with one of these (or its full-width form) for a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -80,8 +80,8 @@ class Column:
     Attributes:
         title: The header.
         align: Side that the values stand at; numbers stand right.
-        wrap: Whether a long value may go on in the next line (on a terminal). Such columns give
-            way first where a table is too wide.
+        wrap: Whether a long value may wrap to the next line (on a terminal). Such columns shrink
+            first if a table is too wide.
         style: rich style of the values on a terminal.
         is_state: Whether the values are states, each in its colour on a terminal.
     """
@@ -94,7 +94,7 @@ class Column:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console for what is standard output (or standard error) now."""
+    """Return a console for the current standard output (or standard error)."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -223,9 +223,9 @@ def print_csv(
 ) -> None:
     """Print rows as CSV (RFC 4180), under a header line.
 
-    What is nested becomes columns with dots in their names, such as ``hparams.layers.count``; a
-    list is JSON. Nothing is an empty cell. A text that a spreadsheet would take for a formula has
-    an apostrophe before it, and control characters are escaped; numbers are as they are.
+    Nested values become columns with dots in their names, such as ``hparams.layers.count``; a
+    list becomes JSON, and None an empty cell. A text that a spreadsheet would take for a formula
+    gets an apostrophe before it, and control characters are escaped; numbers stay as they are.
 
     Args:
         rows: Values by name, as for `print_json`.

@@ -1,4 +1,4 @@
-"""The name of a new plugin: whether it can be one, and what is named after it."""
+"""The name of a new plugin: validation, and the names derived from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PluginNames", "check_free", "parse_name"]
 # As the packaging standards have it (PEP 508); a class and a URL scheme need a letter first.
 _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST = 24
-# What an experiment file may say without any plugin.
+# Names that an experiment file accepts without any plugin.
 _KNOWN_TO_FILES = {
     "storage": frozenset({"azure", "directory", "gcs", "s3", "shared_fs"}),
     "searcher": frozenset({"adaptive", "adaptive_simple", "custom", "pbt", "sync_halving"}),
@@ -31,9 +31,9 @@ class PluginNames:
     """Everything that is named after a plugin.
 
     Attributes:
-        plugin: What detcore knows it by, such as ``"my_net"``: entry point, experiment files.
-        distribution: What pip installs, such as ``"detcore-my-net"``.
-        package: What Python imports, such as ``"detcore_my_net"``.
+        plugin: Name in the entry point and in experiment files, such as ``"my_net"``.
+        distribution: Name that pip installs, such as ``"detcore-my-net"``.
+        package: Name that Python imports, such as ``"detcore_my_net"``.
         class_prefix: How its classes begin, such as ``"MyNet"``.
         scheme: Of its URLs, such as ``"my-net"``.
     """
@@ -46,7 +46,7 @@ class PluginNames:
 
 
 def parse_name(text: str) -> PluginNames:
-    """Return what is named after a plugin.
+    """Return the names that are derived from a plugin's name.
 
     Args:
         text: As it was typed; a leading ``detcore-`` may be left out.
@@ -87,12 +87,12 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
     """Make sure that nothing has the name already, where it would have to be shared.
 
     Args:
-        names: What is named after the plugin.
+        names: The names derived from the plugin's name.
         kind: ``"framework"``, ``"storage"``, ``"searcher"`` or ``"launcher"``.
         plugins: Those that are installed.
 
     Raises:
-        InvalidArgumentError: If something has.
+        InvalidArgumentError: If the name is taken.
     """
     name = names.plugin
     entries = {entry.name: entry for entry in plugins.index()}

@@ -40,7 +40,7 @@ _REQUIREMENTS = {
     "launcher": ("pydantic>=2.5",),
 }
 _SUFFIX = ".tmpl"
-_PACKAGE = "package"  # what the package's folder is called among the templates
+_PACKAGE = "package"  # name of the package's folder in the templates
 
 
 @click.command("new")
@@ -63,8 +63,8 @@ _PACKAGE = "package"  # what the package's folder is called among the templates
 def new_plugin(obj: CliContext, name: str, kind: str, into: Path) -> None:
     """Write a distribution with a plugin NAME that works: change it into yours.
 
-    It has the entry points, the hook, an implementation of one page, and tests that hold the
-    contract of its kind against it. They pass as they are.
+    It has the entry points, the hook, an implementation of one page, and tests that check it
+    against the contract of its kind. They pass as they are.
     """
     from detcore.cli._plugin_name import check_free, parse_name
 
@@ -123,7 +123,7 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
 
 
 def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
-    """Return what is filled into the templates."""
+    """Return the values that are filled into the templates."""
     from detcore import __version__
     from detcore.hooks import API_VERSION
 

@@ -1,4 +1,4 @@
-"""``detcore plugins``: what is installed, what it does, and what is wrong with it."""
+"""``detcore plugins``: the installed plugins, their registrations and their faults."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
 @click.argument("name", type=PLUGIN_NAME)
 @click.pass_obj
 def show_plugin(obj: CliContext, name: str) -> None:
-    """Show what the plugin NAME implements and registers."""
+    """Show the hooks and registrations of the plugin NAME."""
     from detcore.hooks import diagnose
 
     manager = obj.plugin_manager(on_problem=_keep_quiet)
@@ -72,9 +72,9 @@ def show_plugin(obj: CliContext, name: str) -> None:
 @plugins_group.command("doctor")
 @click.pass_context
 def find_faults(ctx: click.Context) -> None:
-    """Import every plugin and report each fault with the command that mends it.
+    """Import every plugin and report each fault with the command that fixes it.
 
-    Exit code 1 if there are faults, 0 if there are none.
+    The exit code is 1 if there are faults, and 0 otherwise.
     """
     from detcore.cli._output import count_of
     from detcore.hooks import diagnose
@@ -114,7 +114,7 @@ def _rows(manager: PluginManager) -> list[dict[str, Any]]:
 
 
 def _provides(manager: PluginManager, entry: PluginEntry, registered: list[str]) -> list[str]:
-    """Return what a plugin registered, and that it observes where it does."""
+    """Return the registrations of a plugin, and ``"observer"`` if it observes trials."""
     if entry.state.name != "LOADED":
         return []
     hooks = manager.hooks_of(entry.name)

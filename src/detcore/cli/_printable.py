@@ -17,11 +17,11 @@ _CONTROL = re.compile(
 def printable(text: str, *, keep_colours: bool = False) -> str:
     r"""Return a text that cannot drive the reader's terminal.
 
-    Control characters become escapes such as ``\x1b``: they could rewrite what is on the screen,
-    change the window's title, or write to the clipboard. Colours are removed.
+    Control characters become escapes such as ``\x1b``: they could rewrite the screen, change the
+    window's title, or write to the clipboard. Colours are removed.
 
     Args:
-        text: What a trial printed, or what a user named.
+        text: Output of a trial, or a name that a user chose.
         keep_colours: Whether colours stay as they are.
     """
     if text.isprintable():

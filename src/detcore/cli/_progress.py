@@ -1,4 +1,4 @@
-"""What a display knows of the trials of a run."""
+"""Progress of the trials of a run, as displays show it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"
 _RATE_WINDOW_S = 15.0
 # Of a search, whose trials take a while to start.
 _SEARCH_WINDOW_S = 120.0
-# What a server sends of a trial comes in bunches, whose events are told apart by microseconds.
+# A server sends the events of a trial in batches; those of one batch arrive microseconds apart.
 _RATE_SPAN_S = 0.1
 
 
 @dataclasses.dataclass
 class TrialProgress:
-    """What is known of a trial so far.
+    """Progress of a trial so far.
 
     Attributes:
         length: How far its workers train, in batches; 0 = not known.
         steps: Batches completed.
-        phase: What its workers do.
+        phase: Current activity of its workers.
         best: The best value of the searcher's metric that was reported.
     """
 
@@ -49,21 +49,21 @@ class TrialProgress:
     history: deque[tuple[float, int]] = dataclasses.field(default_factory=deque)
 
     def started(self, info: TrialInfo) -> None:
-        """Take note of new workers."""
+        """Record the start of new workers."""
         self.info, self.phase = info, "starting"
         self.steps = info.steps_completed
         self.history.clear()
 
     def update(self, event: WorkerEvent) -> None:
-        """Take note of what they tell."""
+        """Update the progress from an event of the workers."""
         fields = event.fields
         if event.type == "started":
             self.length, self.phase = int(fields["length"]), "training"
-        # A checkpoint may be told of when training is far beyond it.
+        # A checkpoint may be reported after training has moved far beyond it.
         if "steps_completed" in fields and event.type != "checkpoint":
             self._moved(int(fields["steps_completed"]))
         if event.type == "training":
-            self.phase = "training"  # a script tells of no start
+            self.phase = "training"  # a script reports no start
             self.training = format_metrics(fields["metrics"])
         elif event.type == "validation":
             at = fields["steps_completed"]
@@ -82,7 +82,7 @@ class TrialProgress:
 
     @property
     def rate(self) -> float | None:
-        """Batches per second lately, or None while it cannot be told."""
+        """Batches per second lately, or None while unknown."""
         if len(self.history) < 2:
             return None
         (first_at, first), (last_at, last) = self.history[0], self.history[-1]
@@ -92,13 +92,13 @@ class TrialProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the workers still train, as far as that can be told."""
+        """Seconds for which the workers still train, or None while unknown."""
         rate = self.rate
         return (self.length - self.steps) / rate if rate and self.length else None
 
 
 class RunProgress:
-    """What is known of a run so far.
+    """Progress of a run so far.
 
     Attributes:
         trials: By their records.
@@ -107,7 +107,7 @@ class RunProgress:
         metric: Name of its metric.
         done: How much of the search is done, 0 to 1.
         planned_length: How far all trials train together, in `unit`; 0: not known.
-        unit: What lengths are counted in.
+        unit: Unit of lengths.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class RunProgress:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def search_started(self, config: Mapping[str, Any]) -> None:
-        """Take note of the experiment's configuration."""
+        """Record the experiment's configuration."""
         from detcore.config import ranges
 
         searcher = config["searcher"]
@@ -142,11 +142,11 @@ class RunProgress:
         }
 
     def trial(self, trial_id: int) -> TrialProgress:
-        """Return what is known of a trial."""
+        """Return the progress of a trial."""
         return self.trials.setdefault(trial_id, TrialProgress(trial_id))
 
     def update(self, info: TrialInfo, event: WorkerEvent) -> TrialProgress:
-        """Take note of what the workers of a trial tell."""
+        """Update the progress from an event of a trial's workers."""
         trial = self.trial(info.trial_id)
         trial.update(event)
         if event.type == "validation":
@@ -154,7 +154,7 @@ class RunProgress:
         return trial
 
     def changed(self, status: TrialStatus) -> TrialProgress:
-        """Take note of how a trial stands."""
+        """Record the state of a trial."""
         trial = self.trial(status.trial_id)
         trial.status = status
         if self.unit == "batches" and (self.is_search or not trial.length):
@@ -163,7 +163,7 @@ class RunProgress:
         return trial
 
     def advanced(self, done: float, planned_length: int) -> None:
-        """Take note of how much of the search is done."""
+        """Record how much of the search is done."""
         now = time.monotonic()
         self.done, self.planned_length = done, planned_length
         if self._history and now - self._history[-1][0] < _RATE_SPAN_S:

@@ -44,7 +44,7 @@ def prune(
     """Delete the checkpoints of an experiment that its configuration does not keep.
 
     Those in the model registry, those that other experiments start from, and the latest one of a
-    trial that may go on are kept in any case.
+    trial that may continue are kept in any case.
     """
     from detcore.checkpoint import RetentionPolicy, plan_retention
 

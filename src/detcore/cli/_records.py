@@ -46,11 +46,11 @@ def master_option(command: _Command) -> _Command:
 def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Database]:
     """Open the records, with everything in them that workers have reported so far.
 
-    Those of a server answer what reads, and refuse what changes them.
+    The records of a server can be read, and refuse changes.
 
     Args:
-        obj: Says which records.
-        is_again: Whether the command said before which records it shows.
+        obj: Selects the records.
+        is_again: Whether the command has already printed which records it shows.
     """
     if obj.master is None:
         from detcore.database import ingest_spools

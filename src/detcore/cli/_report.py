@@ -83,7 +83,7 @@ def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | 
 @master_option
 @click.pass_obj
 def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
-    """Write all that is known of an experiment into one HTML file.
+    """Write everything recorded about an experiment into one HTML file.
 
     Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
     of reading them. The file loads nothing: it can be sent, and opened without a network.

@@ -1,4 +1,4 @@
-"""``detcore run``: train an experiment, or go on with one."""
+"""``detcore run``: train an experiment, or continue one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _EXIT_INTERRUPTED = 130
-# So many are listed at the end of a search.
+# Upper bound on the trials listed at the end of a search.
 _MOST_TRIALS = 10
 _EXAMPLES = """
 \b
@@ -114,13 +114,14 @@ def run(
     master: str | None = None,
     detach: bool = False,
 ) -> None:
-    """Train an experiment in this terminal, or go on with one.
+    """Train an experiment in this terminal, or continue one.
 
     CONFIG.yaml is the experiment file; MODEL_DIR is the folder of your code, by default the
     folder of the experiment file.
 
-    With --master a server trains it. MODEL_DIR is uploaded, but for what its .detignore leaves
-    out; Ctrl-C only ends the following. With --resume ID it goes on there, or is followed again.
+    With --master a server trains it. MODEL_DIR is uploaded, except for the files that its
+    .detignore excludes; Ctrl-C only stops following it. With --resume ID the experiment continues
+    there, or is followed again.
     """
     if (config is None) == (resume is None):
         raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
@@ -197,7 +198,7 @@ def run(
 
 
 def _flags(slots: int | None, launcher: str | None, max_slots: int | None) -> list[str]:
-    """Return what the options of their own say, as ``--set`` says it."""
+    """Return the values of the dedicated options in the form of ``--set``."""
     given = {
         "resources.slots_per_trial": slots,
         "launcher": launcher,
@@ -219,7 +220,7 @@ def _run_at(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Have a server do what `run` does here."""
+    """Have a server train the experiment, as `run` does here."""
     from detcore.cli._run_remote import go_on_remotely, run_remotely, tell_detached
     from detcore.experimental._follow import Detached, follow
 
@@ -344,7 +345,7 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
 
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
-    """Return which trial of a search is the best, with what, and how to get its checkpoint."""
+    """Return lines on the best trial of a search, and on how to get its checkpoint."""
     from detcore.pages import flatten
 
     best = result.ranked[0]

@@ -1,4 +1,4 @@
-"""``detcore run --master URL``: hand an experiment in to a server, and follow it."""
+"""``detcore run --master URL``: submit an experiment to a server, and follow it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_remotely(
     test_mode: bool,
     display: Any,
 ) -> tuple[Session, int]:
-    """Hand in an experiment; return the session with the server, and the experiment's id."""
+    """Submit an experiment; return the session with the server, and the experiment's id."""
     from detcore.config import notices_of_code, parse_set_flags
     from detcore.remote import HandIn, hand_in, open_session, pack
 
@@ -65,7 +65,7 @@ def run_remotely(
 
 
 def go_on_remotely(obj: CliContext, master: str, experiment_id: int) -> Session:
-    """Let a server go on with an experiment, unless it runs or is complete; return the session."""
+    """Let a server continue an experiment, unless it runs or is complete; return the session."""
     from detcore.remote import open_session, read_events
 
     session = open_session(master, environment=obj.environment)
@@ -96,7 +96,7 @@ def control_trial_remotely(master: str, trial_id: int, action: str) -> tuple[int
 
 
 def tell_detached(detached: Detached, *, as_json: bool) -> None:
-    """Say how to follow an experiment again that is no longer followed."""
+    """Print how to follow an experiment again after this command has stopped following it."""
     click.echo(str(detached), err=as_json)
     if as_json:
         click.echo(json.dumps({"experiment_id": detached.experiment_id, "state": "RUNNING"}))

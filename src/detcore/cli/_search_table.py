@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_search", "state_of", "time_left"]
 
 _MOST_ROWS = 20
-# Header, title of the table, the line on what is left out, and some of what was printed before.
+# Header, title of the table, the line about omitted rows, and some lines of earlier output.
 _OTHER_LINES = 7
 # Columns of the table.
 _HPARAMS, _RUNG = 2, 4
@@ -44,7 +44,7 @@ def draw_search(progress: RunProgress, console: Console) -> Group:
 
 
 def state_of(trial: TrialProgress) -> str:
-    """Return how a trial stands, in a word or two."""
+    """Return the state of a trial, in a word or two."""
     status = trial.status
     if status is None:
         return "running"

@@ -1,4 +1,4 @@
-"""``detcore serve``: the HTTP face of the record store."""
+"""``detcore serve``: the HTTP server of the record store."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def serve(
     public_url: str | None,
     **options: Any,
 ) -> None:
-    """Serve records and a page over HTTP, and run experiments that are handed in.
+    """Serve records and a page over HTTP, and run experiments that are submitted.
 
-    It listens on this machine alone unless --host says otherwise, and ends at SIGTERM or Ctrl-C
-    when what is under way has been answered.
+    It listens on this machine alone unless --host says otherwise. At SIGTERM or Ctrl-C it answers
+    the requests in progress and ends.
     """
     with server_extra():
         from detcore.server import ServerSettings, check_certificate
@@ -174,7 +174,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
-    """Return what should be known before the first request."""
+    """Return the warnings to print before the first request."""
     lines = []
     if not _is_loopback(settings.host):
         if settings.certificate is None:

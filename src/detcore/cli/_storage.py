@@ -1,4 +1,4 @@
-"""``detcore storage``: what a store can do, before checkpoints are trusted to it."""
+"""``detcore storage``: test a store before it is used for checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Exit codes:
 
 @click.group("storage", cls=CommandGroup, epilog=_EXAMPLES)
 def storage_group() -> None:
-    """Try out what a checkpoint storage can do."""
+    """Test a checkpoint storage."""
 
 
 @storage_group.command("check")
@@ -50,7 +50,7 @@ def storage_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def check(ctx: click.Context, where: str, as_json: bool) -> None:
-    """Write, read, list, overwrite and delete in a storage, and say what it promises.
+    """Write, read, list, overwrite and delete in a storage, and print its capabilities.
 
     Everything happens below a new prefix, which is removed again.
     """
@@ -89,8 +89,8 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
 def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -> None:
     """Stop processes that save, delete, prune, register and repair at every operation.
 
-    After each stop what is there is settled and restored: it must be the old or the new checkpoint.
-    This takes some ten thousand requests, below a new prefix, which is removed again.
+    After each stop the leftovers are settled, and the checkpoint is restored: it must be the old or
+    the new one. This takes some ten thousand requests, below a new prefix, which is removed again.
     """
     from detcore.checkpoint.torture import torture_storage
 
@@ -206,7 +206,7 @@ def _state(finding: Finding) -> str:
 
 
 def _promises(capabilities: Capabilities, findings: list[Finding]) -> list[str]:
-    """Return what follows for checkpoints, one line each."""
+    """Return the consequences for checkpoints, one line each."""
     seen = {finding.name: finding.is_ok for finding in findings}
     lines = []
     failed = [finding.name for finding in findings if finding.is_needed and not finding.is_ok]

@@ -1,4 +1,4 @@
-"""``detcore tensorboard``: TensorBoard on what trials wrote."""
+"""``detcore tensorboard``: TensorBoard on the event files of trials."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ Examples:
 def tensorboard(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Start TensorBoard on the event files of the trials of experiments.
 
-    Runs are called experiment-ID/TRIAL/...; trials that start later appear by themselves. What
-    follows the ids is passed on to TensorBoard. The event files of a server are copied to a
-    temporary folder, and brought up to date while TensorBoard runs.
+    Runs are called experiment-ID/TRIAL/...; trials that start later appear by themselves. The
+    arguments after the ids are passed on to TensorBoard. The event files of a server are copied to
+    a temporary folder, and brought up to date while TensorBoard runs.
     """
     obj: CliContext = ctx.obj
     ids, rest = _split(arguments)
@@ -126,7 +126,7 @@ def _fetch(
     where: Path,
     done: set[tuple[int, int]],
 ) -> None:
-    """Copy what the trials of an experiment have written since the last time.
+    """Copy the event files that the trials of an experiment have written since the last pass.
 
     Args:
         done: Trials and runs that have ended and are copied; those of this pass are added.
@@ -153,7 +153,7 @@ def _require_copies(database: Database, experiment_id: int, where: Path) -> None
 
 
 def _split(arguments: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the ids that come first, and what is TensorBoard's."""
+    """Return the ids that come first, and TensorBoard's arguments."""
     ids: list[int] = []
     rest = list(arguments)
     while rest and not rest[0].startswith("-"):

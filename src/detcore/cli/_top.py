@@ -1,4 +1,4 @@
-"""``detcore top``: what runs, in the terminal."""
+"""``detcore top``: the running trials, in the terminal."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def top(
 ) -> None:
     """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it.
 
-    The last lines say what the processes of each experiment take of this machine.
+    The last lines show how much CPU and memory the processes of each experiment use.
     """
     from detcore.cli._output import make_console, print_csv, print_json
 
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         if only is not None:
-            database.get_experiment(only)  # a number that is none is no experiment at rest
+            database.get_experiment(only)  # an unknown id is an error, not an idle experiment
         usage = _Usage()
         if form == "table" and not once and make_console().is_terminal:
             _follow(obj, database, usage, only=only, interval=interval)
@@ -84,7 +84,7 @@ def _look(
     from detcore.remote import ServerRecords
     from detcore.types import ExperimentState
 
-    # Numbers of processes on a server mean others here.
+    # The process ids of a server mean other processes here.
     is_here = not isinstance(database, ServerRecords)
     rows, totals = [], []
     counts = database.count_trials()
@@ -143,7 +143,7 @@ def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
 
 
 def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
-    """Return how much of what the search wants of a trial is done, or None if that is unknown."""
+    """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
     searcher = experiment.config.get("searcher") or {}
     length = searcher.get("max_length")
     if not isinstance(length, Mapping) or not length.get("batches"):
@@ -161,7 +161,7 @@ def _speed(rows: list[MetricRecord]) -> float | None:
 
 
 class _Usage:
-    """CPU and memory of processes and their children, as Linux tells; elsewhere nothing."""
+    """CPU and memory of processes and their children, on Linux; nothing elsewhere."""
 
     def __init__(self) -> None:
         self._before: tuple[float, dict[int, float]] = (0.0, {})

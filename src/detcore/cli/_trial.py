@@ -50,7 +50,7 @@ _COMMANDS = {
 
 @click.group("trial", cls=CommandGroup, lazy_commands=_COMMANDS)
 def trial_group() -> None:
-    """Metrics, plots and logs of a trial, and its end."""
+    """Show the metrics, plots and logs of a trial, or end it."""
 
 
 @click.command("describe", epilog=_EXAMPLES)
@@ -164,7 +164,7 @@ def _read(database: Database, trial_id: int) -> _Facts:
 
 
 def _choose_series(facts: _Facts, wanted: str | None) -> _Series | None:
-    """Return what to plot, or None where there is nothing.
+    """Return the series to plot, or None if no metric was reported.
 
     Raises:
         NotFoundError: If the wanted metric was never reported.

@@ -29,7 +29,7 @@ Examples:
 """
 # Of a checkpoint's UUID in a table with many columns; commands take a beginning of a UUID.
 _UUID_SHOWN = 8
-# Narrower terminals are shown fewer columns: what trials were given is worth more.
+# Narrower terminals show fewer columns, to leave room for the hyperparameters.
 _WIDE = 100
 _REDRAW_S = 1.0
 
@@ -98,7 +98,7 @@ def read_trials(
         experiment_id: Whose trials.
         sort: "id", "metric", "steps" or "state".
         metric: By which metric; None: the searcher's.
-        limit: At most so many.
+        limit: Maximum number of trials.
 
     Raises:
         NotFoundError: If there is no such experiment.
@@ -124,7 +124,7 @@ def read_trials(
 
 
 def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
-    """Print trials as a table; what all have in common stands above it."""
+    """Print trials as a table, below the hyperparameters that all of them share."""
     from detcore.cli._output import print_line, print_table
 
     same, varied = split_hparams(rows)
@@ -247,7 +247,7 @@ def _frame(
     head = ", ".join(f"{number} {state}" for state, number in counts.items())
     if progress is not None:
         head += f"; search {progress:.0%} done"
-    # What runs is what one looks at; a terminal holds only so many lines.
+    # Running trials matter most; a terminal holds a limited number of lines.
     fitting = max(1, height - 4)
     shown = rows
     if len(rows) > fitting:

@@ -1,4 +1,4 @@
-"""``detcore user``: who may ask a server, and logging in to one."""
+"""``detcore user``: manage the users of a server, and log in to one."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _url = click.argument("url", required=False)
 
 @click.group("user", cls=CommandGroup, epilog=_EXAMPLES)
 def user_group() -> None:
-    """Manage who may ask the server of this record store; log in to a server.
+    """Manage the users of the server of this record store; log in to a server.
 
     create, list, password, activate and deactivate work on the records themselves (DETCORE_HOME,
-    DETCORE_DB), where the server runs. login, logout, change-password and whoami ask a server,
-    from anywhere; the default of URL is the variable DETCORE_MASTER.
+    DETCORE_DB), where the server runs. login, logout, change-password and whoami send a request to
+    a server, from anywhere; the default of URL is the variable DETCORE_MASTER.
     """
 
 
@@ -75,7 +75,7 @@ def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> Non
 @format_options
 @click.pass_obj
 def list_users(obj: CliContext, as_json: bool, as_csv: bool) -> None:
-    """List who may log in."""
+    """List the users."""
     form = choose_format(as_json, as_csv)
     with obj.open_database() as database:
         users = database.list_users()
@@ -129,7 +129,7 @@ def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
 @click.argument("name")
 @click.pass_obj
 def deactivate(obj: CliContext, name: str) -> None:
-    """Let a user log in no more; a running server notices within seconds."""
+    """Stop a user from logging in; a running server notices within seconds."""
     with obj.open_database() as database:
         database.update_user(name, is_active=False)
     click.echo(f"user {name} may not log in, and has no token")
@@ -181,7 +181,7 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
 @click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
 @click.pass_obj
 def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
-    """Make the kept token of a server worthless, and forget it."""
+    """Revoke the stored token of a server, and delete it."""
     from detcore import remote
 
     where = _server(obj, url)
@@ -190,7 +190,7 @@ def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
         click.echo(f"nobody is logged in to {where} from here" if user is None else
                    f"{user} is not logged in to {where} from here")  # fmt: skip
         return
-    # Forgotten first: whatever the server does, it is not used again.
+    # Forgotten first, so that it is not used again even if the request fails.
     remote.forget_token(obj.environment.home, where, kept.user)
     certificate = remote.trusted_authorities(obj.environment)
     session = remote.Session(where, kept.token, certificate=certificate)
@@ -252,7 +252,7 @@ def change_password(
 @click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
 @click.pass_obj
 def whoami(obj: CliContext, url: str | None, user: str | None) -> None:
-    """Ask a server who it takes you for."""
+    """Show the user that a server recognizes you as."""
     from detcore import remote
 
     where = _server(obj, url)

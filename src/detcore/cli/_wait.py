@@ -1,4 +1,4 @@
-"""``detcore experiment wait``: for scripts that go on when an experiment has ended."""
+"""``detcore experiment wait``: for scripts that continue when an experiment has ended."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wait(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Wait until an experiment does not run any more; the exit code says how it ended."""
+    """Wait until an experiment no longer runs; the exit code says how it ended."""
     from detcore.cli._output import print_csv, print_json
 
     obj: CliContext = context.obj
@@ -62,14 +62,14 @@ def wait(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:
-            # One on another host is believed to run: from here nobody can tell.
+            # One on another host counts as running: its process cannot be checked from here.
             record, is_alive = database.observe_experiment(experiment_id)
             timed_out = until is not None and time.monotonic() >= until
             if is_alive is False or timed_out:
                 break
             left = _POLL_S if until is None else max(0.0, until - time.monotonic())
             time.sleep(min(_POLL_S, left))
-    with open_records(obj, is_again=True) as database:  # what workers reported last is taken in
+    with open_records(obj, is_again=True) as database:  # includes the workers' last reports
         count = database.count_trials().get(experiment_id, 0)
         row = describe_experiment(database, database.get_experiment(experiment_id), count)
     code = _EXIT_CODES.get(record.state.value, 1)

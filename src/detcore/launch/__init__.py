@@ -1,6 +1,6 @@
-"""Starting the worker processes of a trial, and the program that runs inside them.
+"""Launchers, which start the worker processes of a trial, and the program that runs inside them.
 
-Names are imported on first use: a worker, which is in here too, needs few of them.
+Names are imported on first use, because a worker needs only a few of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What ``horovodrun`` starts on each machine: it starts the worker and watches over it.
+"""The agent that ``horovodrun`` starts on each machine, which starts a worker and supervises it.
 
-It tells the launcher, between the worker's lines, how to reach the worker and how that ended; and
-it ends the worker when nobody hears it any more, because the launcher or the connection is gone.
+Between the worker's lines, it reports to the launcher how to reach the worker and how the worker
+ended. It ends the worker when its output has no reader, because the launcher or connection is gone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(command: Sequence[str]) -> int:
         command: Program and arguments.
 
     Returns:
-        0, whatever the worker's code, which the launcher is told: horovodrun would end the
-        others at once.
+        Always 0, because for another code horovodrun would end the other workers at once. The
+        launcher receives the worker's code in a message.
     """
     told = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
     environment = child_environment(
@@ -66,7 +66,7 @@ def _tell(*words: object) -> None:
 
 def _end_when_unheard(worker: subprocess.Popen[bytes]) -> None:
     poll = select.poll()
-    poll.register(_STDOUT, 0)  # errors and hang-ups are always told
+    poll.register(_STDOUT, 0)  # errors and hang-ups are always reported
     poll.poll()
     _signal_group(worker, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Running any command as several workers."""
+"""Run any command as several workers."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def run_workers(
     Args:
         command: Program and arguments.
         num_workers: How many processes; >= 1.
-        launcher: Whose variables they find, besides detcore's own.
+        launcher: Launcher whose variables they get, in addition to detcore's own.
         variables: More variables for all of them.
         printer: Takes their output.
-        notice: Told, in a line, what happens to the job.
+        notice: Called with one-line messages about the job.
 
     Returns:
         The exit code of the first that failed (128 + n: killed by signal n), else 75 if one
@@ -106,7 +106,7 @@ def run_on_hosts(
         variables: Variables for all workers.
         exported: Names of this process's variables that the workers find too.
         printer: Takes their output.
-        notice: Told, in a line, what happens to the job.
+        notice: Called with one-line messages about the job.
 
     Returns:
         As `run_workers` does.
@@ -138,7 +138,7 @@ def run_on_hosts(
 
 
 def _stop_s(environment: Environment) -> float:
-    """Return how long workers may take that were asked to end, in seconds."""
+    """Return how long workers may take to end once they were asked to, in seconds."""
     return _STOP_S if environment.grace_s is None else environment.grace_s
 
 
@@ -149,7 +149,7 @@ def _follow(
     notice: Callable[[str], None],
     ended: Callable[[int], None],
 ) -> int:
-    """Look after workers to their end; return the code for the shell."""
+    """Supervise workers until they end; return the exit code for the shell."""
     try:
         while workers.is_alive:
             for rank, code in workers.poll(_POLL_S):
@@ -205,7 +205,7 @@ class _Signals:
         self._received.append(number)
 
     def pass_on(self, workers: Workers | HorovodRun) -> None:
-        """Pass on what was received since; a second SIGINT ends all at once."""
+        """Pass on the signals received since; a second SIGINT kills all workers at once."""
         while self._received:
             number = self._received.popleft()
             self._num_interrupts += number == signal.SIGINT
@@ -217,7 +217,7 @@ class _Signals:
 
 @contextmanager
 def _guarded() -> Iterator[Callable[[str], None]]:
-    """Start the process that outlives this one; yield how to tell it what to watch."""
+    """Start the guard process, which outlives this one; yield a function that sends it commands."""
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(_guard.__file__))],
         stdin=subprocess.PIPE,
@@ -230,7 +230,7 @@ def _guarded() -> Iterator[Callable[[str], None]]:
 
     def tell(command: str) -> None:
         if guard.stdin is not None:
-            with suppress(BrokenPipeError):  # somebody killed it: the job goes on without
+            with suppress(BrokenPipeError):  # it was killed: the job continues without it
                 guard.stdin.write(command + "\n")
 
     try:

@@ -1,4 +1,4 @@
-"""What a worker's exit code says."""
+"""The exit codes of workers."""
 
 __all__ = ["EXIT_COME_BACK", "EXIT_CONFIG", "EXIT_ERROR", "EXIT_INVALID_HP", "EXIT_PEER_LOST"]
 
@@ -7,5 +7,5 @@ EXIT_INVALID_HP = 65
 EXIT_COME_BACK = 75
 # Another worker is to blame, though it may take longer to end.
 EXIT_PEER_LOST = 76
-# As EX_CONFIG of sysexits: until somebody changes something, every start ends in the same way.
+# As EX_CONFIG of sysexits: until the user changes something, every start ends in the same way.
 EXIT_CONFIG = 78

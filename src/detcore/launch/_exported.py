@@ -29,9 +29,9 @@ def exported_environment(
     """Return the variables for horovodrun.
 
     Args:
-        variables: Set, whatever they were.
-        names: More variables to pass on, asked for by the user.
-        without: Left out.
+        variables: Values that replace those of this process.
+        names: More variables to pass on, requested by the user.
+        without: Names of variables to leave out.
 
     Raises:
         ConfigError: If one of `names` is not set or seems to hold a secret.

@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """Something a worker told of its progress: a ``type`` and its fields."""
+    """An event that a worker reported: a ``type`` and its fields."""
 
     type: str
     fields: Mapping[str, Any]
@@ -50,15 +50,15 @@ class WorkerGroup(Protocol):
 
     When one worker fails (ends with another code than 0 and 75) the others are ended: first they
     are given a moment to end by themselves, then asked with SIGTERM, then killed. One that ends
-    with 0 or 75 has not failed, and the others go on. What a worker started ends when it does.
+    with 0 or 75 has not failed, and the others continue. A worker's children end when it does.
     All of that happens within `poll` and `close`, which are called from one thread.
 
     Attributes:
         pid: The process id of rank 0.
         pids: The process ids by rank.
         first_failed: The rank that failed first, None while none has.
-        is_alive: Whether any has not ended, or anything that was told was not handed out by
-            `poll` yet. As of the last `poll`.
+        is_alive: Whether a worker is running, or `poll` has not returned all events yet. As of
+            the last `poll`.
     """
 
     @property
@@ -81,7 +81,7 @@ class WorkerGroup(Protocol):
         """
 
     def poll(self) -> list[WorkerEvent]:
-        """Return what rank 0 told since, in the order in which it told it, without waiting."""
+        """Return the events that rank 0 sent since the last call, in order, without waiting."""
 
     def reply(self, **fields: Any) -> None:
         """Answer rank 0, which waits for a line on its channel; JSON values.
@@ -110,8 +110,8 @@ class Launcher(Protocol):
     """Starts workers of trials; closed when the runner needs no more.
 
     Every worker runs ``python -m detcore.launch.worker`` (`detcore.launch.worker.main`) in the
-    folder ``info.model_dir``, leads a session of its own, reads nothing (its standard input is
-    empty), and finds these variables besides those of the launching process:
+    folder ``info.model_dir``, leads a separate session, reads nothing (its standard input is
+    empty), and gets these variables in addition to those of the launching process:
 
     ``DETCORE_TRIAL_INFO``
         Path of a file that holds `info` as a JSON object; only its owner may read it.
@@ -151,9 +151,9 @@ class Launcher(Protocol):
             slots: Number of workers; >= 1.
             keep_open: File descriptors that rank 0 inherits (the experiment's lock).
             on_output: Called from threads, for one group one at a time, with the rank,
-                ``"stdout"`` or ``"stderr"``, and each line without its end. What is no UTF-8 is
-                replaced. Of a line that is rewritten (a progress bar) its states may come now and
-                then.
+                ``"stdout"`` or ``"stderr"``, and each line without its end. Bytes that are not
+                UTF-8 are replaced. For a line that is rewritten (a progress bar), some of its
+                states may be passed as well.
             disabled_plugins: Plugins that are switched off in the workers too.
             allowed_plugins: The only plugins that are on, or None for all.
             variables: More variables for all workers.
@@ -163,12 +163,12 @@ class Launcher(Protocol):
         """
 
     def close(self) -> None:
-        """Release what is kept between trials; the groups that it started are closed before."""
+        """Release resources kept between trials; close the groups that it started before."""
 
 
 @runtime_checkable
 class SupportsCheck(Protocol):
-    """A launcher that knows before a run begins what it can never start."""
+    """A launcher that knows before a run begins which trials it can never start."""
 
     def check_trial(self, config: Mapping[str, Any], *, slots: int) -> None:
         """Refuse trials that could not be started; called once, before anything is recorded.
@@ -189,9 +189,9 @@ class LocalWorkerGroup:
 
     Args:
         workers: The processes; they call `wake` when one has ended.
-        job: What they need to find each other; closed with the group. None: others see to that.
+        job: Lets them find each other; closed with the group. None: the caller sees to that.
         channels: The runner's ends of the workers' channels, by rank; closed with the group.
-        wake: What is readable when a process has ended.
+        wake: Readable when a process has ended.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class LocalWorkerGroup:
 
     @property
     def is_alive(self) -> bool:
-        """Whether any has not ended, or what was told was not handed out; as of the last `poll`."""
+        """Whether a worker is running or events were not returned yet; as of the last `poll`."""
         return self._is_alive
 
     def fileno(self) -> int:
@@ -239,10 +239,10 @@ class LocalWorkerGroup:
         return self._chief.fileno() if self._is_open else self._wake.fileno()
 
     def poll(self) -> list[WorkerEvent]:
-        """Return what rank 0 told since, without waiting."""
+        """Return the events that rank 0 sent since the last call, without waiting."""
         self._wake.clear()
         self._workers.poll()
-        # Asked before reading: what the processes told before they ended is read then.
+        # Checked before reading, so that all events sent before the end are read.
         is_running = self._workers.is_alive
         events: list[WorkerEvent] = []
         while self._is_open:
@@ -270,7 +270,7 @@ class LocalWorkerGroup:
         self._send_replies()
 
     def _send_replies(self) -> None:
-        """Send what the channel has room for; the next `poll` sends the rest."""
+        """Send as much as the channel has room for; the next `poll` sends the rest."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._chief.send(self._unsent) :]
@@ -309,7 +309,7 @@ class Wake:
         os.set_blocking(self._write_fd, False)
 
     def fileno(self) -> int:
-        """Return what is readable after `set`."""
+        """Return the descriptor that is readable after `set`."""
         return self._read_fd
 
     def set(self) -> None:

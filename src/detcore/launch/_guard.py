@@ -1,4 +1,4 @@
-"""Ends process groups when the one who started them is gone.
+"""Kills process groups when the process that started them is gone.
 
 ``detcore launch`` starts programs that know nothing of detcore; if it is killed itself, this small
 process, run by its path, is what ends them. Commands come on standard input: ``+PID`` watches the
@@ -15,7 +15,7 @@ __all__ = ["watch"]
 
 
 def watch(commands: IO[str]) -> None:
-    """Follow the commands to their end, then kill what is still watched."""
+    """Follow the commands to their end, then kill the process groups that are still watched."""
     watched: set[int] = set()
     for line in commands:
         pid = int(line[1:])

@@ -40,7 +40,7 @@ class HorovodRun:
     Args:
         command: The command line of horovodrun.
         environment: All its variables; it puts them on command lines.
-        sink: Takes what the workers print.
+        sink: Takes the lines that the workers print.
         stop_s: How long all may take once they were asked to end, in seconds.
     """
 
@@ -174,7 +174,7 @@ class HorovodRun:
                 self._sink(rank, stream, line)
         if self._first_failed is not None:
             return self._codes[self._first_failed]
-        # A worker whose agent was killed, or a connection that broke, is told by horovodrun only.
+        # Only horovodrun reports a worker whose agent was killed, or a connection that broke.
         for match in filter(None, map(_ENDED.match, self.messages)):
             self._first_failed = int(match[1])
             return int(match[2])
@@ -193,7 +193,7 @@ class _Pieces:
         yield from map(Line, pieces)
 
     def finish(self) -> Iterator[Line]:
-        """Yield what was left without an end."""
+        """Yield the rest, which has no line end."""
         rest, self._rest = self._rest, b""
         if rest:
             yield Line(rest)

@@ -1,4 +1,4 @@
-"""Which machines to use, and how they reach each other."""
+"""The machines of a job, and the addresses by which they reach each other."""
 
 from __future__ import annotations
 

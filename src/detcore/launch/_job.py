@@ -1,4 +1,4 @@
-"""What the workers of one job on this machine find in their environment."""
+"""Environment variables of the workers of one job on this machine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _OUTER_JOB = frozenset(
 
 
 class LocalJob:
-    """The workers of one job, all on this machine, and what they need to find each other.
+    """A job whose workers are all on this machine: its key, and how workers find each other.
 
-    Every job has a key of its own, which is handed out in the environment only.
+    Every job has a new key, which is passed in the environment only.
 
     Args:
         size: Number of workers; >= 1.
@@ -63,7 +63,7 @@ class LocalJob:
             self._master_port = self._reserve_port()
 
     def _reserve_port(self) -> int:
-        # Bound but not listening, it is given to nobody else, and rank 0 can still listen on it.
+        # Bound but not listening, it goes to no other process, and rank 0 can still listen on it.
         holder = self._stack.enter_context(socket.socket())
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((_LOOPBACK, 0))
@@ -74,7 +74,7 @@ class LocalJob:
 
         Args:
             rank: Which one, ``0 <= rank < size``.
-            variables: What it is to find besides.
+            variables: More variables; they take precedence.
         """
         told = _numbers("DETCORE_", rank, self.size)
         told["DETCORE_JOB_KEY"] = self._key
@@ -141,7 +141,7 @@ def _torch(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def default_settings(size: int) -> dict[str, str]:
-    """Return variables for what the user has not set.
+    """Return default values of variables, for those that the user has not set.
 
     Args:
         size: Number of workers that share this machine.
@@ -155,10 +155,10 @@ def default_settings(size: int) -> dict[str, str]:
 
 
 def horovod_settings(optimizations: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables by which Horovod is told how to put gradients together.
+    """Return the variables that configure how Horovod fuses gradients.
 
     Args:
-        optimizations: That section of the experiment file; what it leaves open is left to Horovod.
+        optimizations: That section of the experiment file; Horovod chooses the omitted values.
     """
     settings = {}
     threshold = optimizations.get("tensor_fusion_threshold")

@@ -1,4 +1,4 @@
-"""Whole lines out of what a process writes, whatever the pieces it arrives in."""
+"""Whole lines from the output of a process, whatever the pieces it arrives in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 __all__ = ["MARK", "Cutter", "Line", "LineCutter"]
 
-# Begins what an agent tells the launcher. With the ASCII record separator: nobody prints it by
-# chance.
+# Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
+# program prints by chance.
 MARK = b"\x1edetcore "
 
 _MAX_LINE_BYTES = 1 << 20
@@ -23,7 +23,7 @@ class Line:
     """A line without its end.
 
     Attributes:
-        text: What it says.
+        text: Its content.
         is_final: False for a state of a line that is still being rewritten, as progress bars are.
     """
 
@@ -35,14 +35,14 @@ class Cutter(Protocol):
     """Makes lines of a stream of bytes."""
 
     def feed(self, data: bytes) -> Iterator[Line]:
-        """Yield what `data` completes."""
+        """Yield the lines that `data` completes."""
 
     def finish(self) -> Iterator[Line]:
-        """Yield what is left at the end."""
+        """Yield the rest at the end of the output."""
 
 
 class LineCutter:
-    """Cuts a stream into lines; of a line rewritten with carriage returns the last state counts."""
+    """Cuts a stream into lines; a line rewritten with carriage returns counts in its last state."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -68,7 +68,7 @@ class LineCutter:
         self._rest = rest
 
     def finish(self) -> Iterator[Line]:
-        """Yield what was left without a line's end."""
+        """Yield the rest, which has no line end."""
         rest, self._rest = self._rest, b""
         if rest:
             yield from _final(rest)

@@ -30,7 +30,7 @@ class LocalLauncher:
     Args:
         preload: Modules that one process imports, from which the workers of trials with one worker
             are forked as soon as it has; None: every worker starts by itself.
-        notice: Called with what a person should know.
+        notice: Called with messages for the user.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class LocalLauncher:
     def _fork(
         self, environment: Mapping[str, str], cwd: Path, keep_open: tuple[int, ...]
     ) -> WarmProcess | None:
-        """Return a worker that has its imports already, or None if there is none to be had."""
+        """Return a worker that has its imports already, or None if none is available."""
         if self._warm is None:
             return None
         process = self._warm.start(environment, cwd=cwd, keep_open=keep_open)
@@ -139,14 +139,14 @@ class LocalLauncher:
         return process
 
     def close(self) -> None:
-        """End what is kept between trials, with the workers that it has started."""
+        """End the process kept between trials, with the workers that it has forked."""
         if self._warm is not None:
             self._warm.close()
             self._warm = None
 
 
 class LineSink:
-    """Hands lines on as text; of a progress bar the end, and a state now and then."""
+    """Passes lines on as text; of a progress bar, its final state and some earlier ones."""
 
     def __init__(self, on_output: OutputSink) -> None:
         self._on_output = on_output

@@ -1,4 +1,4 @@
-"""Whose a connection on the loopback address is."""
+"""The owner of a connection on the loopback address."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOCAL, _REMOTE, _UID = 1, 2, 7
 def is_own_peer(peer: tuple[str, int], here: tuple[str, int], *, uid: int | None = None) -> bool:
     """Return whether a process of this user holds the other end of a TCP connection.
 
-    Where the system does not tell (only Linux does), every peer is taken for one's own.
+    On systems that do not report the owner (all but Linux), every peer counts as this user's.
 
     Args:
         peer: IPv4 address and port of the other end, on this machine.
         here: Address and port of this end.
-        uid: Whose it has to be; default: this process's user.
+        uid: The required owner; default: this process's user.
     """
     wanted = _entry(peer), _entry(here)
     try:

@@ -1,4 +1,4 @@
-"""The places of ranks on several machines, and the variables that tell them."""
+"""The places of ranks on several machines, and the variables that describe them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rank_variables(
 
     Args:
         place: Which worker.
-        info: The trial: how Horovod is to put gradients together.
+        info: The trial; its configuration says how Horovod fuses gradients.
         key: The job's secret.
         chief_address: Address of rank 0, as all workers see it.
         chief_port: A free port there, for `detcore.distributed`.
@@ -113,7 +113,7 @@ def rank_variables(
 def without_outer_job(
     variables: Mapping[str, str], place: RankPlace, *, num_cores: int | None = None
 ) -> dict[str, str]:
-    """Return variables for a worker, without what would send it to the job that this one is in.
+    """Return variables for a worker, without those that would send it to the surrounding job.
 
     Args:
         variables: Such as those of this process.

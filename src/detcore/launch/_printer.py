@@ -20,8 +20,8 @@ _LOG_INTERVAL_S = 10.0
 class Printer:
     """Writes each line whole, with its rank in front.
 
-    Of a line that a rank keeps rewriting (a progress bar) a log gets the last state, and one now
-    and then before; a terminal shows the states of the lowest such rank below all other lines.
+    For a line that a rank keeps rewriting (a progress bar), a log gets the last state and some
+    earlier ones; a terminal shows the states of the lowest such rank below all other lines.
 
     Args:
         stdout: Where lines from ``"stdout"`` go.
@@ -73,7 +73,7 @@ class Printer:
             self._streams[stream].write(text)
             self._streams[stream].flush()
         except BrokenPipeError:
-            # Nobody reads any more, such as `| head`. Workers must not block on full pipes.
+            # The reader has ended, such as `| head`. Workers must not block on full pipes.
             self.is_broken = True
 
     def close(self) -> None:
@@ -85,6 +85,6 @@ class Printer:
 
 
 def _fit(bar: bytes) -> bytes:
-    """Return what fits on one line of the terminal, without colours, which cannot be cut."""
+    """Return the part that fits on one terminal line, without colours, which cannot be cut."""
     columns = shutil.get_terminal_size().columns
     return _COLOUR.sub("", bar.decode("utf-8", "replace"))[: columns - 1].encode()

@@ -1,4 +1,4 @@
-"""Threads that read what a process writes."""
+"""Threads that read the output of a process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pump:
         rank: Whose.
         name: ``"stdout"`` or ``"stderr"``.
         take: Called with the rank, the name and each line.
-        cutter: Makes lines of what is read.
+        cutter: Splits the stream into lines.
     """
 
     def __init__(

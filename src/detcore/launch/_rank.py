@@ -32,7 +32,7 @@ def start_rank(
 
     Args:
         info: Which trial it runs, with folders of this machine.
-        environment: All of its variables, besides those that say what else is given here.
+        environment: All of its variables, except those that the other arguments determine.
         rank: Which worker it is.
         home: The folder of records and default checkpoints.
         on_output: Called from threads, one at a time, with `rank`, the stream and the line.

@@ -39,7 +39,7 @@ class LogSource:
 
     Args:
         info: The trial, with folders of this machine.
-        header: What `log_header` returned to the runner.
+        header: The result of the runner's `log_header`.
 
     Raises:
         OSError: If the log cannot be begun.
@@ -76,7 +76,7 @@ class LogSource:
 class LogCopy:
     """The runner's copy of a log that is written on another machine.
 
-    The copy counts as written to, for whoever looks, until it is closed.
+    Until it is closed, it holds the lock that marks the log as being written.
 
     Args:
         info: The trial; the runner has created the log.

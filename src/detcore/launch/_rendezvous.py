@@ -28,13 +28,13 @@ class RendezvousStore(Protocol):
     """Scopes of keys and values; called from threads."""
 
     def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, None while there is none."""
+        """Return a value, or None if it is not set yet."""
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
         """Keep a value; return whether there was room for it."""
 
     def delete(self, scope: str, key: str) -> None:
-        """Take note that a rank has left a scope."""
+        """Record that a rank has left a scope."""
 
 
 class RendezvousServer:
@@ -85,7 +85,7 @@ class MemoryStore:
         self._finished: dict[str, set[str]] = {}
 
     def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, None while there is none."""
+        """Return a value, or None if it is not set yet."""
         with self._lock:
             return self._values.get((scope, key))
 
@@ -99,7 +99,7 @@ class MemoryStore:
             return True
 
     def delete(self, scope: str, key: str) -> None:
-        """Take note that a rank has left a scope."""
+        """Record that a rank has left a scope."""
         with self._lock:
             if scope not in self._scope_sizes:
                 self._values.pop((scope, key), None)
@@ -120,11 +120,11 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], store: RendezvousStore, connections: int) -> None:
         super().__init__(address, _Handler)
         self.store = store
-        # Bounds the threads, whoever connects; each ends within its request's timeout.
+        # Limits the threads for all clients; each thread ends within its request's timeout.
         self._free = threading.BoundedSemaphore(connections)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Let nobody in but processes of this user; Horovod itself proves nothing."""
+        """Accept only processes of this user; Horovod itself does not authenticate."""
         return is_own_peer(client_address, request.getsockname())
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -142,7 +142,7 @@ class _Server(http.server.ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a connection that broke; the worker repeats its request."""
+        """Log nothing about a broken connection; the worker repeats its request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What a trial's code imports, read from its source without running it."""
+"""The imports of a trial's code, read from its source without running it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SETTING_MODULES = frozenset({"dotenv", "environs", "decouple"})
 
 
 class UserImports:
-    """What was found.
+    """The imports of a trial's code.
 
     Attributes:
         packages: Top-level packages that are imported from elsewhere.
@@ -38,8 +38,8 @@ def read_imports(module: str, folder: Path) -> UserImports | None:
         folder: Folder of the user's code.
 
     Returns:
-        What was found; None if it cannot be told: a file is missing or no valid Python, or there
-        are very many.
+        The imports; None if they cannot be determined, because a file is missing or is not valid
+        Python, or because there are too many files.
     """
     found = UserImports()
     seen: set[Path] = set()
@@ -99,7 +99,7 @@ def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[str]:
 
 
 def _may_set_variables(tree: ast.Module) -> bool:
-    """Return whether a module may change variables: whatever is not plainly reading may."""
+    """Return whether a module may change variables: any use that is not plainly a read may."""
     reading = {id(node) for parent in ast.walk(tree) for node in _read_by(parent)}
     for node in ast.walk(tree):
         name = _name(node)

@@ -1,4 +1,4 @@
-"""A process that has imported what trials need, and forks a worker for each of them.
+"""A process that has imported the modules that trials need, and forks a worker for each trial.
 
 It runs nothing but imports: no code of the user, no framework's runtime. `serve` is what runs
 inside it; `detcore.launch._warm_parent` is the runner's side. They speak over a socket that keeps
@@ -63,7 +63,7 @@ def serve(fd: int) -> None:
             elif _fork_worker(link, message, descriptors):
                 return
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        # What the imported modules want done at the end is for the workers to do.
+        # Exit handlers of the imported modules run in the workers, not here.
         os._exit(0)
 
 
@@ -105,7 +105,7 @@ def _prepare(names: Sequence[str]) -> str | None:
 
 
 def _why_unfit() -> str | None:
-    """Return what a worker would not survive, or None."""
+    """Return why a forked worker might not work, or None."""
     threads = [_thread_name(task) for task in Path("/proc/self/task").iterdir()]
     if len(threads) > 1 or threading.active_count() > 1:
         return f"it has {len(threads)} threads: {', '.join(threads)}"
@@ -154,7 +154,7 @@ def _fork_worker(
         _become_worker(message, descriptors, ready_write, go_read)
         return True
     _close([*descriptors, go_read, ready_write])
-    os.read(ready_read, 1)  # nothing, once it has a session of its own
+    os.read(ready_read, 1)  # returns nothing, once the worker leads a separate session
     _close([ready_read])
     _answer(link, pid=pid)
     try:
@@ -170,7 +170,7 @@ def _fork_worker(
 def _become_worker(
     message: Mapping[str, Any], descriptors: Sequence[int], ready_fd: int, go_fd: int
 ) -> None:
-    """Make this process what a worker is that was started by itself."""
+    """Make this process equivalent to a worker that was started directly."""
     os.setsid()
     _close([ready_fd])
     if os.read(go_fd, 1) != b"g":
@@ -197,7 +197,7 @@ def _become_worker(
 
 
 def _reap(pid: int) -> int:
-    # While nobody has asked for its status, its number belongs to no other group.
+    # Until its status is collected, its number belongs to no other group.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

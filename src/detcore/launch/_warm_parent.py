@@ -23,7 +23,7 @@ from detcore.launch._warm import DESCRIPTOR_NAMES, MAX_MESSAGE_BYTES
 
 __all__ = ["WORKER_MODULES", "WarmParent", "WarmProcess", "is_possible"]
 
-# What every worker imports, and what that imports later.
+# The modules that every worker imports, and those that they import later.
 WORKER_MODULES = (
     "numpy.ma",
     "numpy.random",
@@ -46,7 +46,7 @@ _logger = logging.getLogger("detcore.launch")
 
 # It only forks; this is for a machine that swaps.
 _ANSWER_TIMEOUT_S = 30.0
-# Of each trial its own. What is not read before a framework's runtime starts may differ as well.
+# They differ by trial. Variables read only once a framework's runtime starts may differ as well.
 _OWN_VARIABLES = frozenset(
     {
         *DESCRIPTOR_NAMES,
@@ -77,11 +77,11 @@ class WarmParent:
     process, however that ends, and with it the workers that it forked.
 
     Args:
-        modules: What it imports besides what every worker does: ``"module"``, or
-            ``"module:attribute"`` where the attribute is what imports.
+        modules: Modules to import in addition to those of every worker: ``"module"``, or
+            ``"module:attribute"`` if the access to the attribute imports.
 
     Attributes:
-        lost: What happened to it, in half a sentence, once it was lost; else None.
+        lost: Reason for its loss, as half a sentence; None unless it was lost.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ class WarmParent:
         self.lost = f"the process {self.pid} that starts trials quickly {what}"
 
     def _end(self) -> int:
-        """End it at once; a worker that it has forked but that was not told to go ends too."""
+        """End it at once; a forked worker that has not received ``go`` ends too."""
         self._is_over = True
         if self._process is None:
             return 0
@@ -244,13 +244,13 @@ class WarmParent:
 
 
 class WarmProcess:
-    """A worker that a `WarmParent` forked, to be looked after like a `subprocess.Popen`.
+    """A worker that a `WarmParent` forked, supervised like a `subprocess.Popen`.
 
     Attributes:
         pid: Its process id, and that of its group.
         returncode: Its exit code (negative: the signal that killed it), None until `wait` knows.
-        stdout: What it prints.
-        stderr: What it says is wrong.
+        stdout: Its standard output.
+        stderr: Its standard error.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class WarmProcess:
         self.stdout = stdout
         self.stderr = stderr
         self._parent = parent
-        # The numbers are still theirs: of both processes nobody has asked for the status.
+        # The numbers are still theirs: the status of neither process has been collected.
         self._pidfd = os.pidfd_open(pid)
         self._parent_pidfd = os.pidfd_open(parent_pid)
         self._lock = threading.Lock()
@@ -269,7 +269,7 @@ class WarmProcess:
     def wait(self) -> int:
         """Wait for its end; return its exit code.
 
-        If its parent is gone, nobody can tell how it ends, so it is killed.
+        If its parent is gone, its exit code cannot be collected, so it is killed.
         """
         if self.returncode is not None:
             return self.returncode
@@ -284,7 +284,7 @@ class WarmProcess:
         return self.returncode
 
     def close(self) -> None:
-        """Release what it is watched by."""
+        """Close the descriptors that watch it."""
         os.close(self._pidfd)
         os.close(self._parent_pidfd)
 

@@ -47,12 +47,12 @@ class Sink(Protocol):
 
 
 class WorkerProcess(Protocol):
-    """A process with a session of its own, such as a `subprocess.Popen`.
+    """A process that leads a separate session, such as a `subprocess.Popen`.
 
     Attributes:
         pid: Its process id.
-        stdout: What it prints, or None.
-        stderr: What it says is wrong, or None.
+        stdout: Its standard output, or None.
+        stderr: Its standard error, or None.
     """
 
     @property
@@ -80,18 +80,18 @@ class RemoteProcess(WorkerProcess, Protocol):
 
 
 class Workers:
-    """The processes of one job, each with a session of its own.
+    """The processes of one job, each in a separate session.
 
     When one has failed the rest have two seconds to end by themselves; then they get SIGTERM, and
     five seconds later SIGKILL. A worker that ends with 0 or 75 (come back later) has not failed,
-    and the others go on.
+    and the others continue.
 
     A signal that asks them to end also continues those that are stopped. From then on they have
     `stop_s`, and `stop_linger_s` from the end of rank 0, until they get SIGTERM and SIGKILL.
 
     Args:
-        sink: Takes what they print.
-        make_cutter: Makes what cuts a stream into lines.
+        sink: Takes the lines that they print.
+        make_cutter: Makes the cutter that splits a stream into lines.
         linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
             they are ended then, which is no failure. None: as long as they like.
         stop_linger_s: The same once all were asked to end, however rank 0 ended.
@@ -165,7 +165,7 @@ class Workers:
         return self.adopt(process)
 
     def adopt(self, process: WorkerProcess) -> int:
-        """Look after a process as the next rank; return its process id."""
+        """Supervise a process as the next rank; return its process id."""
         rank = len(self._processes)
         self._processes.append(process)
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
@@ -217,7 +217,7 @@ class Workers:
     def _note_end(self, rank: int) -> int:
         code = self._processes[rank].wait()
         self._codes[rank] = code
-        # What the worker started must not outlive it, or it keeps its output open.
+        # The worker's children must not outlive it, or they keep its output open.
         self._signal_group(rank, signal.SIGKILL)
         if code in (0, EXIT_COME_BACK):
             if rank == 0 and self._linger_s is not None:
@@ -262,7 +262,8 @@ class Workers:
 
         Args:
             number: The signal.
-            with_children: Also to what the workers started, as a terminal does with Ctrl-C.
+            with_children: Whether to signal the workers' children as well, as a terminal does
+                with Ctrl-C.
         """
         for rank, process in enumerate(self._processes):
             if rank in self._codes:
@@ -291,7 +292,7 @@ class Workers:
     def _signal_group(self, rank: int, number: int) -> None:
         process = self._processes[rank]
         if isinstance(process, RemoteProcess):
-            # What a process of another machine started is ended there when it ends.
+            # The children of a process on another machine are ended there when it ends.
             if rank not in self._codes:
                 process.signal_group(number)
             return

@@ -1,11 +1,11 @@
-"""What a launcher needs that starts the workers of one trial on several machines.
+"""Tools for launchers that start the workers of one trial on several machines.
 
-It decides on which machine each rank runs, and carries a few values between them. The rest is here:
-who is who (`place_ranks`), what the workers find in their environment (`rank_variables`), starting
-one of them on its machine (`start_rank`), how Horovod's workers find each other without a port that
-strangers reach (`RendezvousServer`), what follows when one of them fails (`Workers`), and how the
-trial's log comes to the runner from a machine that does not share its folders (`LogSource` there,
-`LogCopy` here).
+The launcher decides on which machine each rank runs, and carries a few values between the machines.
+This module does the rest: it numbers the workers (`place_ranks`), computes their environment
+variables (`rank_variables`), starts one of them on its machine (`start_rank`), lets Horovod's
+workers find each other without a port that strangers reach (`RendezvousServer`), handles the
+failure of one of them (`Workers`), and brings the trial's log to the runner from a machine that
+does not share its folders (`LogSource` there, `LogCopy` here).
 """
 
 from __future__ import annotations

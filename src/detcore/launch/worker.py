@@ -108,7 +108,7 @@ def _leave(code: int) -> None:
 
 
 def _place(environment: Environment) -> DistributedContext:
-    """Join the trial's other workers; what another launcher says of this process is no matter."""
+    """Join the trial's other workers, ignoring variables that another launcher has set."""
     from detcore.distributed import DistributedContext
 
     if environment.num_workers == 1:
@@ -176,7 +176,7 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether a framework found no memory; each has a class of its own for that."""
+    """Return whether a framework ran out of memory; each has its own error class for that."""
     name = type(error).__name__
     if name == "XlaRuntimeError":  # JAX has one class for all that its compiler says
         return "RESOURCE_EXHAUSTED" in str(error)
@@ -232,7 +232,7 @@ def _show_messages() -> None:
 def _end_with_runner(channel_fd: int) -> None:
     """Kill this process group when the runner's end of the channel closes.
 
-    A worker that outlived its runner would go on writing beside the one that resumes its trial.
+    A worker that outlived its runner would keep writing alongside the one that resumes its trial.
     The end of the channel is noticed without reading, because others read the runner's answers.
     """
     poll = select.poll()

@@ -1,4 +1,4 @@
-"""Conformance suites for the authors of plugins, with what the suites are made of.
+"""Conformance suites for the authors of plugins, and the tools that the suites are built from.
 
 Needs the extra ``detcore[testing]`` (pytest, hypothesis). A plugin's tests subclass a suite:
 
@@ -9,7 +9,7 @@ from detcore.testing import StorageSuite
 class TestTapeStorage(StorageSuite): ...
 ```
 
-Names are imported on first use: a run's workers load a small part of this package.
+Names are imported on first use, because a run's workers load only a small part of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the suites have in common: clauses of a contract, and capabilities that may be declined."""
+"""Parts that all suites share: clauses of a contract, and capabilities that may be declined."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class BrokenContractError(AssertionError):
 
 
 class Suite:
-    """What every suite is: tests, each of which shows one clause.
+    """Base class of the suites: each test proves one clause of a contract.
 
     Attributes:
-        capabilities: What a plugin may leave out, by name, with what that means.
-        declined: Which of them this plugin leaves out, each with the reason. Tests of declined
-            capabilities are skipped, and the report shows the reason.
+        capabilities: Descriptions, by name, of the capabilities that a plugin may decline.
+        declined: Reasons, by name, for the capabilities that this plugin declines. Their tests are
+            skipped, and the report shows the reason.
     """
 
     capabilities: ClassVar[Mapping[str, str]] = {}
     declined: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse to decline what does not exist, or for no reason."""
+        """Refuse to decline an unknown capability, or to decline one without a reason."""
         super().__init_subclass__(**kwargs)
         for name, reason in cls.declined.items():
             if name not in cls.capabilities:
@@ -59,12 +59,13 @@ class Suite:
 def clause(name: str, promise: str, *, capability: str | None = None) -> Callable[[_Test], _Test]:
     """Mark a test of a suite as the proof of a clause.
 
-    Whatever the test raises becomes a `BrokenContractError` that names the clause.
+    Any exception that the test raises becomes a `BrokenContractError` that names the clause.
 
     Args:
         name: Words with hyphens, unique in the suite.
-        promise: What a plugin has to do, in a sentence.
-        capability: What the clause belongs to; it is skipped where that is declined.
+        promise: The plugin's obligation, in one sentence.
+        capability: The capability that the clause belongs to; where it is declined, the test is
+            skipped.
     """
 
     def mark(test: _Test) -> _Test:

@@ -1,4 +1,4 @@
-"""The `detcore` command with a home of its own."""
+"""The `detcore` command with a separate home directory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Finished:
 
     Attributes:
         code: Its exit code; negative: the signal that killed it.
-        stdout: What it printed.
-        stderr: What it printed to standard error.
+        stdout: Its standard output.
+        stderr: Its standard error.
     """
 
     code: int
@@ -47,7 +47,7 @@ class Finished:
 
     @property
     def output(self) -> str:
-        """All that it printed."""
+        """Its standard output followed by its standard error."""
         return self.stdout + self.stderr
 
     @property
@@ -59,7 +59,7 @@ class Finished:
 
 
 class DetcoreCommand:
-    """The `detcore` command, as a person runs it, with a ``DETCORE_HOME`` of its own.
+    """The `detcore` command, run as a user runs it, with a separate ``DETCORE_HOME``.
 
     ```python
     with DetcoreCommand(tmp_path) as detcore:
@@ -67,8 +67,8 @@ class DetcoreCommand:
         assert finished.code == 0, finished.output
     ```
 
-    What it left running is killed at the end of the block: also grandchildren, and processes that
-    made themselves independent.
+    At the end of the block, the processes that are still running are killed, including
+    grandchildren and processes that daemonized.
 
     Args:
         folder: Where everything goes; commands run in it. Made if it is not there.
@@ -107,11 +107,11 @@ class DetcoreCommand:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End what is still running."""
+        """End the processes that are still running."""
         self.close()
 
     def close(self) -> None:
-        """Kill what is still running, and wait until it is gone."""
+        """Kill the processes that are still running, and wait until they are gone."""
         for process in self.started:
             with process:  # closes its pipes, too
                 if process.poll() is None:
@@ -171,7 +171,7 @@ class DetcoreCommand:
             timeout_s: How long it may take, in seconds.
 
         Raises:
-            TimeoutError: If it takes longer; it is killed, and the message has what it printed.
+            TimeoutError: If it takes longer. It is killed, and the message contains its output.
         """
         return finish(self.start(*arguments), timeout_s)
 
@@ -201,7 +201,7 @@ class DetcoreCommand:
         """Wait until a condition is true; return its value.
 
         Args:
-            condition: Asked again and again.
+            condition: Called repeatedly.
             timeout_s: How long to wait, in seconds.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Saying what was found where something else was expected.
+"""Assertions whose messages report the value found.
 
 pytest explains plain ``assert`` statements only in test modules, which a suite is not.
 """
@@ -12,7 +12,7 @@ __all__ = ["expect", "expect_equal", "expect_error", "shorten"]
 
 
 def expect(is_so: object, found: str) -> None:
-    """Fail with what was found, unless it is so."""
+    """Raise an `AssertionError` with the text `found` unless `is_so` is true."""
     if not is_so:
         raise AssertionError(found)
 

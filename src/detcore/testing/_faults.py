@@ -1,4 +1,4 @@
-"""A storage that fails when it is told to: for tests of what uses one, and for crash tests."""
+"""A storage that fails on demand, for tests of code that uses a storage and for crash tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StorageFault:
-    """What goes wrong, and when.
+    """A failure to inject, and the change at which it happens.
 
     Attributes:
         kind: ``"kill"``: the process is killed with SIGKILL. ``"raise"``: `error` is raised.
@@ -63,12 +63,12 @@ class StorageFault:
 class FaultyStorage:
     """A storage back end whose changes are counted, and fail as a `StorageFault` says.
 
-    Reading is not counted: who stops there changed nothing. `direct_path` is None for every key,
-    so that whatever is written comes through here.
+    Reads are not counted: a process that stops at a read has changed nothing. `direct_path` is None
+    for every key, so that every write goes through this class.
 
     Args:
         inner: The storage behind.
-        fault: What goes wrong; None: nothing, changes are only counted.
+        fault: The failure to inject; None: changes are only counted.
 
     Attributes:
         changes: The changes so far, such as ``"put run/a"``, those that failed included.
@@ -167,17 +167,17 @@ class FaultyStorage:
             self._change(f"delete {key}", functools.partial(self._inner.delete, [key]))
 
     def delete_tree(self, prefix: str) -> None:
-        """Delete a tree, each file a change, and then what is left of it."""
+        """Delete a tree, counting each file as a change, and then the rest of the tree."""
         if prefix:
             self.delete([entry.key for entry in self._inner.list(prefix)])
         self._change(f"delete {prefix}/", functools.partial(self._inner.delete_tree, prefix))
 
     def probe(self) -> None:
-        """Probe the inner storage; no change, for it leaves nothing."""
+        """Probe the inner storage; not a change, because it leaves nothing."""
         self._inner.probe()
 
     def close(self) -> None:
-        """Leave the inner storage open, for a look at what the fault left."""
+        """Leave the inner storage open, so that a test can inspect the effects of the fault."""
 
     def _change(
         self,
@@ -187,12 +187,12 @@ class FaultyStorage:
         *,
         tears: bool = False,
     ) -> T:
-        """Do a change, or what the fault makes of it.
+        """Make a change, or apply the fault to it.
 
         Args:
-            name: What it is.
-            work: Does it.
-            half: Does it with half of the bytes.
+            name: Description of the change.
+            work: Makes the change.
+            half: Makes the change with half of the bytes.
             tears: Whether a kill in the middle may leave that half.
         """
         with self._lock:
@@ -228,7 +228,7 @@ class FaultyStorage:
 
 
 def changes_of(storage: StorageBackend, work: Callable[[StorageBackend], object]) -> list[str]:
-    """Do something with a storage, and return the changes that it made, in order.
+    """Call `work` with a counting storage, and return the changes that it made, in order.
 
     So that a test can fail at each of them in turn:
 
@@ -239,8 +239,8 @@ def changes_of(storage: StorageBackend, work: Callable[[StorageBackend], object]
     ```
 
     Args:
-        storage: Where it is done.
-        work: Is given a storage that counts.
+        storage: The storage to change.
+        work: Called with a storage that counts changes and passes them on to `storage`.
     """
     counted = FaultyStorage(storage)
     work(counted)

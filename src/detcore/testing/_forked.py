@@ -1,4 +1,4 @@
-"""Functions in processes of their own, which a test may let die."""
+"""Functions that run in forked processes, which a test may let die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def forked(function: Callable[[], int | None]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        # Python warns where there are threads; the child only does what the function does.
+        # Python warns if the process has threads; the child runs nothing but the function.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:

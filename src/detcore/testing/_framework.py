@@ -1,4 +1,4 @@
-"""What every framework plugin has to keep, whatever framework it brings."""
+"""The contract that every framework plugin has to keep, for any framework."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrameworkSuite(
             text "broken on purpose".
         invalid_hyperparameters: With these on top, the trial raises `detcore.InvalidHP`.
         stop_entrypoint: A trial that ends training in the framework's own way before all batches
-            are done; empty where there is none.
+            are done; empty if the framework has no such way.
         worker_entrypoint: The trial for several workers, whose records must not be dealt in an
             order that depends on how many there are; empty: `entrypoint`.
         modules: Modules of the framework, which must not be imported when plugins are found;
@@ -44,11 +44,12 @@ class FrameworkSuite(
         validation_tolerance: How far reported validation metrics may be from those that
             `compute_validation` returns, absolutely and relatively.
         batch_counter: The array of `read_state` that counts the batches of the trial; empty: none.
-        batches_per_epoch: What the controller has to say of `entrypoint`'s data; None: not checked.
+        batches_per_epoch: Value that the controller must report for `entrypoint`'s data; None: not
+            checked.
         num_validation_records: Records of `entrypoint`'s validation data; None: not checked.
-        mean_metric: A training metric that is a mean over batches; empty where there is none.
+        mean_metric: A training metric that is a mean over batches; empty if no metric is.
         callback_kinds: Which events of `callback_events` the framework has.
         ignored_state: Patterns of names in `read_state` that may differ between equal trainings.
-        python_path: Folders from which runs import, besides what is installed.
+        python_path: Folders from which runs import, in addition to the installed packages.
         timeout_s: How long a run may take before it counts as hanging, in seconds.
     """

@@ -1,4 +1,4 @@
-"""What a subclass of `FrameworkSuite` says of its plugin, and what the clauses share."""
+"""Declarations that a subclass of `FrameworkSuite` makes, and helpers that the clauses share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RUNS = pytest.StashKey[FrameworkRuns]()
 
 
 class FrameworkBase(Suite):
-    """What a subclass supplies; `FrameworkSuite` says what it means."""
+    """Attributes and methods that a subclass supplies; `FrameworkSuite` documents them."""
 
     capabilities: ClassVar[Mapping[str, str]] = {
         "callbacks": "users give the framework callbacks, which are called in order",
@@ -89,14 +89,14 @@ class FrameworkBase(Suite):
         return None
 
     def callback_events(self, journal: Path) -> Sequence[str]:
-        """Return what callbacks were told in a run, in order.
+        """Return the events that callbacks received in a run, in order.
 
         Runs have ``data: {journal: PATH}`` in their experiment file, where callbacks of the trial
         take notes. The events are ``train_begin``, ``epoch_begin``, ``batch_end``, ``epoch_end``,
         ``validation_begin``, ``validation_end``, ``checkpoint``, ``train_end``.
 
         Args:
-            journal: The path; callbacks wrote to it whatever they like.
+            journal: The path; the format of the file is up to the callbacks.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define callback_events")
 
@@ -172,7 +172,7 @@ class FrameworkBase(Suite):
 
 
 def probe(runs: FrameworkRuns, name: str, **arguments: Any) -> dict[str, Any]:
-    """Run a program of `_framework_probes` once; return what it found."""
+    """Run a program of `_framework_probes` once; return its findings."""
     answer = runs.folder / f"{name}.answer.json"
     if not answer.exists():
         given = {"framework": runs.suite.framework, "answer": str(answer), **arguments}
@@ -191,7 +191,7 @@ def probe(runs: FrameworkRuns, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def used(suite: FrameworkBase, runs: FrameworkRuns) -> dict[str, Any]:
-    """Return what a controller did outside of a run."""
+    """Return the findings of the probe that uses a controller outside of a run."""
     folder = runs.folder / "use"
     folder.mkdir(exist_ok=True)
     return probe(
@@ -205,14 +205,14 @@ def used(suite: FrameworkBase, runs: FrameworkRuns) -> dict[str, Any]:
 
 
 def check_state(run: FrameworkRun, state: TrialState) -> TrialRecord:
-    """Return the record of a run's trial, which has to be in a state."""
+    """Return the record of a run's trial, after checking its state."""
     assert run.trial is not None, f"there is no trial:\n{run.output}"
     assert run.trial.state is state, f"the trial is {run.trial.state.value}:\n{run.output}"
     return run.trial
 
 
 def check_completed(suite: FrameworkBase, run: FrameworkRun, steps: int | None = None) -> None:
-    """Check that a run ended well, after so many batches."""
+    """Check that a run completed, after `steps` batches (default: the suite's `num_batches`)."""
     assert run.code == 0, f"exit code {run.code}:\n{run.output}"
     check_state(run, TrialState.COMPLETED)
     done = run.finished[-1].summary["trials"][0]["steps_completed"]

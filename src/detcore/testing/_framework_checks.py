@@ -1,4 +1,4 @@
-"""What the clauses of a `FrameworkSuite` compare."""
+"""Comparisons that the clauses of a `FrameworkSuite` make."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def differences(
 
     Args:
         found: Arrays by name.
-        expected: What they should be.
+        expected: The arrays that `found` should equal.
         ignored: Patterns of names that do not count.
         tolerance: How far numbers may be apart, absolutely and relatively; None: bit for bit.
     """
@@ -96,7 +96,7 @@ def metric_differences(
 
     Args:
         found: Reports by steps.
-        expected: What they should be.
+        expected: The reports that `found` should equal.
         tolerance: How far numbers may be apart, absolutely and relatively.
         is_relative: Whether `tolerance` is relative alone.
     """
@@ -135,7 +135,7 @@ def not_finite(reports: Mapping[int, MetricRecord]) -> list[str]:
 
 
 def find_pickles(folder: Path) -> list[str]:
-    """Return the files that are pickles, or archives with pickles, by what is in them."""
+    """Return the files whose content is a pickle, or an archive with pickles."""
     return [
         path.relative_to(folder).as_posix()
         for path in sorted(folder.rglob("*"))
@@ -189,7 +189,7 @@ def _num_opcodes(head: bytes) -> int:
 
 
 def _opcodes(head: bytes) -> set[str]:
-    """Return the opcodes of a pickle that ends well; of what is no pickle, none."""
+    """Return the opcodes of a complete pickle, or an empty set if `head` is no such pickle."""
     names = list(_read_opcodes(head))
     return set(names) if names and names[-1] == "STOP" else set()
 
@@ -223,10 +223,10 @@ def callback_faults(
     validated_at: Sequence[int],
     saved_at: Sequence[int],
 ) -> list[str]:
-    """Return what is wrong with the order in which callbacks were called.
+    """Return the faults in the order in which callbacks were called.
 
     Args:
-        events: What was called, in order.
+        events: The callbacks that were called, in order.
         kinds: Events that the framework has; others may be there, too.
         num_batches: Batches that were trained.
         validated_at: Batches after which there was a validation.

@@ -94,7 +94,7 @@ class EndClauses(FrameworkBase):
         "a-wrong-entrypoint-is-told", "a trial class that is not there is an error that says so"
     )
     def test_a_wrong_entrypoint_is_told(self, runs: FrameworkRuns) -> None:
-        """With what is there."""
+        """The message lists the classes that exist."""
         run = runs.unknown
         assert run.code == 2, f"exit code {run.code}:\n{run.output}"
         assert "has no class 'NobodyWroteThisTrial'" in run.output, run.output
@@ -119,7 +119,7 @@ class EndClauses(FrameworkBase):
         assert not faults, shown(faults)
 
     def _faults_after_a_resume(self, runs: FrameworkRuns) -> list[str]:
-        """Return what is wrong with the calls of a run that went on, and of a mere restore."""
+        """Return the faults in the callback calls of a resumed run and of a bare restore."""
         faults = []
         run = runs.interrupted
         if run.code == 0 and "batch_end" in self.callback_kinds:
@@ -185,7 +185,7 @@ class WorkerClauses(FrameworkBase):
         capability="several-workers",
     )
     def test_two_workers_resume_exactly(self, runs: FrameworkRuns) -> None:
-        """What they come to is what the killed ones had written and not committed."""
+        """They reach the state that the killed workers had written but not committed."""
         self.skip_where_inexact(runs)
         run = runs.two_workers
         check_completed(self, run)
@@ -199,7 +199,7 @@ class WorkerClauses(FrameworkBase):
         "a framework that trains on one worker refuses several, and says so",
     )
     def test_several_workers_are_refused(self, runs: FrameworkRuns) -> None:
-        """Where several-workers is declined: by the framework, or by what is not installed here."""
+        """Where several-workers is declined: by the framework, or because a package is missing."""
         can = probe(runs, "discover").get("several_workers")
         if "several-workers" not in self.declined:
             assert can, "Framework.several_workers is False.\nDecline 'several-workers', or set it."

@@ -1,4 +1,4 @@
-"""Programs that look at a plugin in a process of their own: ``python -m ... NAME JSON``."""
+"""Programs that inspect a plugin in a separate process: ``python -m ... NAME JSON``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 
 
 def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the plugins, ask each for frameworks; tell which modules that imported."""
+    """Find the plugins and their frameworks; return the modules that this has imported."""
     from detcore.environment import read_environment
     from detcore.hooks import PluginManager, diagnose
 
@@ -59,7 +59,7 @@ def _is_of_another(plugins: Any, problem: Any, framework: str) -> bool:
 def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Import all that is registered, and use a controller outside of a run.
 
-    Restores a checkpoint, validates twice, and saves in all the ways there are.
+    Restores a checkpoint, validates twice, and saves in every way that the controller supports.
     """
     from detcore.environment import read_environment
     from detcore.experimental import create_trial_instance
@@ -101,7 +101,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:
-    """Save by a snapshot that is written when training has gone on by so many batches."""
+    """Take a snapshot, train `num_batches` more batches, then write the snapshot."""
     write = controller.snapshot(directory)
     if num_batches:
         controller.train(num_batches)
@@ -196,7 +196,7 @@ def _metrics(result: Any) -> dict[str, float]:
 def main() -> int:
     """Run the program that the first argument names with the JSON object that is the second.
 
-    What it found goes into the file that the object names under ``"answer"``.
+    The findings go into the file that the object names under ``"answer"``.
     """
     logging.disable(logging.WARNING)
     programs = {"discover": discover, "use": use, "load": load}

@@ -48,7 +48,7 @@ class FoundClauses(FrameworkBase):
         "finding the plugins, and asking each what it registers, imports no framework",
     )
     def test_discovery_imports_no_framework(self, runs: FrameworkRuns) -> None:
-        """In a process of its own, by ``sys.modules``."""
+        """Check ``sys.modules`` in a separate process."""
         found = probe(runs, "discover")
         assert self.framework in found["known"], f"no framework {self.framework!r}"
         modules = set(self.modules or found["requires"]) - _NEEDED_BY_DETCORE

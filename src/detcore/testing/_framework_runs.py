@@ -54,17 +54,17 @@ class Stops(Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameworkRun:
-    """A run that ended, and what it left.
+    """A run that ended, with its records and leftovers.
 
     Attributes:
-        finished: The commands, the last one that went on with it last.
+        finished: The commands, oldest first: the first one, then each one that resumed the run.
         trial: Record of its trial; None if it did not get that far.
         training: Reports of training metrics by steps.
         validations: Reports of validation metrics by steps.
         checkpoints: Folders of its committed checkpoints by steps.
-        commits: What was noted at each commit, oldest first.
+        commits: The note made at each commit, oldest first.
         journal: Where callbacks of the trial note their events; of the last command alone.
-        left: What it left behind where it has nothing to leave, a line for each place.
+        left: Leftovers in places that a run must leave clean, a line for each place.
         begun: Batches of the checkpoint that the last command started from; 0: from none. Reports
             of a killed command may be of later batches.
     """
@@ -81,7 +81,7 @@ class FrameworkRun:
 
     @property
     def output(self) -> str:
-        """What the commands printed."""
+        """The output of the commands."""
         return "\n".join(finished.output for finished in self.finished)
 
     @property
@@ -91,7 +91,7 @@ class FrameworkRun:
 
     @property
     def processes_left(self) -> tuple[str, ...]:
-        """What `left` says of processes; those that are killed cannot tidy up their files."""
+        """The lines of `left` about processes; killed processes cannot clean up their files."""
         return tuple(line for line in self.left if line.startswith(f"{PROCESSES}: "))
 
     @property
@@ -142,7 +142,7 @@ class FrameworkRuns:
         )
 
     def close(self) -> None:
-        """End what is still running."""
+        """End the processes that are still running."""
         self.detcore.close()
 
     # -- the runs ---------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class FrameworkRuns:
 
     @property
     def late(self) -> FrameworkRun:
-        """The same training, killed when all is trained; goes on from the checkpoint before."""
+        """The same training, killed after the last batch, resumed from the previous checkpoint."""
 
         def make() -> FrameworkRun:
             orders = {"before": {str(-(-self.suite.num_batches // CHECKPOINT_PERIOD)): "kill"}}
@@ -182,7 +182,7 @@ class FrameworkRuns:
         return self._once("rearranged", **_UNITS, **_VALIDATIONS, **_CHECKPOINTS)
 
     def changed(self, what: str) -> FrameworkRun:
-        """Return the same training with one thing of `rearranged`: it tells what is to blame."""
+        """Return the same training with a single change of `rearranged`, to isolate a cause."""
         changes: Mapping[str, Any] = {
             "units": _UNITS, "validations": _VALIDATIONS, "checkpoints": _CHECKPOINTS, "nothing": {}
         }[what]  # fmt: skip
@@ -236,9 +236,9 @@ class FrameworkRuns:
 
     @property
     def two_workers(self) -> FrameworkRun:
-        """On two workers, killed when all is trained; goes on from the checkpoint before.
+        """Two workers, killed after the last batch, resumed from the previous checkpoint.
 
-        What the killed workers had written at the end is what the resumed ones must come to.
+        The resumed workers must reach the state that the killed ones had written at the end.
         """
 
         def make() -> FrameworkRun:
@@ -262,7 +262,7 @@ class FrameworkRuns:
 
     @property
     def one_worker(self) -> FrameworkRun:
-        """What `two_workers` is compared with."""
+        """The run that `two_workers` is compared with."""
         if self.suite.worker_entrypoint in ("", self.suite.entrypoint):
             return self.reference
         return self._once("one worker", entrypoint=self.suite.worker_entrypoint)
@@ -284,7 +284,7 @@ class FrameworkRuns:
     # -- how they are made ------------------------------------------------------------------------
 
     def settings(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Return the experiment file of a run; what is given replaces whole sections."""
+        """Return the experiment file of a run; each of `changes` replaces a whole section."""
         orders, commits = self._places(name)
         return {
             "name": f"{self.suite.framework}: {name}",
@@ -332,7 +332,7 @@ class FrameworkRuns:
         return self._remember(name, make)
 
     def _remember(self, name: str, make: Callable[[], FrameworkRun]) -> FrameworkRun:
-        """Return a run; one that cannot be made fails in the same way for whoever asks for it."""
+        """Return a run, made once; if making it failed, raise the same error on every call."""
         if name not in self._made:
             try:
                 self._made[name] = make()
@@ -346,7 +346,7 @@ class FrameworkRuns:
     def _in_legs(
         self, name: str, settings: Mapping[str, Any], legs: list[Mapping[str, Any]]
     ) -> FrameworkRun:
-        """Run, and go on with it as often as there are further orders."""
+        """Run the first leg, and resume once for each further leg."""
         orders, commits = self._places(name)
         before = self._strays.look()
         finished: list[Finished] = []

@@ -33,7 +33,7 @@ _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 
 
 class CheckpointClauses(FrameworkBase):
-    """What is in checkpoints, and what reads them."""
+    """Clauses on the contents of checkpoints, and on the code that reads them."""
 
     @clause(
         "checkpoints-are-whole", "a checkpoint is there at each period and the last batch, whole"
@@ -102,7 +102,7 @@ class CheckpointClauses(FrameworkBase):
         "a restored trial validates as it did when the checkpoint was saved, each time",
     )
     def test_validation_repeats(self, runs: FrameworkRuns) -> None:
-        """Twice in a row, compared with what was reported in the run."""
+        """Validate twice in a row, and compare with the metrics reported in the run."""
         first, second = used(self, runs)["validations"]
         assert first == second, f"{first} and then {second}"
         recorded = runs.reference.validations[self.num_batches].metrics
@@ -113,7 +113,7 @@ class CheckpointClauses(FrameworkBase):
         "the metrics of a validation are those of the model on the validation data",
     )
     def test_validation_is_of_the_validation_data(self, runs: FrameworkRuns) -> None:
-        """Compared with what the suite's author computes from the checkpoint of the same batch."""
+        """Compare with the metrics that `compute_validation` returns for the same batch."""
         run, compared = runs.reference, 0
         for steps in sorted(run.validations.keys() & run.checkpoints.keys()):
             computed = self.compute_validation(run.checkpoints[steps])
@@ -133,7 +133,7 @@ class CheckpointClauses(FrameworkBase):
 
     @clause("epochs-are-counted", "batches_per_epoch is the batches of one pass, or None")
     def test_epochs_are_counted(self, runs: FrameworkRuns) -> None:
-        """What lengths in epochs are turned into batches by."""
+        """The number of batches per epoch converts lengths in epochs to batches."""
         found = used(self, runs)["batches_per_epoch"]
         assert found is None or (isinstance(found, int) and found > 0), f"it is {found!r}"
         if self.batches_per_epoch is not None:
@@ -145,7 +145,7 @@ class CheckpointClauses(FrameworkBase):
         capability="load-checkpoint",
     )
     def test_load_checkpoint_loads(self, runs: FrameworkRuns) -> None:
-        """Through the client, in a process of its own: two checkpoints are two models."""
+        """Through the client, in a separate process: two checkpoints are two models."""
         checkpoints = runs.reference.checkpoints
         first, last = checkpoints[min(checkpoints)], runs.reference.last_checkpoint
         uuids, folder = [last.name, first.name], runs.folder / "loaded"
@@ -177,7 +177,7 @@ class CheckpointClauses(FrameworkBase):
         capability="start-from",
     )
     def test_start_from_begins_at_batch_0(self, runs: FrameworkRuns) -> None:
-        """By the counter in its own checkpoint; counters of the model may go on."""
+        """By the counter in its own checkpoint; counters of the model may continue."""
         if not self.batch_counter:
             pytest.skip("no array of read_state counts the trial's batches (batch_counter)")
         check_completed(self, runs.continued, self.unit)
@@ -185,14 +185,14 @@ class CheckpointClauses(FrameworkBase):
 
 
 class ExactClauses(FrameworkBase):
-    """What must not change training."""
+    """Clauses on events and settings that must not change training."""
 
     @clause(
         "exact-resume-after-a-kill",
         "a trial that was killed while it saved goes on from the checkpoint before, bit for bit",
     )
     def test_exact_resume_after_a_kill(self, runs: FrameworkRuns) -> None:
-        """Killed in the middle of a save; compared with the run that nobody interrupted."""
+        """Killed in the middle of a save; compared with the uninterrupted run."""
         self.skip_where_inexact(runs)
         run = runs.interrupted
         assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"

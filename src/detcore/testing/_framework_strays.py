@@ -1,4 +1,4 @@
-"""What runs leave behind where they have nothing to leave."""
+"""Leftovers of runs in places that they must leave clean."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Strays:
     """Processes, and files outside of checkpoints.
 
     Args:
-        detcore: What runs the commands.
+        detcore: Runs the commands.
         model_dir: Folder of the trials' code.
-        temporary: What the processes take for temporary files.
+        temporary: Folder that the processes use for temporary files.
         storage: Folder of the checkpoints.
     """
 
@@ -34,7 +34,7 @@ class Strays:
         self._storage = storage
 
     def look(self, *, patience_s: float = 0.0) -> dict[str, set[str]]:
-        """Return what is there now, by place.
+        """Return the processes and files that exist now, by place.
 
         Args:
             patience_s: How long processes may take to end by themselves, in seconds.
@@ -56,10 +56,10 @@ class Strays:
         }
 
     def since(self, before: Mapping[str, set[str]]) -> tuple[str, ...]:
-        """Return what is there and was not, a line for each place.
+        """Return the processes and files that are new since `before`, a line for each place.
 
         Args:
-            before: What `look` returned then.
+            before: An earlier result of `look`.
         """
         now = self.look()
         if now[PROCESSES] - before[PROCESSES]:

@@ -1,4 +1,4 @@
-"""What every launcher has to keep, however it starts processes."""
+"""The contract that every launcher has to keep, however it starts processes."""
 
 from __future__ import annotations
 

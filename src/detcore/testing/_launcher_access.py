@@ -1,4 +1,4 @@
-"""What the clauses for launchers are given: programs as workers, and a look at them."""
+"""Access for the launcher clauses: start programs as workers, and observe them."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def sleeper():
 
 
 class LauncherRun:
-    """The workers of one trial, and what was seen of them.
+    """The workers of one trial, with their output and events so far.
 
     Attributes:
         group: The workers.
-        lines: What they printed: rank, stream and line.
-        events: What rank 0 told, in order.
-        delay_s: How long it takes to take a line, in seconds.
-        overlaps: How many lines came while another one was being taken.
+        lines: The lines that they printed: rank, stream and line.
+        events: The events that rank 0 reported, in order.
+        delay_s: How long `take` takes for a line, in seconds.
+        overlaps: Number of lines that arrived while another one was being taken.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -109,15 +109,15 @@ class LauncherRun:
         self.note(self.group.poll())
 
     def note(self, events: list[WorkerEvent]) -> None:
-        """Keep those events that the suite's programs told of."""
+        """Keep the events that the suite's programs reported."""
         self.events += [event.fields for event in events if event.type == "suite"]
 
     def until(self, happened: Callable[[], object], what: str, *, polls: bool = True) -> None:
         """Wait until something has happened.
 
         Args:
-            happened: Says whether it has.
-            what: What that is, for the error.
+            happened: Returns whether it has.
+            what: Description of the event, for the error.
             polls: Whether the group is polled meanwhile.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -142,7 +142,7 @@ class LauncherRun:
         return self.group.close()
 
     def abandon(self) -> None:
-        """End what a test has left, also where the launcher does not."""
+        """End the workers that a test has left, even if the launcher does not."""
         if self._is_closed:
             return
         self.group.kill()
@@ -154,7 +154,7 @@ class LauncherRun:
 
 
 class LauncherAccess(Suite):
-    """What a subclass of `detcore.testing.LauncherSuite` says of its launcher.
+    """Declarations that a subclass of `detcore.testing.LauncherSuite` makes about its launcher.
 
     Attributes:
         launcher: The name under which a plugin registers it.
@@ -193,7 +193,7 @@ class LauncherAccess(Suite):
     def make_folder(self, tmp_path: Path) -> Path:
         """Return the folder for programs (``model``) and records (``home``); default: `tmp_path`.
 
-        The same for all tests where a launcher starts faster what it has started before.
+        Return the same folder for all tests if the launcher starts known code faster.
         """
         return tmp_path
 
@@ -236,7 +236,7 @@ class LauncherAccess(Suite):
     def started(
         self, tmp_path: Path, program: str, *, slots: int = 1, **options: Any
     ) -> Iterator[LauncherRun]:
-        """Start a program as the workers of a trial, for a block; then end what is left.
+        """Start a program as the workers of a trial, for a block; then end remaining workers.
 
         Args:
             tmp_path: Where.
@@ -255,7 +255,7 @@ class LauncherAccess(Suite):
     def running(
         self, launcher: Launcher, tmp_path: Path, program: str, *, slots: int = 1, **options: Any
     ) -> Iterator[LauncherRun]:
-        """Start a program with a launcher, for a block; then end what is left."""
+        """Start a program with a launcher, for a block; then end remaining workers."""
         info = self.make_info(tmp_path, program)
         run = LauncherRun(self.timeout_s)
         home = self.make_folder(tmp_path) / "home"

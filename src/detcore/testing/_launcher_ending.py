@@ -32,7 +32,7 @@ def _all_wait(run: LauncherRun, slots: int = 1) -> None:
 
 
 class EndingClauses(LauncherAccess):
-    """Exit codes, signals, deaths, and what is left."""
+    """Clauses on exit codes, signals, deaths, and leftovers."""
 
     @clause("exit-codes-are-told", "close returns the worker's exit code")
     def test_exit_codes_are_told(self, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ class EndingClauses(LauncherAccess):
         capability="several-workers",
     )
     def test_coming_back_is_no_failure(self, tmp_path: Path) -> None:
-        """Let rank 1 come back later, and rank 0 go on."""
+        """Let rank 1 come back later, and rank 0 continue."""
         program = "if RANK == 1:\n    sys.exit(75)\ntell(number=1)\nask()\nprint('went on')"
         with self.started(tmp_path, program, slots=2) as run:
             other = run.group.pids[1]
@@ -269,7 +269,7 @@ class EndingClauses(LauncherAccess):
         "groups-are-apart", "the workers of two trials at once have nothing to do with each other"
     )
     def test_groups_are_apart(self, tmp_path: Path) -> None:
-        """Let one trial fail while another one goes on."""
+        """Let one trial fail while another one continues."""
         launcher = self.make_launcher()
         waits = "tell(number=1)\nprint(json.dumps(ask()))"
         fails = "tell(number=2)\nprint('fails')\nsys.exit(4)"

@@ -1,4 +1,4 @@
-"""Clauses for launchers: what workers are told, and what is heard of them."""
+"""Clauses for launchers: the data that workers receive, and the output and events they send."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TellingClauses(LauncherAccess):
 
     @clause("workers-are-told-their-trial", "DETCORE_TRIAL_INFO, DETCORE_HOME and the folder")
     def test_workers_are_told_their_trial(self, tmp_path: Path) -> None:
-        """Compare what a worker finds with what the launcher was given."""
+        """Compare a worker's trial, folder and variables with the launcher's arguments."""
         program = (
             "path = os.environ['DETCORE_TRIAL_INFO']\n"
             "print(json.dumps([os.getcwd(), os.environ['DETCORE_HOME'], json.load(open(path)),\n"
@@ -211,7 +211,7 @@ class TellingClauses(LauncherAccess):
     @clause("events-come-in-order", "each event comes once, whole and in order, also a large one")
     def test_events_come_in_order(self, tmp_path: Path) -> None:
         """Tell of small and large things, and end at once."""
-        # Beside a trial's own events only what a pipe takes in one piece comes whole.
+        # The trial's own events share the channel: only an event within one pipe write stays whole.
         size = 3000 if self.as_trial_class else 300_000
         program = (
             f"for i in range({_MANY_EVENTS}):\n    tell(number=i, text='y' * ({size} * (i == 7)))"
@@ -293,7 +293,7 @@ class TellingClauses(LauncherAccess):
         capability="keep-open",
     )
     def test_kept_descriptors_are_inherited(self, tmp_path: Path) -> None:
-        """Hand over the writing end of a pipe: its other end tells who still holds it."""
+        """Pass the writing end of a pipe: its other end shows whether a process still holds it."""
         read_end, write_end = os.pipe()
         with open(read_end, "rb") as reading:
             program = "tell(number=1)\nask()"

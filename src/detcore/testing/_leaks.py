@@ -1,4 +1,4 @@
-"""What a test leaves behind: threads, processes, environment variables."""
+"""Threads, processes and environment variables that a test leaves behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LeakGuard:
         change_environment({MARK: mark})
 
     def check(self) -> list[str]:
-        """Return what is there now and was not, one line each; put it right, but for threads."""
+        """Return the leaks since this object was made, one line each; undo all but threads."""
         told = self._threads_left() + self._processes_left()
         before = {name: value for name, value in self._variables.items() if name != MARK}
         now = {name: value for name, value in child_environment({}).items() if name != MARK}

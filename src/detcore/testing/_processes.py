@@ -15,8 +15,8 @@ __all__ = ["marked_processes", "wait_until_ended"]
 def marked_processes(name: str, value: str) -> dict[int, str]:
     """Return the living processes with a variable, by id with their command lines.
 
-    Daemons and orphans are among them: a process cannot leave the variables it was started with.
-    What forked without starting another program is found by its parent's. Linux only (``/proc``).
+    Daemons and orphans are included: a process cannot drop the variables that it was started with.
+    A fork that has not started another program is found by its parent's. Linux only (``/proc``).
 
     Args:
         name: The variable.

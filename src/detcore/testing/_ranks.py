@@ -1,4 +1,4 @@
-"""Ranks as threads or processes of this machine, for tests of what they do together."""
+"""Ranks as threads or processes of this machine, for tests of collective operations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_ranks(
     *,
     timeout_s: float = 60.0,
 ) -> list[_T]:
-    """Call a function on so many ranks at once; each is given its `DistributedContext`.
+    """Call a function on `size` ranks at once; each receives its `DistributedContext`.
 
     Threads are cheap and share this process, with its framework; the function must not use state of
     the process as its own. Processes are forks of this one: start no framework before them.
@@ -53,13 +53,13 @@ def run_ranks(
     ```
 
     Args:
-        function: Called on each rank; what it returns from a process has to be picklable.
+        function: Called on each rank; with processes, its return value must be picklable.
         size: Number of ranks; >= 1.
-        how: What a rank is.
+        how: Whether a rank is a thread or a process.
         timeout_s: How long all of it may take, in seconds.
 
     Returns:
-        What the function returned, by rank.
+        The return values of the function, by rank.
 
     Raises:
         RankError: If a rank raises, dies, or takes too long; it names the rank.
@@ -117,7 +117,7 @@ def _context(rank: int, size: int, key: str, timeout_s: float) -> Iterator[Distr
 
 
 def _check(errors: Mapping[int, BaseException | None]) -> None:
-    """Raise what the first rank failed with, of those that have nobody else to blame."""
+    """Raise the error of the first failed rank; a `PeerLostError` only if all are such."""
     failed = {rank: error for rank, error in sorted(errors.items()) if error is not None}
     guilty = {r: error for r, error in failed.items() if not isinstance(error, PeerLostError)}
     for rank, error in {**guilty, **failed}.items():
@@ -125,7 +125,7 @@ def _check(errors: Mapping[int, BaseException | None]) -> None:
 
 
 class _ToldError(Exception):
-    """What a process failed with; the text is its traceback."""
+    """A failure that a process reported; the text is its traceback."""
 
 
 def _start_processes(
@@ -155,7 +155,10 @@ def _start_processes(
 
 
 def _receive(receivers: list[Connection], timeout_s: float) -> dict[int, tuple[str, str, Any]]:
-    """Return what each process said last; a rank is missing that died or takes too long."""
+    """Return the last message of each process by rank.
+
+    A rank that died is missing; for one that takes too long the message is ``("late", "", None)``.
+    """
     answers = {}
     deadline = time.monotonic() + timeout_s
     for rank, receiver in enumerate(receivers):

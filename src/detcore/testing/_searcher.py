@@ -1,4 +1,4 @@
-"""What every search method has to keep, however it chooses."""
+"""The contract that every search method has to keep, however it chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SearcherSuite"]
 class SearcherSuite(AnsweringClauses, RepeatingClauses):
     """The contract of `detcore.search.SearchMethod`, clause by clause.
 
-    A subclass names the method, and says what it is made from; nothing is trained.
+    A subclass names the method, and returns the setups to make it from; nothing is trained.
 
     ```python
     class TestGolden(SearcherSuite):

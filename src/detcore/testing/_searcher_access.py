@@ -1,4 +1,4 @@
-"""What the clauses for search methods are given: the method, and searches that it decides."""
+"""Access for the search-method clauses: make the method, and run simulated searches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.S
 
 
 class SearcherAccess(Suite):
-    """What a subclass of `detcore.testing.SearcherSuite` says of its method.
+    """Declarations that a subclass of `detcore.testing.SearcherSuite` makes about its method.
 
     Attributes:
         searcher: The name under which a plugin registers the method (``searcher.name``), or
         method: its class as ``"module:Class"``, where it is not registered.
         num_examples: How many orders of events hypothesis tries per clause and setup.
-        max_events: A search that has not ended after so many never does.
+        max_events: A search that has not ended after this many events counts as endless.
     """
 
     capabilities: ClassVar[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ class SearcherAccess(Suite):
     _searches: ClassVar[Sequence[tuple[SearchSetup, SearchSimulation]]] = ()
 
     def setups(self) -> Sequence[SearchSetup]:
-        """Return what the method is to be made from: one setup for each way to use it."""
+        """Return the setups to make the method from: one setup for each way to use it."""
         raise NotImplementedError(f"{type(self).__name__} has to define setups")
 
     def target(self) -> str:
@@ -70,7 +70,7 @@ class SearcherAccess(Suite):
         return types[self.searcher].method
 
     def make(self, setup: SearchSetup) -> SearchMethod:
-        """Make the method from a setup of its own."""
+        """Make the method from a copy of the setup."""
         made: SearchMethod = import_object(self.target())(copy.deepcopy(setup))
         return made
 

@@ -1,4 +1,4 @@
-"""Clauses for search methods: what may be answered, and that the search comes to its end."""
+"""Clauses for search methods: the valid answers, and the end of the search."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _expect_plain(value: object) -> None:
 
 
 def _outside(space: Mapping[str, Any], hparams: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with hyperparameters, in words."""
+    """Return descriptions of the faults in hyperparameters."""
     found = _missing(space, hparams, "")
     for place, value in ranges(space):
         given_value: Any = hparams

@@ -1,7 +1,7 @@
-"""A process that makes search methods anew, and tells them what others were told.
+"""A process that makes new search methods, and replays to them the events of earlier searches.
 
-Run as ``python -m detcore.testing._searcher_child``: standard input says in JSON which method, and
-which searches; each answer is a line. Nothing of this package's requirements is imported here.
+Run as ``python -m detcore.testing._searcher_child``: standard input names the method and the
+searches in JSON; each answer is a line. None of this package's requirements is imported here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["main", "tell", "tell_one"]
 
 
 def tell_one(method: SearchMethod, event: Event) -> Sequence[Answer]:
-    """Tell a method of an event; return its answer."""
+    """Pass an event to a method; return its answer."""
     if isinstance(event, Validated):
         return method.validated(event.trial, event.length, event.metric)
     return method.exited(event.trial, event.reason)
 
 
 def tell(method: SearchMethod, events: Sequence[Event]) -> list[list[Answer]]:
-    """Tell a new method of events; return its answers, that to `start` first."""
+    """Pass events to a new method; return its answers, beginning with that to `start`."""
     return [list(method.start()), *(list(tell_one(method, event)) for event in events)]
 
 
 def main() -> None:
-    """Answer to what standard input says was asked."""
+    """Answer the request on standard input."""
     asked: Mapping[str, Any] = json.load(sys.stdin)
     made = import_object(asked["target"])
     for search in asked["searches"]:

@@ -231,7 +231,7 @@ def _expect_same(found: Sequence[Any], wanted: Sequence[Any], when: str) -> None
 
 
 def _in_other_processes(text: str) -> list[str]:
-    """Run searches again in processes with other hash seeds; return what each answered."""
+    """Run searches again in processes with other hash seeds; return the answers of each."""
     path = os.pathsep.join(filter(None, sys.path))
     children = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Running a search method without training anything."""
+"""Simulation of a search method, without any training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Fault", "SearchSimulation", "SimulatedTrial"]
 
 @dataclasses.dataclass(slots=True)
 class SimulatedTrial:
-    """A trial that a method asked for.
+    """A trial that a method created.
 
     Attributes:
         hparams: Its hyperparameters.
         length: How far it is to train, or has trained if `is_waiting`.
-        is_waiting: Whether it trained that far, and the method has not said what comes next.
+        is_waiting: Whether it trained that far, and waits for the method's next decision.
         is_closed: Whether it is trained no further.
     """
 
@@ -41,11 +41,11 @@ class SimulatedTrial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that a method answered and must not.
+    """An answer that a method must not give.
 
     Attributes:
         clause: The clause that it breaks, as in `detcore.testing.SearcherSuite`.
-        text: What it was.
+        text: Description of the answer.
     """
 
     clause: str
@@ -55,23 +55,23 @@ class Fault:
 class SearchSimulation:
     """Trials that report in a random order, and sometimes fail.
 
-    What cannot be answered is noted in `fault`, and ends the simulation; what a method raises is
-    raised.
+    An invalid answer is recorded in `fault` and ends the simulation. Exceptions of the method
+    propagate.
 
     Args:
         method: The search method, new.
         seed: Of the order, and of which trials fail.
         metric: The metric of a trial at a length.
-        failing: Which part of the reports are exits instead, by their reason.
+        failing: Fraction of the reports that are exits instead, by reason.
         max_events: How many reports and exits there may be.
 
     Attributes:
         trials: The trials, by index.
-        events: What the method was told, in order.
-        answers: What it answered: first to `start`, then to each event.
-        progress: What its progress was after each answer.
+        events: The events that the method received, in order.
+        answers: Its answers: first to `start`, then to each event.
+        progress: Its progress after each answer.
         most_at_once: The most trials that trained at one time.
-        fault: What it must not have answered, or None.
+        fault: The invalid answer, or None.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SearchSimulation:
         self.fault: Fault | None = None
 
     def run(self) -> SearchSimulation:
-        """Start, and go on until the search has ended or the method is at fault."""
+        """Start, and continue until the search has ended or the method is at fault."""
         self._take(self._method.start())
         if self.fault is None and not self.trials:
             self.fault = Fault("the-search-begins", "start returned no trial")
@@ -107,7 +107,7 @@ class SearchSimulation:
         return self
 
     def tell(self, event: Event) -> None:
-        """Tell the method of something that happened, and take its answer."""
+        """Pass an event to the method, and take its answer."""
         trial = self.trials[event.trial]
         if isinstance(event, Validated):
             trial.is_waiting = True

@@ -1,4 +1,4 @@
-"""How hypothesis tries clauses: the same examples each time, without a stopwatch."""
+"""Settings of hypothesis for clauses: the same examples each time, without a deadline."""
 
 from __future__ import annotations
 

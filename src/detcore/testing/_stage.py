@@ -25,7 +25,7 @@ _MANIFEST = "manifest.json"
 
 
 class StageSettings(pydantic.BaseModel):
-    """Where files go, and what is to happen.
+    """Settings: where files go, and the orders to carry out.
 
     Attributes:
         root: The folder of checkpoints.

@@ -1,4 +1,4 @@
-"""What every storage back end has to keep, whatever keeps the files."""
+"""The contract that every storage back end has to keep, wherever it keeps files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class StorageSuite(MovingClauses, NamingClauses, SharingClauses, KeepingClauses)
     """The contract of `detcore.storage.StorageBackend`, clause by clause.
 
     A subclass says how a storage is opened, and reads and writes its files by other means: through
-    the file system, or with the store's own client. What goes through these accessors is believed;
-    the storage is what is tested. Local files of the suite itself go below
+    the file system, or with the store's own client. The suite trusts these accessors, and tests
+    the storage against them. Local files of the suite itself go below
     ``tmp_path / "suite-..."`` and ``tmp_path / "thread-..."``; the storage is anywhere else.
 
     ```python

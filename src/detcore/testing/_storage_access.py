@@ -1,4 +1,4 @@
-"""What the clauses for storages are given: the storage, and a way to its files around it."""
+"""Access for the storage clauses: the storage, and direct access to its files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["FolderAccess", "StorageAccess", "write_files"]
 
 
 class StorageAccess(Suite):
-    """What a subclass of `detcore.testing.StorageSuite` says of its storage.
+    """Declarations that a subclass of `detcore.testing.StorageSuite` makes about its storage.
 
     Attributes:
         storage_type: The name under which a plugin registers it (``checkpoint_storage.type``).
             Empty where the capability ``"registered"`` is declined.
         secrets: Texts that the storage was given and must not show.
         large_bytes: Size of the largest file; more than the store takes in one part.
-        num_files: How many small files go at once.
-        num_listed: How many files are listed at once; more than the store answers in one page.
+        num_files: Number of small files that are transferred at once.
+        num_listed: Number of files that are listed at once; more than the store's page size.
         num_examples: How many examples hypothesis tries per clause.
     """
 
@@ -48,7 +48,7 @@ class StorageAccess(Suite):
     num_examples: ClassVar[int] = 25
 
     def make_storage(self, tmp_path: Path) -> StorageBackend:
-        """Open the storage; each test has a place of its own.
+        """Open the storage, at a separate place for each test.
 
         Args:
             tmp_path: An empty folder of the test. Two calls with one folder open one place.
@@ -56,19 +56,19 @@ class StorageAccess(Suite):
         raise NotImplementedError(f"{type(self).__name__} has to define make_storage")
 
     def raw_read(self, key: str) -> bytes | None:
-        """Return what is stored under a key, or None; without the storage that is tested."""
+        """Return the content stored under a key, or None, bypassing the storage under test."""
         raise NotImplementedError(f"{type(self).__name__} has to define raw_read")
 
     def raw_write(self, key: str, data: bytes) -> None:
-        """Store a file, over one that may exist; without the storage that is tested."""
+        """Store a file, over one that may exist, bypassing the storage under test."""
         raise NotImplementedError(f"{type(self).__name__} has to define raw_write")
 
     def raw_list(self) -> list[str]:
-        """Return all keys, in any order; without the storage that is tested."""
+        """Return all keys, in any order, bypassing the storage under test."""
         raise NotImplementedError(f"{type(self).__name__} has to define raw_list")
 
     def raw_delete(self, key: str) -> None:
-        """Delete a file; without the storage that is tested."""
+        """Delete a file, bypassing the storage under test."""
         raise NotImplementedError(f"{type(self).__name__} has to define raw_delete")
 
     def make_settings(self, tmp_path: Path) -> Mapping[str, Any]:
@@ -87,7 +87,7 @@ class StorageAccess(Suite):
 
     @contextlib.contextmanager
     def opened(self, tmp_path: Path) -> Iterator[StorageBackend]:
-        """Open the storage for a block; then delete what it holds, and close it."""
+        """Open the storage for a block; then delete all its files, and close it."""
         storage = self.make_storage(tmp_path)
         try:
             yield storage

@@ -1,4 +1,4 @@
-"""Clauses for storages: what makes one fit to keep checkpoints."""
+"""Clauses for storages: the properties that a store for checkpoints needs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KeepingClauses(StorageAccess):
 
     @clause("capabilities-are-told", "`capabilities` and `declined` of the suite say the same")
     def test_capabilities_are_told(self, tmp_path: Path) -> None:
-        """Compare what the storage says of itself with what its author says."""
+        """Compare the storage's `capabilities` with the suite's `declined`."""
         with self.opened(tmp_path) as storage:
             told = storage.capabilities
             expect(isinstance(told, Capabilities), f"capabilities is {told!r}")

@@ -1,4 +1,4 @@
-"""A storage beside a dict: both are told the same, and have to hold the same."""
+"""A storage next to a dict: both receive the same operations, and must hold the same content."""
 
 from __future__ import annotations
 

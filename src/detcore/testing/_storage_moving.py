@@ -1,4 +1,4 @@
-"""Clauses for storages: what goes in comes out, and is what lies there."""
+"""Clauses for storages: files that are put are stored unchanged, and come back unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MovingClauses(StorageAccess):
 
     @clause("put-stores-what-is-there", "put_tree stores each file byte for byte under its key")
     def test_put_stores_what_is_there(self, tmp_path: Path) -> None:
-        """Compare with what the raw accessors read."""
+        """Compare with the content that the raw accessors read."""
         with self.opened(tmp_path) as storage:
             storage.put_tree(write_files(tmp_path, _FILES))
             self.expect_stored(_FILES)
@@ -228,7 +228,7 @@ class MovingClauses(StorageAccess):
 
     @clause("progress-counts-bytes-once", "progress is told of every byte once, up and down")
     def test_progress_counts_bytes_once(self, tmp_path: Path) -> None:
-        """Add up what progress was told."""
+        """Add up the bytes reported to `progress`."""
         contents = {**_FILES, "run/large": bytes(self.large_bytes)}
         pairs = write_files(tmp_path, contents)
         total = sum(map(len, contents.values()))

@@ -77,7 +77,7 @@ class NamingClauses(StorageAccess):
         "deleting-leaves-what-is-beside", "delete leaves the other files of a folder, hidden too"
     )
     def test_deleting_leaves_what_is_beside(self, tmp_path: Path) -> None:
-        """Delete what is not hidden."""
+        """Delete files that are not hidden."""
         with self.opened(tmp_path) as storage:
             left = ("run/.b", "run-1", "other/c/.d")
             for key in ("run/a", "other/a", *left):

@@ -1,4 +1,4 @@
-"""Clauses for storages: several who use one place, from threads, processes and other handles."""
+"""Clauses for storages: several users of one place: threads, processes and other handles."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SharingClauses(StorageAccess):
         capability="fork-safe",
     )
     def test_one_process_creates(self, tmp_path: Path) -> None:
-        """Let forked processes race, each with a handle of its own."""
+        """Let forked processes race, each with its own handle."""
         if "atomic-create" in self.declined:
             pytest.skip(f"atomic-create is declined: {self.declined['atomic-create']}")
         with self.opened(tmp_path):
@@ -104,7 +104,7 @@ class SharingClauses(StorageAccess):
 
         pids = [forked(functools.partial(race, number)) for number in range(_RACERS)]
         os.close(read_end)
-        os.close(write_end)  # they all go on when nobody holds it any more
+        os.close(write_end)  # they all continue when no process holds it any more
         return [wait_for_child(pid) for pid in pids]
 
     def _expect_winner(self, key: str, winners: list[int]) -> None:
@@ -139,7 +139,7 @@ class SharingClauses(StorageAccess):
 
     @clause("threads-may-share-it", "methods may be called from several threads at once")
     def test_threads_may_share_it(self, tmp_path: Path) -> None:
-        """Let each thread put, read, list and delete files of its own."""
+        """Let each thread put, read, list and delete its own files."""
 
         def work(number: int) -> None:
             top = f"run-{number}"
@@ -218,7 +218,7 @@ class SharingClauses(StorageAccess):
             storage.digest_tree([key for _, key in pairs])
 
         with self.opened(tmp_path) as storage:
-            for _ in range(3):  # until pools of connections have what they need
+            for _ in range(3):  # until pools have opened the connections that they need
                 use(storage)
             before = num_descriptors()
             for _ in range(20):
@@ -231,7 +231,7 @@ class SharingClauses(StorageAccess):
         "no method changes the working directory or the environment, or leaves a thread for each",
     )
     def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
-        """Open, use and close it some times: training goes on in the same process."""
+        """Open, use and close it several times: training continues in the same process."""
 
         def use() -> None:
             with self.opened(tmp_path) as storage:
@@ -242,7 +242,7 @@ class SharingClauses(StorageAccess):
                 storage.list()
 
         before = (Path.cwd(), child_environment({}))
-        for _ in range(2):  # until there is what all of them share
+        for _ in range(2):  # until the state that all instances share exists
             use()
         num_threads = threading.active_count()
         for _ in range(_ROUNDS):
@@ -255,7 +255,7 @@ class SharingClauses(StorageAccess):
 
     @clause("random-generators-are-left-alone", "no method draws from the global generators")
     def test_random_generators_are_left_alone(self, tmp_path: Path) -> None:
-        """Compare the generators' states: training draws from them while a save goes on."""
+        """Compare the generators' states: training draws from them during a save."""
         with self.opened(tmp_path) as storage:
             before = (random.getstate(), np.random.get_state(legacy=False))
             storage.probe()
@@ -277,7 +277,7 @@ def _create(storage: StorageBackend, key: str, number: int, wait: Callable[[], o
     try:
         storage.create(key, _content(number))
     except FileExistsError:
-        with contextlib.suppress(FileNotFoundError):  # what wins may not be there yet
+        with contextlib.suppress(FileNotFoundError):  # the winner's file may not be there yet
             found = storage.read(key)
             expect(
                 found in map(_content, range(_RACERS)),

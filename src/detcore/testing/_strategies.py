@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what plugins are given."""
+"""Hypothesis strategies for the values that plugins receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at processes and descriptors from outside, whoever started them."""
+"""Inspect processes and descriptors from outside, regardless of their parent."""
 
 from __future__ import annotations
 

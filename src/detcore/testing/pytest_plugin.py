@@ -4,16 +4,16 @@
 pytest_plugins = ["detcore.testing.pytest_plugin"]
 ```
 
-Each test has a ``DETCORE_HOME`` of its own, and fails if it leaves threads, processes or changed
-environment variables behind. What a project cannot help is listed in its pytest settings, as
-patterns of thread names, command lines and variable names:
+Each test has a separate ``DETCORE_HOME``, and fails if it leaves threads, processes or changed
+environment variables behind. Leaks that a project cannot avoid are listed in its pytest settings,
+as patterns of thread names, command lines and variable names:
 
 ```toml
 [tool.pytest.ini_options]
 detcore_leaks_ignored = ["fsspecIO", "TF_*"]
 ```
 
-A single test is let off by ``@pytest.mark.leaks("reason")``.
+``@pytest.mark.leaks("reason")`` exempts a single test.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the setting of what does not count as a leak."""
+    """Add the setting that lists ignored leaks."""
     parser.addini(_IGNORED, "threads, processes and variables that tests may leave", "args")
 
 
@@ -73,7 +73,7 @@ def detcore_home(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A ``DETCORE_HOME`` of the test's own, empty; also for processes that it starts."""
+    """An empty ``DETCORE_HOME`` for this test and the processes that it starts."""
     home = tmp_path_factory.mktemp("detcore-home")
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
