@@ -5,6 +5,7 @@ Processes are real, and so are their deaths. None of it needs TensorFlow.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -518,9 +519,11 @@ def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -
 
 def _files_of_shared_memory(pid: int) -> set[str]:
     """Return the named files of shared memory that a process has mapped or opened."""
-    opened = [link for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
-    mapped = Path(f"/proc/{pid}/maps").read_text().split()
-    return {path for path in (*mapped, *map(os.readlink, opened)) if path.startswith("/dev/shm/")}
+    paths = set(Path(f"/proc/{pid}/maps").read_text().split())
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            paths.add(os.readlink(link))
+    return {path for path in paths if path.startswith("/dev/shm/")}
 
 
 def _runs_loader(pid: int) -> bool:
