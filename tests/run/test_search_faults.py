@@ -121,7 +121,8 @@ def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
         assert database.get_trial(1).state.value == "COMPLETED"
 
 
-def test_a_runner_killed_while_it_deletes_at_its_end(detcore: Detcore) -> None:
+def test_a_runner_killed_while_it_deletes(detcore: Detcore) -> None:
+    # At its end, or on a slow machine while the trial trains: it looks each second.
     orders = detcore.tmp_path / "orders.json"
     orders.write_text(json.dumps({"kill_at_delete": 2}))
     root = detcore.tmp_path / "bucket"
@@ -138,7 +139,6 @@ def test_a_runner_killed_while_it_deletes_at_its_end(detcore: Detcore) -> None:
     orders.unlink()
     resumed = detcore("run", "--resume", 1)
     assert resumed.code == 0, resumed.stderr
-    assert "experiment 1 is complete already" in resumed.stdout
     with open_records(detcore) as database:
         records = database.list_checkpoints(experiment_id=1)
         states = sorted((record.steps_completed, record.state) for record in records)
