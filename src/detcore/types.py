@@ -23,6 +23,7 @@ __all__ = [
     "TrialSettings",
     "TrialState",
     "Unit",
+    "searcher_metric",
 ]
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
@@ -248,6 +249,21 @@ class TrialSettings:
             if isinstance(value, Mapping):  # read from JSON
                 made = Length(int(value["count"]), Unit(value["unit"]))
                 object.__setattr__(self, name, made)
+
+
+def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """Return the metric that ranks the trials of an experiment, and whether smaller is better.
+
+    Args:
+        config: The experiment's configuration. One that was recorded for a script by itself, or by
+            an earlier release, may have no searcher: the metric is None then.
+    """
+    searcher = config.get("searcher")
+    if not isinstance(searcher, Mapping):
+        return None, True
+    metric = searcher.get("metric")
+    smaller_is_better = bool(searcher.get("smaller_is_better", True))
+    return (metric or None) if isinstance(metric, str) else None, smaller_is_better
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.errors import CheckpointStateError, ConfigError
+from detcore.types import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord
@@ -162,16 +163,15 @@ def plan_retention(
         NotFoundError: If the experiment does not exist.
     """
     experiment = database.get_experiment(experiment_id)
-    searcher = experiment.config.get("searcher") or {}
+    metric, smaller_is_better = searcher_metric(experiment.config)
     records = database.list_checkpoints(experiment_id=experiment_id)
-    metric = searcher.get("metric")
     metrics = database.checkpoint_metrics(experiment_id, metric) if metric else {}
     unfinished = _unfinished(database, experiment)
     saved = [_saved(record, metrics) for record in records if record.state == "COMPLETED"]
     plan = choose_checkpoints(
         saved,
         policy or RetentionPolicy.from_config(experiment.config),
-        smaller_is_better=searcher.get("smaller_is_better", True),
+        smaller_is_better=smaller_is_better,
         exempt=_exempt(database) | _not_judged(database, experiment_id, saved, unfinished),
         unfinished=unfinished,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import format_bytes, format_number
 from detcore.cli._printable import printable
+from detcore.types import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
@@ -129,7 +130,7 @@ class RunProgress:
 
         searcher = config["searcher"]
         self.searcher, self.metric = searcher["name"], searcher["metric"]
-        self.smaller_is_better = searcher.get("smaller_is_better", True)
+        self.smaller_is_better = searcher_metric(config)[1]
         self.is_search = self.searcher != "single"
         length = searcher.get("max_length")
         self.unit = next(iter(length)) if isinstance(length, Mapping) and length else "batches"

@@ -17,7 +17,7 @@ from detcore.experimental._documents import (
     report_document,
     trial_document,
 )
-from detcore.types import ExperimentState
+from detcore.types import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
@@ -125,7 +125,6 @@ class EmbeddedTransport:
     def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
         """Return lines of a trial's log from a position on."""
         from detcore.database import read_log_page
-        from detcore.types import ExperimentState
 
         database = self._database()
         trial = database.get_trial(trial_id)
@@ -207,10 +206,10 @@ class EmbeddedTransport:
         if owner is None:
             owner = database.get_trial(trial_id or 0).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
-        searcher = database.get_experiment(owner).config.get("searcher", {})
-        metric = searcher.get("metric", "") if metric is None else metric
+        own, direction = searcher_metric(database.get_experiment(owner).config)
+        metric = own or "" if metric is None else metric
         if smaller_is_better is None:
-            smaller_is_better = bool(searcher.get("smaller_is_better", True))
+            smaller_is_better = direction
         ranked = database.top_checkpoints(
             experiment_id=experiment_id,
             trial_id=trial_id,

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detcore.types import searcher_metric as configured_metric
+
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
@@ -57,10 +59,8 @@ def trial_state(trial: Mapping[str, Any]) -> str:
 
 def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]:
     """Return the metric that ranks trials, and whether smaller is better, if configured."""
-    searcher = config.get("searcher")
-    if not isinstance(searcher, Mapping) or not searcher.get("metric"):
-        return None, None
-    return str(searcher["metric"]), bool(searcher.get("smaller_is_better", True))
+    metric, smaller_is_better = configured_metric(config)
+    return metric, None if metric is None else smaller_is_better
 
 
 def is_loss(metric: str) -> bool | None:

@@ -18,7 +18,7 @@ from detcore.server._answers import AsciiJson
 from detcore.server._auth import Asker, Id, State
 from detcore.server._state import ServerState
 from detcore.server._uploads import MOST_UPLOAD_BYTES, Uploads
-from detcore.types import ExperimentState
+from detcore.types import ExperimentState, searcher_metric
 
 __all__ = ["make_router"]
 
@@ -233,11 +233,9 @@ def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[
 
 def _read_outcome(state: ServerState, experiment_id: int) -> dict[str, Any]:
     record = state.database.get_experiment(experiment_id)
-    searcher = record.config.get("searcher") or {}
-    metric = str(searcher.get("metric", ""))
-    smaller_is_better = bool(searcher.get("smaller_is_better", True))
+    metric, smaller_is_better = searcher_metric(record.config)
     results = read_results(
-        state.database, experiment_id, metric=metric, smaller_is_better=smaller_is_better
+        state.database, experiment_id, metric=metric or "", smaller_is_better=smaller_is_better
     )
     return {
         "experiment_id": experiment_id,

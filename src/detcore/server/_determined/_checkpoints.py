@@ -31,10 +31,10 @@ from detcore.server._determined._archive import open_archive
 from detcore.server._determined._documents import (
     CHECKPOINT_STATES,
     checkpoint_documents,
-    searcher_metric,
     take_in,
 )
 from detcore.server._state import ServerState
+from detcore.types import searcher_metric
 
 __all__ = ["make_router"]
 

@@ -20,7 +20,7 @@ from detcore.server._determined._answers import Document, moment
 from detcore.server._determined._enums import State
 from detcore.server._determined._places import PLACE_ID, PLACE_NAME
 from detcore.server._state import ServerState
-from detcore.types import Control, ExperimentState, TrialState
+from detcore.types import Control, ExperimentState, TrialState, searcher_metric
 
 __all__ = [
     "CHECKPOINT_STATES",
@@ -30,7 +30,6 @@ __all__ = [
     "experiment_document",
     "known_states",
     "metrics_workload",
-    "searcher_metric",
     "storage_document",
     "take_in",
     "trial_document",
@@ -76,14 +75,6 @@ def take_in(state: ServerState, experiment_id: int, trial_id: int | None = None)
     """Move reports into the database that workers could not move themselves."""
     home = state.settings.environment.home
     ingest_reports(state.database, home, experiment_id=experiment_id, trial_id=trial_id)
-
-
-def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return the metric of an experiment's searcher, and whether smaller is better."""
-    searcher = config.get("searcher")
-    if not isinstance(searcher, Mapping) or not isinstance(searcher.get("metric"), str):
-        return None, True
-    return searcher["metric"], bool(searcher.get("smaller_is_better", True))
 
 
 def experiment_document(

@@ -28,11 +28,10 @@ from detcore.server._determined._answers import (
 from detcore.server._determined._documents import (
     experiment_document,
     known_states,
-    searcher_metric,
 )
 from detcore.server._determined._places import PLACE_ID
 from detcore.server._state import ServerState
-from detcore.types import ExperimentState
+from detcore.types import ExperimentState, searcher_metric
 
 __all__ = ["make_router", "one_experiment"]
 

@@ -27,13 +27,12 @@ from detcore.server._determined._documents import (
     checkpoint_workload,
     known_states,
     metrics_workload,
-    searcher_metric,
     take_in,
     trial_document,
 )
 from detcore.server._determined._summary import summarize
 from detcore.server._state import ServerState
-from detcore.types import ExperimentState, TrialState
+from detcore.types import ExperimentState, TrialState, searcher_metric
 
 __all__ = ["make_router"]
 
