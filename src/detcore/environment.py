@@ -35,11 +35,11 @@ DETCORE_CROSS_SIZE
 DETCORE_GRACE_S
     Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
 DETCORE_DELIVERY_WAIT_S
-    How long the end of a trial, or of a run, waits for observers that were not told everything yet,
-    in seconds; default: 5. What is left is kept. See `detcore.delivery`.
+    How long the end of a trial, or of a run, waits for undelivered observer events, in seconds;
+    default: 5. The remaining events are kept. See `detcore.delivery`.
 SLURM_JOB_ID, SLURM_JOB_END_TIME, KUBERNETES_SERVICE_HOST
-    Set by Slurm and Kubernetes: what ends this process, and (in seconds since 1970) when. See
-    `detcore.core.PreemptContext`.
+    Set by Slurm and Kubernetes: the system that ends this process, and (in seconds since 1970)
+    when. See `detcore.core.PreemptContext`.
 DETCORE_JOB_KEY
     Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
     every connection between machines. See `detcore.distributed`. The launcher makes a new one.
@@ -136,7 +136,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
 
 
 def read_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return those of the named variables that are set, such as what a launcher set for ranks."""
+    """Return those of the named variables that are set, such as a launcher's rank variables."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -190,9 +190,9 @@ def _database_url(url: str | None, home: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Return a path for a URL, with what would end it there quoted."""
+    """Return a path for a URL, with the characters quoted that would end it there."""
     text = str(path)
-    for character in "%?#":  # "%" first: it is what the others become
+    for character in "%?#":  # "%" first, because quoting the others adds it
         text = text.replace(character, f"%{ord(character):02X}")
     return text
 

@@ -114,7 +114,7 @@ class MetricError(DetcoreError, ValueError):
 
 
 class NotANumberError(MetricError):
-    """A metric that is NaN, in an experiment that is to end at the first one."""
+    """A metric that is NaN, in an experiment that ends at the first one."""
 
 
 class MetricTypeError(MetricError, TypeError):
@@ -133,7 +133,7 @@ class PluginError(DetcoreError):
 
 
 class PluginNotFoundError(PluginError, LookupError):
-    """No plugin provides what was asked for."""
+    """No plugin provides the requested name."""
 
 
 class PluginConflictError(PluginError):
@@ -141,7 +141,7 @@ class PluginConflictError(PluginError):
 
 
 class UnavailableError(PluginError, ConnectionError):
-    """Raised by an observer hook: the service it talks to cannot be reached now.
+    """Raised by an observer hook: the service that it talks to cannot be reached now.
 
     The event, and all later ones of that plugin, are kept and delivered when it can be reached
     again. Any other exception of an observer hook counts as its answer.
@@ -164,11 +164,11 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class CheckpointStateError(CheckpointError):
-    """A checkpoint that is deleted, or not yet complete."""
+    """A checkpoint that is deleted, or not yet complete, or that a model in the registry needs."""
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
-    """A save that goes on behind the training was not over in time.
+    """A save that runs behind the training was not over in time.
 
     Attributes:
         uuid: The checkpoint.
@@ -184,7 +184,7 @@ class CheckpointConflictError(CheckpointError, RuntimeError):
 
 
 class InvalidCheckpointError(CheckpointError, ValueError):
-    """A checkpoint of the wrong kind, or one that does not fit what it is restored into."""
+    """A checkpoint of the wrong kind, or one that does not fit the model it is restored into."""
 
 
 class StorageError(DetcoreError, OSError):
@@ -212,11 +212,11 @@ class UnsafePathError(DetcoreError, ValueError):
 
 
 class DatabaseError(DetcoreError):
-    """The record store cannot be opened or holds something unexpected."""
+    """The record store cannot be opened, or holds something unexpected."""
 
 
 class NotFoundError(DetcoreError, LookupError):
-    """No experiment, trial or other record with that identifier."""
+    """No experiment, trial, model or other record with that identifier."""
 
 
 # -- running --------------------------------------------------------------------------------------
@@ -267,15 +267,15 @@ class CollectiveMismatchError(DistributedError):
 
 
 class RunError(DetcoreError, RuntimeError):
-    """An experiment that cannot be started or resumed."""
+    """An experiment that cannot be started, resumed, ended or deleted as it stands."""
 
 
 class SearchError(RunError):
-    """A search method was told, or answered, what cannot be."""
+    """A search method received an impossible event, or gave an impossible answer."""
 
 
 class WorkerError(RunError):
-    """A worker process that ended without finishing its trial."""
+    """A worker process that ended without finishing its trial, or could not be started."""
 
 
 # -- the client -----------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class InvalidArgumentError(DetcoreError, ValueError, TypeError, AssertionError):
 
 
 class NoCheckpointError(CheckpointNotFoundError, NotFoundError, AssertionError, ValueError):
-    """No checkpoint fits what was asked for, such as the best one of a trial that has none."""
+    """No checkpoint fits the request, such as the best one of a trial that has none."""
 
 
 class ExperimentPausedError(RunError, ValueError):
@@ -309,10 +309,10 @@ class ForbiddenError(DetcoreError, PermissionError):
 
 
 class LogInThrottledError(ForbiddenError):
-    """Too many wrong passwords: a server takes no more of them for a while.
+    """Too many wrong passwords: a server accepts no password for a while, not even the right one.
 
     Attributes:
-        retry_after_s: When it does again.
+        retry_after_s: Seconds until the server accepts another attempt.
     """
 
     def __init__(self, message: str, *, retry_after_s: int = 60) -> None:

@@ -1,7 +1,7 @@
 """The events of a trial: every durable fact that a worker reports, each with one form in the log.
 
 `encode` and `decode` are the codec. Lines may come from an untrusted peer or from another release,
-so `decode` checks every field, ignores unknown ones, and returns None for what is no event.
+so `decode` checks every field, ignores unknown ones, and returns None if a line is no event.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CheckpointCommitted:
         steps_completed: Batches completed when it was made.
         metadata: The user's metadata.
         resources: Its files and their sizes in bytes.
-        url: Where it is; None in logs of the first release, which told observers by
+        url: Where it is; None in logs of the first release, which notified observers by
             `CheckpointSaved`.
         path: Its folder, on a storage of this machine.
         size_bytes: Sum of the sizes of its files.
@@ -100,7 +100,7 @@ class CheckpointCommitted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A committed checkpoint as the first release told observers of it; only read."""
+    """A committed checkpoint as the first release reported it to observers; only read."""
 
     KIND: ClassVar[str] = "checkpoint_saved"
     uuid: str
@@ -157,7 +157,7 @@ class TrialFinished:
 
     Attributes:
         state: A state of the records, or "INVALID_HP".
-        error: What went wrong, in one line, or None.
+        error: The error in one line, or None.
     """
 
     KIND: ClassVar[str] = "trial_finished"

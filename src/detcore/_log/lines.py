@@ -1,7 +1,7 @@
 """The lines of a spool: JSON objects, each with a checksum of the rest of its line.
 
-The first line says whose spool it is; every other one is a record. A line counts once its newline
-is there, and what follows the last newline was being written when its process was killed.
+The first line names the trial and the run; every other one is a record. A line counts once its
+newline is there. Bytes after the last newline were being written when the process was killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER_LIMIT = 4096
 
 
 class NotASpoolError(ValueError):
-    """A file whose beginning or size cannot be that of the spool it should be."""
+    """A file whose beginning or size does not match the expected spool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def header_line(trial_id: int, run_id: int) -> bytes:
         "spool": _VERSION,
         "trial_id": trial_id,
         "run_id": run_id,
-        # Tells one log from another of the same run, on a machine with a home of its own.
+        # Distinguishes two logs of the same run that machines with separate homes wrote.
         "id": secrets.token_hex(8),
     }
     return _sealed(encode_metrics(header)[1:])
@@ -77,7 +77,7 @@ def record_line(seq: int, kind: str, reported_at: float, payload: object) -> byt
 
 
 def _sealed(rest: str) -> bytes:
-    body = rest.encode("ascii")  # what is not ASCII, JSON has escaped
+    body = rest.encode("ascii")  # JSON has escaped all other characters
     return b'%s%08x",%s\n' % (_PREFIX, zlib.crc32(body), body)
 
 
@@ -92,7 +92,7 @@ def _open(line: bytes) -> Any:
 def parse_line(line: bytes) -> Line | None:
     """Return the record of a line (without its newline), or None if it is damaged.
 
-    So is one whose checksum is right, but that no spool writes: a peer may send anything.
+    A line with a right checksum that no spool writes counts as damaged: a peer may send anything.
     """
     try:
         record = _open(line)

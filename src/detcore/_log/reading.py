@@ -39,7 +39,7 @@ class SpooledRecord:
         seq: Its number in the spool, from 1 and rising.
         kind: "training", "validation", or another word.
         time: When it was reported, in seconds since 1970.
-        payload: What was reported.
+        payload: The reported values.
         end: Byte of the file behind it.
     """
 
@@ -51,7 +51,7 @@ class SpooledRecord:
 
     @property
     def event(self) -> Event | None:
-        """The event that the record is; None if it is none."""
+        """The decoded event; None if the record is no event."""
         return decode(self.kind, self.payload)
 
 
@@ -75,7 +75,7 @@ class SpoolPart:
         return self.start + len(self.lines)
 
     def records(self) -> Iterator[SpooledRecord | int]:
-        """Yield each record; of a line whose checksum is wrong the byte behind it."""
+        """Yield each record; for a damaged line, yield the byte behind it."""
         end = self.start
         for text in self.lines.splitlines(keepends=True):
             end += len(text)

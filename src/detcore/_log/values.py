@@ -24,7 +24,7 @@ def encode_metrics(value: object) -> str:
         TypeError: If something inside is not JSON and not a NumPy scalar or array.
     """
     try:
-        # The usual case costs one pass in C; only what JSON has no number for takes the long way.
+        # The usual case costs one pass in C; only NaN and infinities take the slow path.
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_unwrap)
     except ValueError:
         return json.dumps(_spell(value), allow_nan=False, separators=(",", ":"))
@@ -36,7 +36,7 @@ def encode_document(value: object) -> str:
 
 
 def decode_document(text: str) -> Any:
-    """Return what `encode_document` was given."""
+    """Return the value that `encode_document` encoded."""
     # Most are empty, and lists have thousands of them.
     if text == "{}":
         return {}
@@ -46,7 +46,7 @@ def decode_document(text: str) -> Any:
 
 
 def decode_metrics(text: str) -> Any:
-    """Return what `encode_metrics` was given, the three special numbers as floats."""
+    """Return the value that `encode_metrics` encoded, the three special numbers as floats."""
     value = json.loads(text)
     if '"NaN"' in text or 'Infinity"' in text:
         return _unspell(value)
@@ -54,7 +54,7 @@ def decode_metrics(text: str) -> Any:
 
 
 def _unwrap(value: object) -> Any:
-    """Return a NumPy scalar or array (or what behaves like one) as plain numbers."""
+    """Return a NumPy scalar or array (or an object with `tolist`) as plain numbers."""
     to_list = getattr(value, "tolist", None)
     if callable(to_list):
         return to_list()

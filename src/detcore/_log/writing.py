@@ -45,8 +45,8 @@ class Spool:
 
         Args:
             path: The file.
-            trial_id: Whose spool it is.
-            run_id: Of which run.
+            trial_id: The trial.
+            run_id: The run of it.
 
         Raises:
             DatabaseError: If another process has it open, or it belongs to another run.

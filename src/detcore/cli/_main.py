@@ -44,38 +44,62 @@ Environment variables:
 
 
 COMMANDS = {
-    "run": Lazy("detcore.cli._run:run", "Train an experiment, or go on with one."),
-    "launch": Lazy("detcore.cli._launch:launch", "Run a command as several workers."),
+    "run": Lazy("detcore.cli._run:run", "Train an experiment in this terminal, or continue one."),
+    "launch": Lazy("detcore.cli._launch:launch", "Run a command in several worker processes."),
     "experiment": Lazy(
-        "detcore.cli._experiment:experiment_group", "See experiments, plot them, pause, cancel."
+        "detcore.cli._experiment:experiment_group",
+        "List, show and plot experiments; pause, resume, cancel them.",
     ),
-    "trial": Lazy("detcore.cli._trial:trial_group", "Metrics, plots and logs of a trial."),
-    "logs": Lazy("detcore.cli._logs:experiment_logs", "Show what an experiment printed."),
-    "top": Lazy("detcore.cli._top:top", "Follow what is running."),
-    "report": Lazy("detcore.cli._report:report", "Write an experiment down in one HTML file."),
+    "trial": Lazy(
+        "detcore.cli._trial:trial_group", "Show the metrics, plots and logs of a trial, or end it."
+    ),
+    "logs": Lazy(
+        "detcore.cli._logs:experiment_logs", "Show the output of the trials of an experiment."
+    ),
+    "top": Lazy("detcore.cli._top:top", "Follow the trials that run: steps, speed, last metrics."),
+    "report": Lazy(
+        "detcore.cli._report:report", "Write the records of an experiment into one HTML file."
+    ),
     "tensorboard": Lazy(
-        "detcore.cli._tensorboard:tensorboard", "Start TensorBoard on experiments."
+        "detcore.cli._tensorboard:tensorboard",
+        "Start TensorBoard on the event files of experiments.",
     ),
     "checkpoint": Lazy(
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
     ),
-    "model": Lazy("detcore.cli._model:model_group", "Register checkpoints as versions of models."),
-    "serve": Lazy("detcore.cli._serve:serve", "Serve records and a page over HTTP."),
-    "user": Lazy("detcore.cli._user:user_group", "Manage who may ask a server; log in to one."),
+    "model": Lazy(
+        "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
+    ),
+    "serve": Lazy(
+        "detcore.cli._serve:serve", "Serve records and a page over HTTP; run submitted experiments."
+    ),
+    "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
     "database": Lazy(
-        "detcore.cli._database:database_group", "Copy the record store, restore it, upgrade it."
+        "detcore.cli._database:database_group",
+        "Copy the record store, restore it, bring it up to date.",
     ),
-    "storage": Lazy("detcore.cli._storage:storage_group", "Try out a checkpoint storage."),
-    "config": Lazy("detcore.cli._config:config_group", "Check and show experiment files."),
-    "migrate": Lazy("detcore.cli._migrate:migrate", "Rewrite what was written for Determined."),
-    "data": Lazy("detcore.cli._data:data_group", "Verify which records were trained on."),
+    "storage": Lazy("detcore.cli._storage:storage_group", "Test a checkpoint storage."),
+    "config": Lazy(
+        "detcore.cli._config:config_group", "Check, show and describe experiment files."
+    ),
+    "migrate": Lazy(
+        "detcore.cli._migrate:migrate", "Rewrite code and experiment files written for Determined."
+    ),
+    "data": Lazy("detcore.cli._data:data_group", "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
-        "detcore.cli._plugins:plugins_group", "List plugins, find their faults, begin a new one."
+        "detcore.cli._plugins:plugins_group",
+        "List and describe plugins, find faults, begin a new one.",
     ),
-    "doctor": Lazy("detcore.cli._plugins:find_faults", "Look for faults in what is installed."),
-    "completion": Lazy("detcore.cli._help:completion", "Complete commands in your shell."),
-    "help": Lazy("detcore.cli._help:help_command", "Show what a command does."),
+    "doctor": Lazy(
+        "detcore.cli._plugins:find_faults", "Import every plugin and report each fault."
+    ),
+    "completion": Lazy(
+        "detcore.cli._help:completion", "Print the script that completes commands in a shell."
+    ),
+    "help": Lazy(
+        "detcore.cli._help:help_command", "Show the help of a command, as its --help does."
+    ),
 }
 # Other names that are understood, and not listed.
 ALIASES = {"plugin": "plugins"}

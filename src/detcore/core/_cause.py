@@ -1,4 +1,4 @@
-"""The one line of an error that says what went wrong."""
+"""The line of an error message that names its cause."""
 
 from __future__ import annotations
 

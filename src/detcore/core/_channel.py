@@ -33,7 +33,7 @@ class Channel:
 
     Training neither fails nor waits because of a message: a runner that is gone ends the channel
     silently, and while the channel is full progress messages are dropped and others kept until
-    there is room. Nothing durable depends on it; that is what the log is for. Thread-safe.
+    there is room. Nothing durable depends on it, because durable facts are in the log. Thread-safe.
     """
 
     def __init__(self, fd: int | None, *, answerer: Answerer | None = None) -> None:
@@ -93,12 +93,12 @@ class Channel:
         """Ask the runner about the records.
 
         Args:
-            question: Which; see `detcore.database.answer_question`.
+            question: Name of the question; see `detcore.database.answer_question`.
             timeout_s: How long to wait for the answer, in seconds.
             **fields: JSON values.
 
         Returns:
-            The answer. None: nobody answered in time, or the records cannot be read now.
+            The answer; None if no answer came in time or the records cannot be read now.
         """
         if self._answerer is not None:
             return self._answerer(question, fields)
@@ -134,7 +134,7 @@ class Channel:
                     return int(reply["length"]) if reply["type"] == "train" else None
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Give a slow runner a moment to take what is left."""
+        """Give a slow runner up to `timeout_s` seconds to read the pending messages."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while self._pending and self._fd is not None:
@@ -180,7 +180,7 @@ class Channel:
                 written = os.write(self._fd, self._pending)
             except BlockingIOError:
                 return
-            except OSError:  # EPIPE: the runner is gone, and training goes on until it is ended
+            except OSError:  # EPIPE: the runner is gone; training continues until it is ended
                 self._fd = None
                 self._pending = b""
                 return

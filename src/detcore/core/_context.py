@@ -59,23 +59,23 @@ def init(
     Args:
         distributed: This worker's place among several; default: one worker.
         checkpoint_storage: An absolute path, a URL that fsspec knows, or a dictionary with
-            ``type`` as in an experiment file. Default: what the experiment file says, else
+            ``type`` as in an experiment file. Default: that of the experiment file, else
             ``checkpoints`` in ``DETCORE_HOME``.
-        preempt_mode: Who asks whether to stop early.
+        preempt_mode: The workers that ask whether to stop early.
         tensorboard_mode: Whether reported metrics are written to event files.
-        script: What is recorded of a script by itself: configuration, hyperparameters, seed. Of no
-            meaning in a process that ``detcore run`` started.
+        script: Configuration, hyperparameters and seed to record for a script by itself. Ignored
+            in a process that ``detcore run`` started.
         max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
             or epochs); the length of its one operation. In a process that ``detcore run``
             started, the experiment file decides.
-        resume: Whether a script by itself goes on with what it left when it was paused, killed or
-            failed, instead of recording a new experiment: the newest one of the same script with
-            the same settings (`max_length` may differ), unless it is complete.
-            ``info.latest_checkpoint`` says from where. Of no meaning in a process that
-            ``detcore run`` started, which is told so anyway.
+        resume: Whether a script by itself that was paused or killed, or that failed, continues its
+            experiment instead of recording a new one: the newest of the same script with the same
+            settings (`max_length` may differ), unless it is complete. ``info.latest_checkpoint``
+            says from where. Ignored in a process that ``detcore run`` started, because the runner
+            decides.
         checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
-            being saved behind the training, in seconds; >= 0. Default: what the experiment file
-            says, else 3600.
+            being saved behind the training, in seconds; >= 0. Default: that of the experiment
+            file, else 3600.
         grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
             `PreemptContext.grace`.
 
@@ -90,7 +90,7 @@ def init(
         )
     environment = read_environment()
     if distributed is None and environment.num_workers > 1:
-        # Each worker would record a trial of its own, and save checkpoints apart from the others'.
+        # Each worker would record a separate trial, and save its checkpoints separately.
         raise DistributedError(
             f"core.init() was called without distributed=... in one of {environment.num_workers} "
             "workers of a job.\nThey have to know of each other, or each one would be a trial of "
@@ -169,9 +169,9 @@ class Context:
         return find_grace(number, self.environment, configured_s=configured, now=time.time())
 
     def _exit_deadline(self) -> Callable[[], float]:
-        """Return what tells how long the end still waits for a checkpoint under way, in seconds.
+        """Return a function for how long the end still waits for a checkpoint, in seconds.
 
-        Less than what is configured where the process is about to be killed, which may become
+        It returns less than configured when the process is about to be killed, which may become
         known meanwhile: a margin is left for the records.
         """
         wanted = self._exit_timeout_s
@@ -190,7 +190,7 @@ class Context:
 
     @property
     def info(self) -> TrialInfo | None:
-        """Which trial this is; None before the context is entered."""
+        """The trial; None before the context is entered."""
         return self._parts.info if self._parts is not None else None
 
     @property
@@ -205,7 +205,7 @@ class Context:
 
     @property
     def searcher(self) -> SearcherContext:
-        """What the search method wants of this trial."""
+        """The operations that the search method requests of this trial."""
         return self._open_parts().searcher
 
     @property
@@ -219,7 +219,7 @@ class Context:
         return self._open_parts().channel
 
     def start(self) -> Context:
-        """Open records, storage and signal handling; what ``with`` does on entering.
+        """Open records, storage and signal handling, as ``with`` does on entering.
 
         Raises:
             ContextStateError: If it was started before.
@@ -242,9 +242,9 @@ class Context:
         return self
 
     def close(self, error: BaseException | None = None) -> None:
-        """Record how the trial ended and release everything; what ``with`` does on leaving.
+        """Record how the trial ended and release everything, as ``with`` does on leaving.
 
-        A checkpoint that is being saved behind the training is waited for. Closing twice is fine.
+        Waits for a checkpoint that is being saved behind the training. Closing twice is fine.
 
         Args:
             error: The exception that ended the trial, or None.
@@ -288,7 +288,7 @@ class Context:
 
         Returns:
             Whether all that was saved counts. False only where the process is about to be killed:
-            the save is given up then, and the trial goes on later from the one before.
+            the save is given up then, and the trial resumes later from the one before.
 
         Raises:
             CheckpointTimeoutError: If it was not saved in time, and no kill is near.
@@ -305,22 +305,22 @@ class Context:
         return True
 
     def finish_saving(self, error: BaseException | None) -> None:
-        """Wait for the checkpoint under way at the end of the trial; what `close` does first.
+        """Wait for the checkpoint under way at the end of the trial, as `close` does first.
 
-        Called earlier where something is closed before the context that writing it needs. Calling
-        it again is fine.
+        Call it earlier if something that the save needs is closed before the context. Calling it
+        again is fine.
 
         Args:
-            error: The exception that ended the trial, or None. The other workers are told of it.
+            error: The exception that ended the trial, or None. The other workers are notified.
 
         Raises:
             CheckpointTimeoutError: As `close`.
             StorageError: As `close`.
         """
         if error is not None:
-            # The others hear of it now, not after what is left to save and to record.
+            # The others are notified now, not after the rest is saved and recorded.
             self.distributed.__exit__(type(error), error, error.__traceback__)
-        # Who interrupts twice does not want to wait.
+        # A user who interrupts twice does not want to wait.
         timeout_s = 0.0 if isinstance(error, KeyboardInterrupt) else self._exit_deadline()
         try:
             # A script that ends with sys.exit(0) has not failed, unless its last checkpoint has.
@@ -328,7 +328,7 @@ class Context:
         except CheckpointTimeoutError as late:
             if self.preempt.seconds_left is None:
                 raise
-            # The kill would come first: the trial goes on later from its last checkpoint.
+            # The kill would come first: the trial resumes later from its last checkpoint.
             _warn(f"{self.preempt.grace}: {late}")
 
     def __enter__(self) -> Context:

@@ -1,4 +1,4 @@
-"""How long a process has between being asked to end and being killed."""
+"""The time that a process has between a request to end and the kill."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LEAST_MARGIN_S = 1.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grace:
-    """A time, and who says so.
+    """The time to a kill, and its source.
 
     Attributes:
         seconds: From the signal to the kill; >= 0.
-        source: Where that is known from, for messages.
+        source: The setting, variable or system that says so, for messages.
     """
 
     seconds: float
@@ -47,12 +47,12 @@ class Grace:
 def find_grace(
     number: int, environment: Environment, *, configured_s: float | None, now: float
 ) -> Grace | None:
-    """Return how long there is, None where nobody tells.
+    """Return the time between a signal and the kill, None if it is unknown.
 
     Args:
-        number: The signal that came. SIGINT is a person's, who waits.
-        environment: What the machine tells.
-        configured_s: What the experiment file or the script says, in seconds, or None.
+        number: The signal that came. SIGINT comes from a person, who waits.
+        environment: Holds the variables of the machine and its scheduler.
+        configured_s: The setting of the experiment file or the script, in seconds, or None.
         now: Seconds since 1970, as ``time.time()``.
     """
     if number not in (signal.SIGTERM, signal.SIGUSR1):
@@ -71,7 +71,7 @@ def find_grace(
 def _slurm(number: int, end_time: float | None, now: float) -> Grace | None:
     if number == signal.SIGTERM:
         return Grace(_SLURM_KILL_WAIT_S, "Slurm's default KillWait")
-    # --signal=USR1@120: a warning before the time limit, which ends with a SIGTERM of its own;
-    # on that time nothing is built here, because a job step may not get it.
+    # --signal=USR1@120: a warning before the time limit, at which Slurm sends SIGTERM separately;
+    # its KillWait is not counted here, because a job step may not get it.
     left = math.inf if end_time is None else end_time - now
     return Grace(left, "SLURM_JOB_END_TIME") if 0 <= left < math.inf else None

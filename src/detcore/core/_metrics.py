@@ -1,4 +1,4 @@
-"""Turning what a training loop calls a metric into a plain number, or saying why it is none."""
+"""Converts the metrics of a training loop to plain numbers, or says why one is not a number."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
 
     Args:
         metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
-        where: What they are, for messages, such as ``"training"``.
+        where: The kind of metrics, for messages, such as ``"training"``.
 
     Raises:
         MetricError: If a value is no number; the message names it.

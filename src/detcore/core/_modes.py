@@ -8,7 +8,7 @@ __all__ = ["EarlyExitReason", "PreemptMode", "SearcherMode", "TensorboardMode"]
 
 
 class PreemptMode(enum.Enum):
-    """Who asks whether to stop early.
+    """The workers that ask whether to stop early.
 
     With one worker the three modes are the same.
     """
@@ -24,7 +24,7 @@ class PreemptMode(enum.Enum):
 
 
 class SearcherMode(enum.Enum):
-    """Who is told of searcher operations. With one worker the two modes are the same."""
+    """The workers that get searcher operations. With one worker the two modes are the same."""
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
     """Every worker iterates over the operations in step with the chief (default)."""
@@ -34,7 +34,7 @@ class SearcherMode(enum.Enum):
 
 
 class TensorboardMode(enum.Enum):
-    """Who writes event files."""
+    """Whether reported metrics are written to event files."""
 
     AUTO = "AUTO"
     """Every reported metric is written to the trial's event files."""

@@ -34,7 +34,7 @@ __all__ = ["Ending", "Parts", "Settings", "open_parts"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a context was made with."""
+    """The arguments of a context."""
 
     environment: Environment
     distributed: DistributedContext
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What exists while a context is open; records only on the chief."""
+    """The parts of an open context; records only on the chief."""
 
     info: TrialInfo
     records: TrialRecords | None
@@ -73,11 +73,11 @@ class Ending:
 def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
     """Open the trial's log, its storage and signal handling.
 
-    Of several workers, the chief opens the log and tells the others which trial it is.
+    With several workers, the chief opens the log and broadcasts the trial to the others.
 
     Args:
-        settings: What with.
-        stack: Closes what was opened.
+        settings: The arguments of the context.
+        stack: Closes everything that is opened here.
         ending: Read when the stack is closed.
     """
     distributed = settings.distributed
@@ -148,7 +148,7 @@ def _finish(records: TrialRecords, script: ScriptRunner | None, ending: Ending) 
 
 
 def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
-    """Open what a worker other than the chief has: no records, and no runner that listens."""
+    """Open the parts of a worker other than the chief: no records, and no runner that listens."""
     plugins = _open_plugins(settings.environment)
     info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
     storage = _open_storage(info, settings, plugins, stack)
@@ -191,7 +191,7 @@ def _open_storage(
 
 
 def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
-    """Settle what a killed process of this trial left in a storage that its script names.
+    """Settle the checkpoints that a killed process left in a storage that its script names.
 
     The runner has done so already in the storage of the experiment file.
     """
@@ -245,7 +245,7 @@ def _make_checkpoint(
 
 
 def _make_observer(settings: Settings) -> TransferObserver | None:
-    """Return what shows long transfers on the terminal of a script.
+    """Return an observer that shows long transfers on the terminal of a script.
 
     The terminal of a runner's worker belongs to the runner, which shows the trial.
     """

@@ -1,4 +1,4 @@
-"""What the way a with-block was left says about its trial."""
+"""The outcome of a trial, derived from the way its with-block ended."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Outcome:
     """How a trial ended in this process.
 
     Attributes:
-        state: What the records say.
-        error: What went wrong in one line, or None.
+        state: The state to record.
+        error: The error in one line, or None.
         is_invalid_hp: Whether the training code rejected its hyperparameters.
         fault: Kind and place of an error that the code causes (``"TypeError at train.py:3"``), by
-            which the runner recognizes it when it comes again. None without an error, and for
+            which the runner recognizes it when it recurs. None without an error, and for
             errors that come from outside.
     """
 
@@ -64,12 +64,12 @@ class Outcome:
 
     @classmethod
     def failed_to_start(cls) -> Outcome:
-        """Return the outcome of a script whose context could not be opened."""
+        """Return the outcome of a script that could not open its context."""
         return cls(ExperimentState.ERROR, "the context could not be opened")
 
 
 class WorkerFault(NamedTuple):
-    """What ended a worker other than rank 0, whose events nobody reads.
+    """The error that ended a worker other than rank 0, whose events no process reads.
 
     Attributes:
         error: The error in one line.
@@ -83,12 +83,12 @@ class WorkerFault(NamedTuple):
 
     def write(self, info: TrialInfo, rank: int) -> None:
         """Keep it in the trial's folder."""
-        with contextlib.suppress(OSError):  # a full disk; the exit code still tells that it failed
+        with contextlib.suppress(OSError):  # a full disk; the exit code still shows the failure
             _fault_file(info, rank).write_text(json.dumps(self._asdict()), encoding="utf-8")
 
     @classmethod
     def read(cls, info: TrialInfo, rank: int) -> WorkerFault | None:
-        """Return what a worker wrote, None if it wrote nothing here."""
+        """Return the fault that a worker wrote, None if it wrote none here."""
         try:
             return cls(**json.loads(_fault_file(info, rank).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -100,7 +100,7 @@ def _fault_file(info: TrialInfo, rank: int) -> Path:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether what ended a with-block says that something went wrong."""
+    """Whether the exception that ended a with-block is a failure."""
     if isinstance(error, SystemExit):
         return error.code not in (None, 0, _EXIT_COME_BACK)
     return error is not None and not isinstance(error, GeneratorExit)
@@ -109,12 +109,12 @@ def is_failure(error: BaseException | None) -> bool:
 def outcome_of(
     error: BaseException | None, *, is_preempted: bool, early_exit: EarlyExitReason | None
 ) -> Outcome:
-    """Tell how a trial ended.
+    """Return how a trial ended.
 
     Args:
-        error: What ended the with-block, or None.
+        error: The exception that ended the with-block, or None.
         is_preempted: Whether the training code agreed to stop early.
-        early_exit: What it reported itself.
+        early_exit: The reason that the training code reported, or None.
     """
     if isinstance(error, InvalidHP):
         return Outcome(ExperimentState.ERROR, describe_cause(error), is_invalid_hp=True)

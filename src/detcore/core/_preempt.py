@@ -1,4 +1,4 @@
-"""Being asked to stop, and asking whether one was."""
+"""Requests to stop early, and the context that reports them to training code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class PreemptContext:
-    """Tells training code whether to save a checkpoint and end.
+    """Reports to training code whether to save a checkpoint and end.
 
     While the context is open, SIGINT, SIGTERM and SIGUSR1 set a flag and do nothing more; a second
     SIGINT raises KeyboardInterrupt. The former handlers come back when the context closes.
@@ -30,9 +30,9 @@ class PreemptContext:
     Attributes:
         is_requested: Whether a stop was requested in this process; a plain attribute, cheap enough
             to read at every batch. `should_preempt` is what all workers agree on.
-        is_acknowledged: Whether the training code was told, and so is about to save and end.
-        grace: How long there was when the first SIGTERM or SIGUSR1 came, and who says so; None
-            where neither came, or nobody tells. In this order: ``preemption_grace_s`` of the
+        is_acknowledged: Whether the training code has the request, and so is about to save and end.
+        grace: Time to the kill when the first SIGTERM or SIGUSR1 came, and its source; None where
+            neither came, or no source says. In this order: ``preemption_grace_s`` of the
             experiment file (or ``grace_s`` of `init`), ``DETCORE_GRACE_S``, Slurm (30 s after
             SIGTERM; after SIGUSR1 the time to ``SLURM_JOB_END_TIME``), Kubernetes (30 s).
     """
@@ -44,12 +44,12 @@ class PreemptContext:
         *,
         find_grace: Callable[[int], Grace | None] | None = None,
     ) -> None:
-        """Take what it needs.
+        """Create the context; `start` makes it listen.
 
         Args:
             distributed: This worker's place.
-            preempt_mode: Who asks whether to stop early.
-            find_grace: Called with a signal's number when it comes; returns how long there is.
+            preempt_mode: The workers that ask whether to stop early.
+            find_grace: Called with a signal's number when it comes; returns the time to the kill.
         """
         self._find_grace = find_grace
         self._kill_at: float | None = None
@@ -85,7 +85,7 @@ class PreemptContext:
         return self
 
     def close(self) -> None:
-        """Stop listening and give signals back to whoever handled them before."""
+        """Stop listening and restore the former signal handlers."""
         for number, handler in self._before.items():
             # Handlers that the user's code installed since then are theirs to keep.
             if signal.getsignal(number) == self._on_signal:
@@ -143,7 +143,7 @@ class PreemptContext:
             self.note_kill(grace, grace.seconds)
 
     def note_kill(self, grace: Grace, left_s: float) -> None:
-        """Remember when the kill comes; what is noted later can only bring it closer.
+        """Remember when the kill comes; later calls can only bring it closer.
 
         Args:
             grace: How long there was at the signal, here or at another worker.

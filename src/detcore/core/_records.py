@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TrialRecords"]
 
-# A deletion waits this long for the runner to take in what was reported before it.
+# A deletion waits this long for the runner to take in earlier reports.
 _SETTLE_S = 5.0
 
 
 class TrialRecords:
-    """Records what happens to a trial, and asks the few things that its chief needs to know.
+    """Records the events of a trial, and asks the few questions of its chief.
 
     Every change is one event, which is safe in the trial's log when the method returns. The runner
     applies it to the records; a script by itself does both. Questions go over the channel and have
@@ -49,8 +49,8 @@ class TrialRecords:
         self._trial_id = info.trial_id
         self._spool = spool
         self._channel = channel
-        # What a killed run reported beyond the step that this run started from is left out, so
-        # that a resumed run decides as an uninterrupted one would.
+        # Reports of a killed run beyond the step that this run started from are left out, so that
+        # a resumed run decides as an uninterrupted one would.
         self._own_best = info.best_validation
         self._best_of_others: float | None = None
 
@@ -73,7 +73,7 @@ class TrialRecords:
         self.append(events.TrialStarted(run_id=run_id))
 
     def ending(self, outcome: Outcome) -> None:
-        """Tell the runner how the run ends, unless that was told already."""
+        """Tell the runner how the run ends, unless it was sent already."""
         if not self._channel.has_sent("finished"):
             fault = {} if outcome.fault is None else {"fault": outcome.fault}
             self._channel.send("finished", state=outcome.label, error=outcome.error, **fault)
@@ -94,7 +94,7 @@ class TrialRecords:
             self.append(events.TrialFailed(error=reason.value))
 
     def status(self, status: str) -> None:
-        """Tell the runner what the trial is doing."""
+        """Send the status of the trial to the runner."""
         self._channel.send("status", status=status)
 
     # -- metrics -----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class TrialRecords:
     def best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
-        Of the other trials it is the last known one where the runner does not answer in time.
+        If the runner does not answer in time, the last known value of the other trials counts.
         """
         if self._metric is None:
             return None

@@ -1,4 +1,4 @@
-"""Going on with what a script by itself left when it was killed, paused, or failed."""
+"""Resumes the experiment of a script by itself that was killed or paused, or that failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["claim_interrupted"]
 
 _INVALID_HP = "INVALID_HP"
 _POLL_S = 0.05
-# Settling takes a moment; where a storage takes its time one is told what is waited for.
+# Settling takes a moment; if the storage is slow, a message names the process that is waited for.
 _PATIENCE_S = 2.0
 
 
@@ -33,20 +33,19 @@ def claim_interrupted(
     """Take over the newest experiment of the same script with the same settings.
 
     The same are: name, folder, configuration (with the storage), hyperparameters and seed. The
-    length may differ, so that an interrupted script can be trained longer. One
-    that runs is left alone, and looked over. Of processes that start at once each takes another
-    one.
+    length may differ, so that an interrupted script can be trained longer. Experiments that are
+    running are skipped. Processes that start at the same time take different experiments.
 
     Args:
-        database: The records; what killed scripts left is settled, or being settled.
-        script: What it records now, with its name, folder and whole configuration.
+        database: The records; experiments of killed scripts are settled, or being settled.
+        script: The experiment to record, with its name, folder and whole configuration.
         storage_url: Where its checkpoints are. Earlier releases recorded it where the script
             itself named no storage.
-        settle: Settles what a killed script left of an experiment, if that is nobody's.
+        settle: Settles the experiment of a killed script, unless another process holds it.
 
     Returns:
-        Its trial; None where a new one begins: there is none, or the newest is complete,
-        canceled, or had hyperparameters that the script rejected.
+        Its trial; None where a new one begins: no such experiment exists, or the newest is
+        complete, canceled, or had hyperparameters that the script rejected.
     """
     wanted = _identity(script, storage_url)
     for experiment in database.list_experiments(
@@ -72,10 +71,10 @@ def claim_interrupted(
 
 
 def _wait_until_settled(database: Database, experiment_id: int) -> None:
-    """Wait while another process of this machine settles what a killed script left.
+    """Wait while another process of this machine settles the experiment of a killed script.
 
-    It holds the experiment then, and no run of its trial is that process's. So it is for a moment,
-    too, where another one takes the experiment over.
+    That process holds the experiment then, and has no run of its trial. The same is true for a
+    moment when a process takes the experiment over.
     """
     tell_at = time.monotonic() + _PATIENCE_S
     while True:
@@ -94,7 +93,7 @@ def _wait_until_settled(database: Database, experiment_id: int) -> None:
 
 
 def _only_trial(database: Database, experiment: ExperimentRecord) -> TrialRecord | None:
-    """Return the trial of a script; None of what a runner ran, or where none was recorded."""
+    """Return the trial of a script; None if a runner ran the experiment, or without a trial."""
     if not experiment.config.get("is_standalone"):
         return None
     trials = database.list_trials(experiment.id)
@@ -124,7 +123,7 @@ def _comparable(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
 
 
 def _plain(values: list[Any]) -> list[Any]:
-    """Return what is left of values in a record: lists for tuples, and so on."""
+    """Return values as a record holds them: lists for tuples, and so on."""
     plain: list[Any] = json.loads(json.dumps(values, default=_plain_value))
     return plain
 

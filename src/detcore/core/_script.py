@@ -1,4 +1,4 @@
-"""What a script that trains by itself says of its training."""
+"""The experiment of a script that trains by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ScriptExperiment", "script_file"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptExperiment:
-    """What a script that trains by itself records, beyond that it ran.
+    """The data that a script that trains by itself records of its experiment.
 
     Attributes:
         config: The experiment's configuration as plain values.

@@ -1,4 +1,4 @@
-"""What a search method wants of a trial."""
+"""The operations that a search method requests of a trial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SearcherOperation:
 
     Attributes:
         length: Up to where to train: an absolute amount, counted from the trial's beginning.
-        unit: What `length` counts; None where the configuration gives a bare number.
+        unit: Unit of `length`; None where the configuration gives a bare number.
         is_completed: Whether the metric was reported.
     """
 
@@ -93,7 +93,7 @@ class SearcherOperation:
 
 
 class SearcherContext:
-    """Hands on what the search method wants of this trial.
+    """Iterates over the operations that the search method requests of this trial.
 
     ```python
     for operation in context.searcher.operations():
@@ -109,12 +109,12 @@ class SearcherContext:
         distributed: DistributedContext,
         channel: Channel,
     ) -> None:
-        """Take what it needs.
+        """Create the context of a trial.
 
         Args:
             info: The trial.
             distributed: This worker's place.
-            channel: The way to the runner. Where there is none there is one operation.
+            channel: The way to the runner. Without a runner there is one operation.
         """
         self._distributed = distributed
         self._channel = channel
@@ -135,13 +135,13 @@ class SearcherContext:
         it passed to `init`.
 
         Args:
-            searcher_mode: Who iterates.
+            searcher_mode: The workers that iterate.
             auto_ack: Acknowledge the end of the operations; pass False to call
                 `acknowledge_out_of_ops` yourself.
 
         Raises:
             ContextStateError: In ChiefOnly mode on another worker, when the next operation is
-                asked for before the last one was completed, and in a script by itself that
+                requested before the last one was completed, and in a script by itself that
                 passed no `max_length`.
         """
         if searcher_mode is SearcherMode.ChiefOnly and self._distributed.rank != 0:
@@ -236,7 +236,7 @@ def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]
 def _length_of(searcher: Mapping[str, Any]) -> tuple[int | None, Unit | None]:
     length = searcher.get("max_length")
     if length is None:
-        # Of a search method whose settings name no length, but perhaps what it counts in.
+        # The settings of this search method name no length, but perhaps its unit.
         return None, Unit(searcher.get("unit") or Unit.EPOCHS)
     if isinstance(length, Length):
         return length.count, length.unit

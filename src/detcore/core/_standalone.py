@@ -35,15 +35,15 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 class ScriptRunner:
-    """What a runner is to its workers, for a script by itself: in the same process.
+    """The runner of a script by itself, in the same process.
 
-    It records the experiment, moves the script's log into the records, tells observers, answers
+    It records the experiment, moves the script's log into the records, notifies observers, answers
     questions, and records the end.
 
     Args:
         environment: Its `home` holds the trial's folder, its `database_url` the records.
         plugins: The plugins that are on.
-        stack: Closes what is opened.
+        stack: Closes everything that is opened.
         wait_s: Returns how long the end waits for observers, in seconds.
 
     Raises:
@@ -101,7 +101,7 @@ class ScriptRunner:
         return info
 
     def follow(self, log: Path) -> None:
-        """Start to move the log into the records, and to tell observers.
+        """Start to move the log into the records, and to notify observers.
 
         Raises:
             StorageError: If the subscriptions of observers cannot be written.
@@ -174,7 +174,7 @@ class ScriptRunner:
 
 
 def _say(info: TrialInfo, text: str) -> None:
-    """Tell the person who started a script; standard output is the script's own."""
+    """Print a message for the user of a script to stderr; stdout is the script's own."""
     print(f"experiment {info.experiment_id}, trial {info.trial_id}: {text}", file=sys.stderr)
 
 
@@ -188,16 +188,16 @@ def create_records(
     spec: str | Mapping[str, object] | None = None,
     resume: bool = False,
 ) -> TrialInfo:
-    """Record an experiment with one trial, or go on with one that was interrupted.
+    """Record an experiment with one trial, or resume one that was interrupted.
 
     Args:
-        database: Where to.
+        database: The records.
         environment: Its `home` holds the trial's folder.
-        plugins: What opens the storage of a checkpoint to start from.
+        plugins: Open the storage of a checkpoint to start from.
         storage: Where the checkpoints will be.
-        script: What is recorded of it.
-        spec: What opened the storage; None: it is the default of the home.
-        resume: Whether to go on with what an earlier process of the same script left.
+        script: The experiment to record.
+        spec: The setting that `storage` was opened from; None: it is the default of the home.
+        resume: Whether to resume an interrupted experiment of the same script.
 
     Raises:
         RunError: If the configuration names a checkpoint to start from that is not there.
@@ -263,7 +263,7 @@ def create_records(
 
 
 def _create(database: Database, environment: Environment, script: ScriptExperiment) -> TrialRecord:
-    """Record an experiment with one trial, which has a folder of its own."""
+    """Record an experiment with one trial, which has its own folder."""
     from detcore.database import keep_secrets
 
     name, config = str(script.name), script.config
@@ -282,7 +282,7 @@ def _create(database: Database, environment: Environment, script: ScriptExperime
 def _settled(
     database: Database, environment: Environment, storage: StorageBackend, trial: TrialRecord
 ) -> CheckpointRecord | None:
-    """Settle what earlier processes of a trial left; return the checkpoint it goes on from."""
+    """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
     from detcore.database import ingest_spools
 
     Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
@@ -318,16 +318,16 @@ def _recover(
 def settle_dead_scripts(
     database: Database, environment: Environment, plugins: PluginManager
 ) -> None:
-    """Settle what scripts of this machine left that were killed: checkpoints, and their state.
+    """Settle the killed scripts of this machine: their checkpoints, and their state.
 
-    Other scripts may start at the same time, and take over at once what is settled: what a live one
-    works on is not touched.
+    Other scripts may start at the same time and take over settled experiments at once, so those
+    that a live process holds are not touched.
     """
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
         if not experiment.config.get("is_standalone"):
             continue
         _settle_if_killed(database, environment, plugins, experiment.id)
-    # A script that ended while a checkpoint was on its way told how it ended itself.
+    # A script that ended while a checkpoint was being saved has recorded its end itself.
     active: dict[int, set[str]] = {}
     for record in database.list_checkpoints(states=["ACTIVE"]):
         active.setdefault(record.experiment_id, set()).add(record.uuid)
@@ -342,9 +342,9 @@ def settle_dead_scripts(
 def _settle_if_killed(
     database: Database, environment: Environment, plugins: PluginManager, experiment_id: int
 ) -> None:
-    """Settle what a script left, if it was killed, and no other process does so just now."""
+    """Settle the experiment of a script that was killed, unless another process does so now."""
     experiment, is_alive = database.observe_experiment(experiment_id)
-    # None: it runs on another machine, whose next script looks after it.
+    # None: it runs on another machine, and the next script there settles it.
     if is_alive is not False or experiment.state is not ExperimentState.RUNNING:
         return
     if database.adopt_experiment(experiment_id):  # one of those that start now

@@ -66,7 +66,7 @@ class EventFile:
         return fd
 
     def _append(self, fd: int, event: bytes) -> None:
-        """Append a record, or leave the file as it was: half of one would spoil what follows."""
+        """Append a record, or leave the file as it was: half a record would spoil later ones."""
         record = self._record(event)
         size = os.fstat(fd).st_size
         try:

@@ -1,4 +1,4 @@
-"""Reporting how training goes."""
+"""Reports metrics and the status of a training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainContext:
     any later moment. Moving it into the database happens in the background.
 
     Attributes:
-        early_exit_reason: What `report_early_exit` was given first, or None.
+        early_exit_reason: The first reason given to `report_early_exit`, or None.
     """
 
     def __init__(
@@ -121,14 +121,14 @@ class TrainContext:
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
-        None before the first validation, and where no experiment file names a metric. What a
-        killed run of this trial reported beyond the checkpoint it resumed from does not count.
-        Call it on the chief.
+        None before the first validation, and where no experiment file names a metric. Reports of a
+        killed run of this trial beyond the checkpoint it resumed from do not count. Call it on the
+        chief.
         """
         return self._need_chief("get_experiment_best_validation").best_validation()
 
     def set_status(self, status: str) -> None:
-        """Tell whoever watches what the trial is doing, in a few words; the chief's counts."""
+        """Set the status of the trial that displays show, in a few words; the chief's counts."""
         if self._records is not None:
             self._records.status(str(status))
 
@@ -156,8 +156,8 @@ class TrainContext:
         replaced.
 
         Args:
-            selector: Which files; given their paths relative to the folder.
-            mangler: Under which name; given the relative path and this worker's rank.
+            selector: Chooses the files, by their paths relative to the folder.
+            mangler: Returns the name of the copy, from the relative path and this worker's rank.
 
         Returns:
             The keys written.

@@ -1,4 +1,4 @@
-"""Telling observers of trials: in order, once, and later where a service is away."""
+"""Delivery of trial events to observers: in order, once, and later if a service is away."""
 
 from detcore.delivery._courier import Courier, Stop
 from detcore.delivery._ends import tell_end_of_killed, tell_recovered

@@ -1,4 +1,4 @@
-"""Telling one plugin of one trial."""
+"""Delivers the events of one trial to one plugin."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ class Failures:
 
 
 class Courier:
-    """Tells a plugin of the events of one trial, in order, from its cursor on. Not thread-safe.
+    """Delivers the events of one trial to a plugin, in order, from its cursor on. Not thread-safe.
 
-    An event counts as told when its hook returned or failed; then the cursor moves. Before, the
-    cursor notes that it is being told, so that whoever comes after a crash knows.
+    An event counts as delivered when its hook returned or failed; then the cursor moves. Before the
+    call, the cursor marks the event as being delivered, so that the process after a crash knows.
 
     Args:
-        mailbox: Whose events.
+        mailbox: The mailbox of the plugin in the trial.
         observer: The plugin.
         read_trial: Returns the trial of a run; raises `DetcoreError` if it is not known any more.
-        is_quiet: Whether an outage is not logged; `problem` tells of it.
+        is_quiet: Whether an outage is not logged, but only kept in `problem`.
         failures: Counts the failures of hooks beyond this courier; None: it logs them at `close`.
 
     Attributes:
-        num_told: Events that were told, also those whose hook failed.
-        problem: What the plugin said when its service was away last, or None.
+        num_told: Number of delivered events, including those whose hook failed.
+        problem: The plugin's message about the current outage of its service, or None.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Courier:
         self.problem: str | None = None
 
     def deliver(self, should_stop: Callable[[], bool] = lambda: False) -> Stop:
-        """Tell what is there to tell; the lock stays with this courier until `close`.
+        """Deliver the events that have come so far; the courier keeps the lock until `close`.
 
         Args:
-            should_stop: Asked between two events.
+            should_stop: Called between two events.
         """
         if not self._mailbox.acquire():
             return Stop.BUSY
         if self._cursor is None:
             self._cursor = self._mailbox.read()
         while (run_id := self._find_run()) is not None:
-            # Asked before the spool is read: what was written until then is read, too.
+            # Checked before the spool is read, so that all events written before the end are read.
             is_over = self._is_over(run_id)
             part = self._read(run_id, is_over=is_over)
             if part is None:
@@ -135,7 +135,7 @@ class Courier:
     # -- the runs of the trial ---------------------------------------------------------------------
 
     def _find_run(self) -> int | None:
-        """Return the run to go on with, the cursor in it; None if there is none."""
+        """Return the run to continue with, and move the cursor to it; None if no run is left."""
         assert self._cursor is not None  # `deliver` has read it
         run_id = next((n for n in self._mailbox.runs() if n >= self._cursor.run_id), None)
         if run_id is not None and run_id != self._cursor.run_id:
@@ -143,20 +143,20 @@ class Courier:
         return run_id
 
     def _is_over(self, run_id: int) -> bool:
-        """Whether nobody writes events of a run any more."""
+        """Whether no process writes events of a run any more."""
         return self._mailbox.runs()[-1:] != [run_id] or not is_spool_in_use(
             spool_path(self._mailbox.trial_dir, run_id)
         )
 
     def _may_start(self, run_id: int, part: SpoolPart) -> bool:
-        """Whether a run whose log nobody writes has not begun: it says nothing, and is the last."""
+        """Whether a run without a writer has not begun: its log is empty, and it is the last."""
         is_blank = part.header is None or part.end == part.header.records_at
         return is_blank and self._mailbox.runs()[-1:] == [run_id]
 
     def _close_run(self, run_id: int) -> None:
-        """Take note that a run is over, unless its end was written for it meanwhile.
+        """Record that a run is over, unless its end was written for it meanwhile.
 
-        Whoever writes it notes it behind that (`tell_end_of_killed`): one of the two is seen.
+        `tell_end_of_killed` writes the end first and then adds the run: one of the two is seen.
         """
         self._mailbox.close_run(run_id)
         part = self._read(run_id, is_over=True)
@@ -164,7 +164,7 @@ class Courier:
             self._mailbox.add_run(run_id)
 
     def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
-        """Read what comes next of a run; None if it cannot be read, which is said."""
+        """Read the next part of a run's spool; log a warning and return None if that fails."""
         assert self._cursor is not None  # `deliver` has read it
         path = spool_path(self._mailbox.trial_dir, run_id)
         try:
@@ -187,7 +187,7 @@ class Courier:
     def _tell_part(
         self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
     ) -> Stop | None:
-        """Tell some events of a run; return why it stopped before their end."""
+        """Deliver some events of a run; return why it stopped before their end, or None."""
         for record in part.records():
             if isinstance(record, int):
                 _LOG.warning(
@@ -214,7 +214,7 @@ class Courier:
         return None
 
     def _tell(self, run_id: int, record: SpooledRecord, event: Event, hook: str) -> bool:
-        """Tell one event; whether that is done with."""
+        """Deliver one event; return whether that is done."""
         assert self._cursor is not None  # `deliver` has read it
         assert self._trial is not None  # `_read` has read it
         is_repeat = self._cursor.trying == record.seq

@@ -24,9 +24,9 @@ _TAIL_BYTES = 16 * 1024
 def tell_recovered(
     trial_dir: Path, *, trial_id: int, run_id: int, storage: StorageBackend, uuids: Sequence[str]
 ) -> None:
-    """Add checkpoints to the log of a killed run that it committed and could not tell of.
+    """Add checkpoints to the log of a killed run that it committed and could not report.
 
-    Nothing is written for a trial that nobody observes.
+    Nothing is written for a trial without observers.
 
     Args:
         trial_dir: The trial's folder.
@@ -42,17 +42,17 @@ def tell_recovered(
 def tell_end_of_killed(
     trial_dir: Path, *, trial_id: int, run_id: int, state: str, error: str | None
 ) -> bool:
-    """Write down how a run ended whose process was killed, if somebody observes it.
+    """Write the end of a run whose process was killed to its log, if the run has observers.
 
     Args:
         trial_dir: The trial's folder.
         trial_id: Which trial.
         run_id: Which run; its process is gone.
         state: As `detcore.hooks.specs.detcore_trial_finished` says.
-        error: What went wrong, or None.
+        error: The error, or None.
 
     Returns:
-        Whether it was written: it was not said before, and somebody waits for it.
+        Whether it was written: the log did not have it, and observers wait for it.
     """
     if _has_end(spool_path(trial_dir, run_id)):
         return False
@@ -72,12 +72,12 @@ def _append(trial_dir: Path, trial_id: int, run_id: int, events: Sequence[Event]
     finally:
         spool.close()
     for mailbox in mailboxes:
-        mailbox.add_run(run_id)  # it may have been taken for over already
+        mailbox.add_run(run_id)  # it may count as over already
     return True
 
 
 def _has_end(path: Path) -> bool:
-    """Whether the last lines of a spool, which is closed, tell of the end."""
+    """Whether the last lines of a closed spool contain the end of the run."""
     if not path.exists():
         return False
     part = read_spool(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)

@@ -25,7 +25,7 @@ _HOOKS: dict[type[events.Event], str] = {
 def hook_of(event: events.Event | None) -> str | None:
     """Return the hook that an event of a log is for, or None."""
     if event is None or (isinstance(event, events.CheckpointCommitted) and not event.url):
-        return None  # the first release told observers of a checkpoint by a line of its own
+        return None  # in the first release, observers got checkpoints by a separate line
     return _HOOKS.get(type(event))
 
 
@@ -45,7 +45,7 @@ def saved_event(saved: CheckpointSaved) -> events.CheckpointSaved:
 def arguments_of(
     record: SpooledRecord, event: events.Event, trial: TrialInfo, *, is_repeat: bool
 ) -> Mapping[str, object]:
-    """Return what the hook of a record's event is called with; nothing in it can be changed."""
+    """Return the arguments for the hook of a record's event; nothing in them can be changed."""
     info = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
     common: dict[str, object] = {"trial": trial, "event": info}
     if isinstance(event, events.TrainingMetrics | events.ValidationMetrics):

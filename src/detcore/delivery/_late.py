@@ -1,4 +1,4 @@
-"""Deliver events to observer plugins in the background, beside a run."""
+"""Deliver events to observer plugins in the background, during a run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _AWAY_WAIT_S = 0.5
 
 
 class LateDelivery:
-    """Tells observers what waits for them under a home, one thread for each plugin.
+    """Delivers the waiting events under a home to observers, with one thread for each plugin.
 
-    The trials that its process runs are looked at five times a second, what earlier processes left
-    once, and the other trials of the experiment now and then. No plugin is imported while nothing
-    waits.
+    It looks at the trials that its process runs five times a second, at those of earlier processes
+    once, and at the other trials of the experiment every two seconds. No plugin is imported while
+    no event waits.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class LateDelivery:
         *,
         experiment_id: int | None = None,
     ) -> None:
-        """Start to look, in a thread.
+        """Start to look for events, in a thread.
 
         Args:
-            home: `Environment.home`; looked through once.
+            home: `Environment.home`; searched once.
             make_observers: Returns the observer plugins that are on; called in the thread.
-            experiment_id: Whose trials are looked for until the end; None = no further look.
+            experiment_id: The experiment whose trials are searched until the end; None = none.
         """
         self._home = home
         self._make_observers = make_observers
@@ -66,21 +66,21 @@ class LateDelivery:
         self._thread.start()
 
     def watch(self, trial_dir: Path) -> None:
-        """Look often for what waits in the folder of a trial that runs."""
+        """Look often for waiting events in the folder of a trial that runs."""
         with self._changed:
             self._watched.add(trial_dir)
             self._changed.notify_all()
 
     def unwatch(self, trial_dir: Path) -> None:
-        """Look at it as at others from now on."""
+        """Look at a trial's folder as rarely as at others from now on."""
         with self._changed:
             self._watched.discard(trial_dir)
 
     def close(self, timeout_s: float) -> dict[str, int]:
-        """Deliver what the experiment's trials left, if that can be done in time.
+        """Deliver the remaining events of the experiment's trials, as far as time allows.
 
         Returns:
-            In how many of its trials something waits, by plugin.
+            The number of its trials with undelivered events, by plugin.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -133,7 +133,7 @@ class LateDelivery:
         return list(find_mailboxes(self._home, experiment_id=wanted))
 
     def _look(self, found: list[Mailbox], *, is_last: bool) -> None:
-        """Start a thread for each plugin for which something waits and that is not at work."""
+        """Start a thread for each plugin that has waiting events and no running thread."""
         waiting: dict[str, list[Mailbox]] = {}
         for mailbox in found:
             waiting.setdefault(mailbox.plugin, []).append(mailbox)
@@ -160,7 +160,7 @@ class LateDelivery:
                 self._workers[name].start()
 
     def _is_away(self, name: str) -> bool:
-        """Whether the plugin's service was away when it was asked last."""
+        """Whether the plugin's service was away at the last attempt."""
         return self._not_before.get(name, 0.0) > 0.0
 
     def _deliver(self, name: str, observer: Observer, mailboxes: list[Mailbox]) -> None:

@@ -1,8 +1,8 @@
-"""How far one plugin was told of one trial.
+"""The place up to which the events of one trial were delivered to one plugin.
 
-In the trial's folder, ``observers/<plugin>/`` holds ``run-<n>`` for each run of the trial that the
-plugin is to be told of and was not wholly told of yet, and ``cursor``: the place in that run's
-spool. Whoever tells the plugin locks the cursor.
+In the trial's folder, ``observers/<plugin>/`` holds ``run-<n>`` for each run of the trial with
+events that are yet to be delivered to the plugin, and ``cursor``: the place in that run's spool.
+The process that delivers to the plugin locks the cursor.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Cursor:
 
     Attributes:
         run_id: The run.
-        offset: Byte of its spool behind the last event that was told.
-        trying: Number of the event that is being told; 0 = none.
+        offset: Byte of its spool behind the last delivered event.
+        trying: Number of the event that is being delivered; 0 = none.
     """
 
     run_id: int = 0
@@ -58,7 +58,7 @@ class Mailbox:
         self._generation = 0
 
     def runs(self) -> list[int]:
-        """Return the runs that it was not wholly told of, in order."""
+        """Return the runs with events that are yet to be delivered, in order."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
@@ -67,16 +67,16 @@ class Mailbox:
         return sorted(int(number) for number in found if number.isdigit())
 
     def observes(self, run_id: int) -> bool:
-        """Whether it is told of a run, which is the newest one."""
+        """Whether the plugin gets the events of a run, which is the newest one."""
         return run_id in self.runs() or self.read().run_id == run_id
 
     def add_run(self, run_id: int) -> None:
-        """Let it be told of a run."""
+        """Let the plugin get the events of a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{_RUN}{run_id}").touch()
 
     def acquire(self) -> bool:
-        """Take the lock; whether it could be taken. Taking it again is fine."""
+        """Take the lock; return whether it could be taken. Taking it again is fine."""
         if self._fd is not None:
             return True
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -95,13 +95,13 @@ class Mailbox:
     def release(self) -> None:
         """Give the lock back, if it is held."""
         if self._fd is not None:
-            # Said aloud: a process that was forked meanwhile has the file open, too.
+            # Unlocked explicitly: a process that was forked meanwhile has the file open, too.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None
 
     def read(self) -> Cursor:
-        """Return the cursor; at the beginning if there is none."""
+        """Return the cursor; one at the beginning if none was saved."""
         try:
             data = (self.folder / "cursor").read_bytes()
         except FileNotFoundError:
@@ -119,11 +119,11 @@ class Mailbox:
         os.pwrite(self._fd, _format(self._generation, cursor), place)
 
     def close_run(self, run_id: int) -> None:
-        """Take note that the plugin was told all of a run."""
+        """Record that all events of a run were delivered."""
         (self.folder / f"{_RUN}{run_id}").unlink(missing_ok=True)
 
     def forget(self) -> bool:
-        """Drop what the plugin was not told; whether the lock could be taken for it."""
+        """Drop the undelivered events; return whether the lock could be taken for it."""
         if not self.runs():
             return True
         if not self.acquire():

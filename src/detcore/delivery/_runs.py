@@ -1,4 +1,4 @@
-"""Reading which trial a run was of, long after it."""
+"""The file that names the trial of a run, to be read long after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_run(info: TrialInfo) -> Path:
     path = run_path(info)
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-    # The configuration may hold credentials: nobody else may read it.
+    # The configuration may hold credentials: no other user may read it.
     descriptor, beside = tempfile.mkstemp(prefix=".run-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -35,7 +35,7 @@ def write_run(info: TrialInfo) -> Path:
 
 
 def run_path(info: TrialInfo) -> Path:
-    """Return where the file lies that says which trial a run is of."""
+    """Return the path of the file that says which trial a run is of."""
     return _path(Path(info.trial_dir), info.run_id)
 
 
@@ -43,13 +43,13 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
     """Read which trial a run was of; its folder may have been moved since.
 
     Raises:
-        RunError: If nothing says so any more.
+        RunError: If the file is missing or cannot be used.
     """
     path = _path(trial_dir, run_id)
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         known = {field.name for field in dataclasses.fields(TrialInfo)}
-        # What a later release wrote besides is of no matter to observers.
+        # Observers do not need the fields that a later release added.
         told = {name: value for name, value in fields.items() if name in known}
         return TrialInfo(**{**told, "trial_dir": str(trial_dir)})
     except (OSError, ValueError, TypeError) as error:
@@ -57,7 +57,7 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
 
 
 def _plain(value: object) -> Any:
-    """Return what JSON has no word for as something that it has."""
+    """Return a value that JSON has no form for as one that it has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     to_list = getattr(value, "tolist", None)  # NumPy's

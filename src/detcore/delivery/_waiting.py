@@ -1,4 +1,4 @@
-"""What waits for observers under a home, and delivering it."""
+"""The undelivered events under a home, and their delivery to observers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Waiting", "count_waiting", "deliver_waiting"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What waits for one plugin in one trial.
+    """The undelivered events of one trial for one plugin.
 
     Attributes:
         num_events: How many events.
-        since: When the oldest of them happened, in seconds since 1970; None if there is none.
+        since: When the oldest of them happened, in seconds since 1970; None without events.
     """
 
     num_events: int
@@ -32,7 +32,7 @@ class Waiting:
 
 
 def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Waiting:
-    """Count the events that a plugin was not told of yet.
+    """Count the events that were not delivered to a plugin yet.
 
     Args:
         mailbox: Whose events.
@@ -59,19 +59,19 @@ def deliver_waiting(
     *,
     failures: Failures | None = None,
 ) -> tuple[int, str | None]:
-    """Tell one plugin what it missed of some trials.
+    """Deliver the undelivered events of some trials to one plugin.
 
-    Trials that another process tells it of are left out. Where its service is away, the rest is
-    left for later.
+    Trials whose events another process is delivering are left out. If the plugin's service is away,
+    the rest is left for later.
 
     Args:
         observer: The plugin.
         mailboxes: Its mailboxes.
-        should_stop: Asked between two events.
+        should_stop: Called between two events.
         failures: Counts the failures of its hooks; None: they are logged for each trial.
 
     Returns:
-        How many events were told, and why the rest was not, if its service is away.
+        How many events were delivered, and why the rest was not, if its service is away.
     """
     told = 0
     for mailbox in mailboxes:
@@ -102,7 +102,7 @@ def _records(path: Path, offset: int) -> Iterable[SpooledRecord]:
         try:
             part = read_spool(path, offset, is_over=False)
         except (DatabaseError, FileNotFoundError):
-            return  # said when it is delivered
+            return  # reported when it is delivered
         if not part.lines:
             return
         for record in part.records():

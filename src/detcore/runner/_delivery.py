@@ -1,4 +1,4 @@
-"""Deliver events to observers beside a run."""
+"""Deliver events to observers during a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["late_delivery"]
 
 @contextlib.contextmanager
 def late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDelivery]:
-    """Deliver in the background during the block, and for a moment behind it.
+    """Deliver in the background during the block, and for a moment after it.
 
-    What an earlier run under the same home left is delivered first, then what the experiment's own
-    trials report. The rest stays for the next run.
+    Events left by earlier runs under the same home are delivered first, then the reports of the
+    experiment's own trials. The rest stays for the next run.
     """
     environment, plugins = settings.environment, settings.plugins
 
     def make_observers() -> list[Observer]:
-        # One of its own: a manager belongs to one thread. Its faults are told by the run's.
+        # A separate manager, because one belongs to one thread. The run's reports the faults.
         own = PluginManager(
             environment,
             disabled=plugins.disabled,

@@ -1,4 +1,4 @@
-"""Start an experiment, or go on with one."""
+"""Start an experiment, or resume one."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Where a run keeps its things, and which plugins it may use.
+    """The settings of a run: environment, plugins, listener and slots.
 
     Attributes:
         max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
             accelerators of this machine, else those of one trial.
-        is_looked_after: Whether a server goes on with the experiment when this process ends before
-            it does. Then only what is asked for in the records pauses it, and that may have been
-            asked for before this process began.
-        is_verbose: Whether what frameworks say at every start is displayed, too.
+        is_looked_after: Whether a server resumes the experiment when this process ends before it
+            does. Then only requests in the records pause it, and they may have been made before
+            this process began.
+        is_verbose: Whether the messages of frameworks at every start are displayed, too.
     """
 
     environment: Environment
@@ -89,12 +89,12 @@ def start_experiment(
     Args:
         loaded: The experiment file.
         model_dir: Folder of the user's code.
-        settings: Where and with what.
+        settings: Environment, plugins and listener of the run.
         test_mode: One batch, one validation, one checkpoint.
 
     Raises:
-        RunError: If the configuration asks for what nothing here can do, or for a checkpoint
-            to start from that is not there.
+        RunError: If the configuration asks for something that is not available here, or for a
+            checkpoint to start from that is not there.
         SearchError: If the search method cannot be made.
         WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
@@ -119,19 +119,19 @@ def start_experiment(
 def check_experiment(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool = False
 ) -> dict[str, Any]:
-    """Find what is wrong with an experiment before anything of it is recorded.
+    """Find the faults of an experiment before anything of it is recorded.
 
     Args:
         loaded: The experiment file.
-        settings: Where and with what it is to run.
+        settings: As for `start_experiment`.
         test_mode: As for `start_experiment`.
 
     Returns:
-        The configuration that is to be recorded, with the checkpoint that it starts from.
+        The configuration to record, with the checkpoint that it starts from.
 
     Raises:
-        RunError: If the configuration asks for what nothing here can do, or for a checkpoint
-            to start from that is not there.
+        RunError: If the configuration asks for something that is not available here, or for a
+            checkpoint to start from that is not there.
         SearchError: If the search method cannot be made.
     """
     config = smoke_config(loaded.config) if test_mode else loaded.config
@@ -156,14 +156,14 @@ def check_experiment(
 
 
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
-    """Return what plugins refuse of an experiment file that is right by itself, by the section.
+    """Return the errors that plugins raise for an otherwise valid experiment file, by section.
 
     A plugin's search method is made and asked for its first trials, and its launcher is looked
-    for. What detcore itself brings needs no more than the check of the experiment file.
+    up. For detcore's own, the check of the experiment file is enough.
 
     Args:
         loaded: The experiment file.
-        plugins: Who brings search methods and launchers.
+        plugins: Provide search methods and launchers.
     """
     plain = loaded.config.model_dump(mode="json")
     found: dict[str, DetcoreError] = {}
@@ -189,24 +189,23 @@ def resume_experiment(
     test_mode: bool = False,
     changes: Mapping[str, object] = {},
 ) -> ExperimentResult:
-    """Go on with an experiment: its search from its log, its trials from their checkpoints.
+    """Resume an experiment: its search from its log, its trials from their checkpoints.
 
     One that is complete is left alone.
 
     Args:
         experiment_id: Which one.
-        settings: Where and with what.
+        settings: As for `start_experiment`.
         slots: Number of workers of each trial from now on; default: as recorded.
-        launcher: Name of what starts them from now on; default: as recorded.
+        launcher: Name of the launcher that starts them from now on; default: as recorded.
         test_mode: Whether it was recorded as a smoke run.
-        changes: Settings that are to be others from now on, by dotted names; see
-            `mend_experiment`.
+        changes: New values of settings, by dotted names; see `mend_experiment`.
 
     Raises:
         NotFoundError: If there is no such experiment.
         ConfigError: If a changed setting cannot be used.
         RunError: If it is running, if its batches are too small for so many workers, or if a
-            change would contradict what was trained already.
+            change would contradict the training so far.
         WorkerError: If the launcher could not start its trials; the experiment stays as it was.
     """
     environment = settings.environment
@@ -220,7 +219,7 @@ def resume_experiment(
         folder = experiment_folder(environment, experiment_id)
         with experiment_lock(folder, experiment_id, records=database) as lock:
             ingest_spools(database, environment.home)
-            # Read again: who held the lock until now may have completed it.
+            # Read again: the process that held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
             if changes:
                 for line in mend_experiment(
@@ -241,13 +240,13 @@ def resume_experiment(
                 launcher=launcher,
             )
             if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
-                return run.result()  # somebody ended it while this process started
+                return run.result()  # it was ended while this process started
             if record.state == ExperimentState.COMPLETED:
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 run.clean_up()
                 return run.result()
             if settings.is_looked_after:
-                return run.run()  # who handed it in reads in its record why it was refused
+                return run.run()  # its record then says why it was refused
             with _ready_launcher(run.plain, run.model_dir, settings) as ready:
                 return run.run(ready)
 
@@ -297,7 +296,7 @@ class _Run:
         self._conclusion: Conclusion | None = None
 
     def run(self, launcher: Launcher | None = None) -> ExperimentResult:
-        """Run what is left to run.
+        """Run the rest of the experiment.
 
         Args:
             launcher: Starts the trials; None: the one that the experiment asks for.
@@ -323,13 +322,13 @@ class _Run:
         finally:
             state = self._record_end(conclusion)
         self._conclusion = conclusion
-        # One that is paused, perhaps by a machine that ends, is gone on with or pruned by hand.
+        # A paused one, perhaps because the machine ends, is resumed or pruned by hand.
         if state not in (ExperimentState.PAUSED, ExperimentState.RUNNING):
             self.clean_up()
         return self.result()
 
     def _record_end(self, conclusion: Conclusion) -> ExperimentState:
-        """Record how it ended, and what was asked for since its last trial did; return that."""
+        """Record the end, or a request since the last trial's end; return the recorded state."""
         database, experiment_id = self._database, self._experiment_id
         goes_on = conclusion.is_from_outside and self._settings.is_looked_after
         while True:
@@ -340,8 +339,8 @@ class _Run:
                     state = ExperimentState.CANCELED
                     settle_trials(database, experiment_id, state)
                 elif asked is None and goes_on:
-                    # The machine ended it, its records were away, or who paused it has let it go
-                    # on again. A request that comes now stays for the server.
+                    # The machine ended it, its records were away, or the user who paused it
+                    # has resumed it. A request that comes now stays for the server.
                     return ExperimentState.RUNNING
             if database.conclude_experiment(
                 experiment_id, state, asked=asked, error=conclusion.error
@@ -404,7 +403,7 @@ class _Run:
     def clean_up(self) -> None:
         """Delete the checkpoints that the experiment does not keep.
 
-        What cannot be deleted now is deleted by the next pass: `detcore checkpoint prune`.
+        The next pass, `detcore checkpoint prune`, deletes those that cannot be deleted now.
         """
         try:
             plan = self._retention.apply()
@@ -422,7 +421,7 @@ class _Run:
             )
 
     def result(self) -> ExperimentResult:
-        """Read how the experiment stands."""
+        """Read the state and the results of the experiment."""
         searcher = self.plain["searcher"]
         smaller_is_better = searcher.get("smaller_is_better", True)
         conclusion = self._conclusion

@@ -52,7 +52,7 @@ class Interrupts:
             self._received.append(number)
 
     def observe(self) -> list[Signaled]:
-        """Return the signals since the last call, each kind once; as long as it is urgent, that."""
+        """Return the signals since the last call, each kind once; an urgent stop in every call."""
         events = [Signaled(signal.SIGINT, is_urgent=True)] if self.is_urgent else []
         new = self._received[self._num_observed :]
         self._num_observed += len(new)
@@ -60,7 +60,7 @@ class Interrupts:
 
 
 class Requests:
-    """Looks now and then what other processes ask the runner of an experiment to do."""
+    """Polls the requests that other processes make of the runner of an experiment."""
 
     def __init__(self, database: Database, experiment_id: int) -> None:
         self._database = database
@@ -68,7 +68,7 @@ class Requests:
         self._look_at = 0.0
 
     def observe(self) -> list[Requested]:
-        """Return all that is asked for; nothing if it is too soon to look again."""
+        """Return all requests; none if it is too soon to look again."""
         now = time.monotonic()
         if now < self._look_at:
             return []
@@ -77,6 +77,6 @@ class Requests:
             control = self._database.requested_control(self._experiment_id)
             trials = self._database.requested_trial_controls(self._experiment_id)
         except DatabaseAway:
-            return []  # the trials go on; who has something to record waits for it
+            return []  # the trials continue; a process that has to record waits
         found = [Requested(each, index) for index, each in trials.items()]
         return found if control is None else [*found, Requested(control)]

@@ -1,4 +1,4 @@
-"""What a runner tells, written down for who watches from elsewhere."""
+"""The journal of a runner, from which other processes and machines follow it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _MOST_CHARACTERS = 1 << 14
 
 
 def journal_path(folder: Path) -> Path:
-    """Return where the journal of an experiment is, below the folder of its own files."""
+    """Return the path of an experiment's journal, below the folder of its files."""
     return folder / _NAME
 
 
 class JournalListener:
-    """A `RunListener` that appends what it is told to a file, a JSON object per line.
+    """A `RunListener` that appends everything it receives to a file, a JSON object per line.
 
-    Each line is handed to the system at once, so it survives the death of this process. A full disk
-    costs lines, and never ends the run. Secrets of the configuration are starred out.
+    Each line is written to the system at once, so it survives the death of this process. On a full
+    disk lines are lost, but the run continues. Secrets of the configuration are starred out.
 
     Args:
-        path: The file; runners that go on with the experiment append to it.
+        path: The file; runners that resume the experiment append to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,23 +51,23 @@ class JournalListener:
                 self._file = None
 
     def search_started(self, config: Mapping[str, Any]) -> None:
-        """Write that a runner begins."""
+        """Write the start of a runner."""
         from detcore._secrets import mask_config
 
         kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
         self._write("search_started", config=mask_config(kept))
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """Write how a trial stands."""
+        """Write the status of a trial."""
         fields = {name: getattr(status, name) for name in status.__slots__}
         self._write("trial_changed", **{**fields, "state": status.state.value})
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Write how much is done."""
+        """Write the progress of the search."""
         self._write("search_progress", progress=progress, planned_length=planned_length)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Write that workers were started."""
+        """Write the start of a trial's workers."""
         self._write(
             "trial_started",
             info={
@@ -83,7 +83,7 @@ class JournalListener:
         )
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """Write what a worker told."""
+        """Write an event of a worker."""
         self._write("event", trial_id=info.trial_id, event=event.type, fields=event.fields)
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
@@ -111,7 +111,7 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
 
     Args:
         path: The file; one that is not there has no lines.
-        position: Where to begin, in bytes: 0, or what an earlier call returned.
+        position: Where to begin, in bytes: 0, or the place that an earlier call returned.
         most_bytes: About how much to read; at least one line is returned if there is one.
     """
     try:
@@ -127,7 +127,7 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
 
 
 class _Replayer:
-    """Tells a listener what a journal says."""
+    """Passes the lines of a journal to a listener."""
 
     def __init__(self, listener: RunListener) -> None:
         self._listener = listener
@@ -180,5 +180,5 @@ class _Replayer:
 
 
 def replay(listener: RunListener) -> _Replayer:
-    """Return what takes lines of one journal, in their order, and tells a listener."""
+    """Return a function that takes the lines of one journal, in order, and calls a listener."""
     return _Replayer(listener)

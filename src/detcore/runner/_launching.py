@@ -1,4 +1,4 @@
-"""Which launcher starts the trials of an experiment."""
+"""The choice of the launcher that starts the trials of an experiment."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _LOCAL = "local"
 def find_launcher(
     plain: Mapping[str, Any], plugins: PluginManager
 ) -> Callable[[], Launcher] | None:
-    """Return what makes the launcher that an experiment asks for; None for detcore's own.
+    """Return a factory of the launcher that an experiment names; None for detcore's own.
 
-    Nothing is made yet: what is wrong is found before anything is recorded.
+    No launcher is made yet, so that faults are found before anything is recorded.
 
     Args:
         plain: The experiment's configuration.
-        plugins: Who brings launchers.
+        plugins: Provide launchers.
 
     Raises:
-        RunError: If there is none of that name, or it does not take these settings.
+        RunError: If no launcher has that name, or it does not take these settings.
     """
     given = plain.get("launcher", _LOCAL)
     settings = {} if isinstance(given, str) else dict(given)
@@ -117,8 +117,8 @@ def choose_launcher(
     Args:
         plain: The experiment's configuration.
         model_dir: Folder of the user's code.
-        plugins: Who brings frameworks.
-        listener: Is told when something is not as it should be.
+        plugins: Provide frameworks.
+        listener: Receives warnings.
     """
     make = find_launcher(plain, plugins)
     if make is not None:
@@ -140,7 +140,7 @@ def ready_launcher(
     listener: RunListener,
     num_workers: int,
 ) -> Iterator[Launcher]:
-    """Open the launcher for the trials of an experiment; what it can never start is refused.
+    """Open the launcher for the trials of an experiment; refuse trials that it can never start.
 
     Args:
         plain: As for `choose_launcher`.
@@ -160,9 +160,9 @@ def ready_launcher(
 
 
 def framework_variables(plugins: PluginManager) -> dict[str, str]:
-    """Return the variables that frameworks want for their workers, but for those the user has set.
+    """Return the variables that frameworks need in their workers, without those the user has set.
 
-    Which framework a trial uses is known only when its code is imported, so all are asked.
+    All frameworks are included, because only importing a trial's code shows which one it uses.
     """
     frameworks = plugins.frameworks().values()
     wanted = {name: value for framework in frameworks for name, value in framework.variables}
@@ -173,7 +173,7 @@ def framework_variables(plugins: PluginManager) -> dict[str, str]:
 def _find_preload(
     entrypoint: object, model_dir: Path, plugins: PluginManager
 ) -> tuple[list[str] | None, str]:
-    """Return what the trials import of their framework, or None and why that is not to be done."""
+    """Return the framework modules to import before the trials, or None and why not."""
     if not is_trial_class(entrypoint):
         return None, "they run a command"
     module = str(entrypoint).partition(":")[0]

@@ -1,4 +1,4 @@
-"""Who is told how a run goes: the display of the command line, or a program."""
+"""The listener that a runner reports to: the display of the command line, or a program."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["NullListener", "RunListener", "TrialStatus"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStatus:
-    """How a trial of a search stands.
+    """The status of a trial of a search.
 
     Attributes:
         index: Its number in the search, from 0.
         state: PAUSED also while it waits for its turn, or for a promotion.
-        is_waiting: Whether it trained as far as it was told to, and may be promoted.
-        length: How far it is to be trained, in the unit of ``searcher.max_length``.
+        is_waiting: Whether it has trained up to `length`, and may be promoted.
+        length: The target of its training, in the unit of ``searcher.max_length``.
         rung: How often it has reported its metric.
         metric: The best value of the searcher's metric that it has reported, or None.
-        error: What went wrong, or None.
+        error: The error, or None.
     """
 
     trial_id: int
@@ -38,13 +38,13 @@ class TrialStatus:
 
 
 class RunListener(Protocol):
-    """Told of a run's progress. Calls come from the runner's thread, except `output`."""
+    """Receives the events of a run. Calls come from the runner's thread, except `output`."""
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """The run begins; called once, with the experiment's configuration."""
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """A trial was created, or stands otherwise; at the beginning also for all there are."""
+        """A trial was created, or its status has changed; at the start, called for all trials."""
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """How much of the search is done, 0 to 1.
@@ -57,20 +57,20 @@ class RunListener(Protocol):
         """A worker process was started for a trial."""
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """The worker told something: metrics, a checkpoint, progress."""
+        """A worker reported metrics, a checkpoint, progress or another event."""
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """A worker printed a line on ``"stdout"`` or ``"stderr"``; called from threads."""
 
     def notice(self, text: str) -> None:
-        """The runner has something to say to the person."""
+        """The runner has a message for the user."""
 
     def tick(self) -> None:
         """About ten times a second while workers run."""
 
 
 class NullListener:
-    """A `RunListener` that takes no note of anything."""
+    """A `RunListener` that ignores everything."""
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Do nothing."""

@@ -35,8 +35,8 @@ def experiment_lock(
     Args:
         folder: Of the experiment.
         experiment_id: Its number.
-        records: Where it is recorded: who holds the lock, and has recorded how the experiment
-            ended, is about to go, and is waited for.
+        records: Where it is recorded. A holder of the lock that has recorded the experiment's end
+            is about to exit, and is waited for.
 
     Raises:
         RunError: If the experiment is still running.

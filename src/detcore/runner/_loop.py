@@ -1,4 +1,4 @@
-"""Carries out what the supervisor decides: several trials at once, to the end of their search."""
+"""Carries out the supervisor's decisions: several trials at once, to the end of their search."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = ["SearchLoop"]
 
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1
-# So much of the search makes a difference for displays.
+# The smallest change of the progress that is reported to displays.
 _LEAST_PROGRESS = 0.001
 
 
@@ -91,10 +91,10 @@ class SearchLoop:
         self._told_progress = -1.0
         self._is_metric_checked = False
         self._tick_at = 0.0
-        self._inexact: set[str] = set()  # frameworks of which that was said
+        self._inexact: set[str] = set()  # frameworks that were reported as such
 
     def run(self) -> Conclusion:
-        """Train until there is nothing left to do, or the run is to end.
+        """Train until the search is complete or the run is stopped.
 
         Raises:
             DetcoreError: If the search fails, or the records; all workers have ended then.
@@ -113,7 +113,7 @@ class SearchLoop:
             raise
 
     def _settle(self) -> None:
-        """Bring the records to where the log is."""
+        """Bring the records up to date with the search log."""
         trials = {trial.id: trial for trial in self._database.list_trials(self._experiment_id)}
         self._state, actions = resume(
             self._log.entries,
@@ -205,11 +205,11 @@ class SearchLoop:
         elif trial.ending is Ending.CRASHED:
             latest = self._database.latest_checkpoint(trial_id)
         end = trial.describe_end(latest, now=time.monotonic())
-        # Whatever signals this process may have ended the workers, too.
+        # A signal to this process may also have ended the workers, so it is handled first.
         self._happen(*self._interrupts.observe(), end)
 
     def _release(self, trial: RunningTrial) -> None:
-        """Release what belongs to workers, and take in what they reported."""
+        """Release the resources of workers, and take in their reports."""
         trial.close()
         self._starter.logs.unfollow(trial.info)
         ingest_spools(
@@ -226,7 +226,7 @@ class SearchLoop:
             self._listener.tick()
 
     def _happen(self, *events: Event) -> None:
-        """Perform what follows from events, and from the answers to questions."""
+        """Perform the actions for events, and for the answers to questions."""
         for event in events:
             next_event: Event | None = event
             while next_event is not None:
@@ -243,7 +243,7 @@ class SearchLoop:
             case Reply(index, length):
                 self._reply(self._running[index], length)
             case Signal(index, number):
-                if index in self._running:  # else they ended, and the supervisor hears it next
+                if index in self._running:  # else they ended, which is the supervisor's next event
                     self._running[index].signal(number)
             case Record():
                 self._record(action)
@@ -324,7 +324,7 @@ class SearchLoop:
         return Advanced(event, error, operations, created)
 
     def _finish(self, finish: Finish) -> None:
-        """Write down for observers how a trial ended whose workers could not say it themselves."""
+        """Write the end of a trial for observers, if its workers could not report it."""
         trial, decided = self._ended, self._state.trials[finish.trial]
         assert trial is not None  # its workers have just ended
         try:

@@ -23,7 +23,7 @@ __all__ = ["mend_experiment"]
 _METRIC = "searcher.metric"
 _LENGTH = "searcher.max_length."
 _STORAGE = "checkpoint_storage."
-# What the others propose follows from the length.
+# The other methods' proposals depend on the length.
 _FIXED_LENGTH = ("single", "random", "grid")
 
 
@@ -42,14 +42,14 @@ def mend_experiment(
         changes: New values by dotted names, as ``--set`` gives them.
         database: Where it is recorded.
         environment: Its home has the secrets.
-        plugins: Who brings search methods and storage types.
+        plugins: Provide search methods and storage types.
 
     Returns:
-        A line for each setting that is another one now.
+        A line for each setting that has changed.
 
     Raises:
         ConfigError: If a new value cannot be used.
-        RunError: If a change would contradict what was trained already.
+        RunError: If a change would contradict the training so far.
     """
     old = restore_secrets(environment.home, record.id, record.config).config
     loaded = load_mapping(

@@ -1,4 +1,4 @@
-"""From the searcher section of an experiment to its search method."""
+"""Makes the search method of an experiment from its searcher section."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def make_method(plain: Mapping[str, Any], plugins: PluginManager) -> SearchMetho
 
     Args:
         plain: The experiment's configuration.
-        plugins: Who brings search methods.
+        plugins: Provide search methods.
 
     Raises:
-        RunError: If there is none of that name.
-        SearchError: If its class is none, or cannot be made from these settings.
+        RunError: If no search method has that name.
+        SearchError: If its class is no search method, or cannot be made from these settings.
     """
     settings = plain["searcher"]
     name = settings["name"]
@@ -75,7 +75,7 @@ def make_method(plain: Mapping[str, Any], plugins: PluginManager) -> SearchMetho
 
 
 def _count(length: object) -> int:
-    """Return a length without its unit; 0 where there is none."""
+    """Return a length without its unit; 0 if no length is given."""
     if isinstance(length, Mapping):
         (length,) = length.values()
     return length if isinstance(length, int) else 0

@@ -24,7 +24,7 @@ class TrialResult:
         latest_checkpoint: UUID of the newest checkpoint, or None.
         hparams: Its hyperparameters.
         num_restarts: How often it was started again after a crash.
-        error: What went wrong, or None.
+        error: The error, or None.
     """
 
     trial_id: int
@@ -46,7 +46,7 @@ class ExperimentResult:
         trials: By their records, oldest first.
         metric: Name of the searcher's metric.
         smaller_is_better: Its direction.
-        error: What went wrong, in a line, or None.
+        error: The error in one line, or None.
         was_cut_short: Whether a second Ctrl-C ended it without a checkpoint.
     """
 
@@ -74,7 +74,7 @@ class ExperimentResult:
 def read_results(
     database: Database, experiment_id: int, *, metric: str, smaller_is_better: bool
 ) -> tuple[TrialResult, ...]:
-    """Read how far the trials of an experiment came, by what they have reported."""
+    """Read the progress and results of an experiment's trials from their reports."""
     trials = database.list_trials(experiment_id)
     summaries = database.summarize_trials(
         experiment_id, metric=metric, smaller_is_better=smaller_is_better

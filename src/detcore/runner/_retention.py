@@ -25,19 +25,19 @@ _LOOK_S = 1.0
 # A pass looks at the records of all experiments: it takes at most a twentieth of the time.
 _REST = 20
 _LATER_S = 60.0
-# Whoever asked for the end waits no longer; the next pass goes on with what was begun.
+# `at_work` waits no longer at its end; the next pass continues the deletions.
 _END_S = 5.0
 
 
 class Retention:
-    """Deletes, in a thread of its own, what is not kept, soon after each commit.
+    """Deletes, in a separate thread, checkpoints that are not kept, soon after each commit.
 
     Args:
         database: The records; they may be away at times.
         experiment_id: Whose checkpoints.
-        home: Where the spools are that reports come in by.
+        home: The folder with the spools of the trials.
         open_storage: Opens the experiment's storage.
-        notice: Called with what people are told.
+        notice: Called with messages for the user.
 
     Attributes:
         num_deleted: How many were deleted.

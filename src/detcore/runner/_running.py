@@ -1,4 +1,4 @@
-"""One trial whose workers run."""
+"""A running trial."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BEGUN = frozenset(
 
 
 class TrialOutput:
-    """What the workers of a trial print goes to the trial's log, and to who listens.
+    """The output of a trial's workers, which goes to the trial's log and to the listener.
 
     Args:
         info: The trial.
@@ -55,7 +55,7 @@ class TrialOutput:
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
-        """Take a line; called from threads, and after the end by what left its worker."""
+        """Take a line; called from threads, also by leftover processes of an ended worker."""
         self._append(stream, line, rank)
         if stream == "stderr" and self._is_notice(rank, line):
             return
@@ -69,7 +69,7 @@ class TrialOutput:
         return False
 
     def say(self, text: str) -> None:
-        """Say something of the trial, in its log and to who listens."""
+        """Write a message about the trial to its log and to the listener."""
         self._append("detcore", text, 0)
         self._listener.notice(text)
 
@@ -88,12 +88,12 @@ class TrialOutput:
 
 
 class RunningTrial:
-    """A trial's workers, and what they told that matters at their end.
+    """A trial's workers, and those of their events that matter at their end.
 
     Attributes:
         index: The trial's number in its search.
         damaged: Checkpoint that could not be restored, and the error, or None.
-        progress: How much of what the workers train for is done, 0 to 1; None: not known.
+        progress: Finished fraction of the workers' training, 0 to 1; None: not known.
         validated: Names of the metrics that its validations reported.
     """
 
@@ -123,7 +123,7 @@ class RunningTrial:
         self._code = 0
 
     def note(self, event: WorkerEvent) -> None:
-        """Remember what an event says of the progress, and of the end."""
+        """Remember the progress, or the end, that an event reports."""
         self._told.add(event.type)
         self._steps_completed = event.fields.get("steps_completed", self._steps_completed)
         if event.type == "started":
@@ -142,7 +142,7 @@ class RunningTrial:
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
 
     def extended(self, length: int) -> None:
-        """Take note that the workers train on, to a length in the unit of the one before."""
+        """Record that the workers continue, to a length in the unit of the one before."""
         self._length = self._length * length // self._searcher_length
         self._searcher_length = length
 
@@ -160,7 +160,7 @@ class RunningTrial:
             self.workers.signal(number)
 
     def close(self) -> None:
-        """Wait for the end, and release what belongs to the workers; the log stays open."""
+        """Wait for the end, and release the resources of the workers; the log stays open."""
         self._code = self.workers.close()
         rank = self.workers.first_failed
         found = WorkerFault.read(self.info, rank) if rank else None
@@ -170,7 +170,7 @@ class RunningTrial:
                 self._told -= _BEGUN
 
     def describe_end(self, latest: CheckpointRecord | None, *, now: float) -> WorkersEnded:
-        """Return all that the trial's fate depends on, once the workers are closed.
+        """Return everything that the trial's fate depends on, once the workers are closed.
 
         Args:
             latest: The checkpoint that the next start would continue from.
@@ -183,7 +183,7 @@ class RunningTrial:
             uuid, error = self.damaged[0], self.damaged[1].splitlines()[0]
             origin = f"{latest.uuid}, {latest.steps_completed} batches" if latest else None
             if latest is None:
-                # Training again from the start is not what was asked for.
+                # The user did not ask for training from the start.
                 error = in_one_line(
                     error,
                     f"It was the only checkpoint of trial {info.trial_id}, so there is nothing "
@@ -218,7 +218,7 @@ class RunningTrial:
 
     @property
     def _was_interrupted(self) -> bool:
-        """Whether the workers ended because they were to make way, with or without a checkpoint."""
+        """Whether the workers ended because they were asked to, with or without a checkpoint."""
         if self._code == EXIT_COME_BACK or (self._code == 0 and self._told_state == "PAUSED"):
             return True
         # A program that does not know detcore, or that has not begun to listen.
@@ -233,11 +233,11 @@ class RunningTrial:
 
     @property
     def _why_certain(self) -> str | None:
-        """Why the next start would end as this one did, unless somebody changes something, or None.
+        """Why the next start would end as this one did, unless something is changed, or None.
 
         That is an exception before training began: in a trial class before its first batch, in a
-        script before it opened a context or reported anything. And one that is certain to come
-        again: no memory, or NaN where that ends a trial.
+        script before it opened a context or reported anything. So is one that is certain to
+        recur: no memory, or NaN where that ends a trial.
         """
         has_begun = bool(self._told & _BEGUN)
         # A Python script that raised outside a context. With a checkpoint, it worked before.
@@ -263,10 +263,10 @@ class RunningTrial:
 
     @property
     def error(self) -> str:
-        """What went wrong, in a line; for workers that failed."""
+        """The error of workers that failed, in one line."""
         rank = self.workers.first_failed
         if rank and self._told_fault is None:
-            # Rank 0 may be able to tell only that it lost the other one.
+            # Rank 0 may know only that it lost the other one.
             own = f"; rank 0: {self._told_error}" if self._told_error else ""
             return f"rank {rank} {describe_exit(self._code)}{own}"
         if self._told_error is not None:

@@ -1,4 +1,4 @@
-"""The search of an experiment and its log: what is applied to one is in the other."""
+"""The search of an experiment and its log: every event applied to one is in the other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["SearchLog"]
 
 
 class SearchLog:
-    """The search of an experiment; all that happens to it is in the records before it is acted on.
+    """The search of an experiment; its events are in the records before they are acted on.
 
     Args:
         database: The records.
@@ -40,7 +40,7 @@ class SearchLog:
         trials_dir: The folder with the folders of the trials.
 
     Attributes:
-        search: What the method decided so far.
+        search: The search, with the method's decisions so far.
         trial_ids: Records of the trials, by their index in the search.
         entries: The log as this process found it.
         rungs: How often each trial has reported, by index.
@@ -93,18 +93,18 @@ class SearchLog:
 
     @property
     def num_ready(self) -> int:
-        """How many trials are to be trained."""
+        """Number of trials that have training left to do."""
         return sum(not (trial.is_closed or trial.is_waiting) for trial in self.search.trials)
 
     def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...] | None:
-        """Apply an event and log it, with what follows from it; return that.
+        """Apply an event and log it with the resulting operations, which are returned.
 
         A failure that would end the search without one trained trial is left out, so that the
         trial can be tried again; the result is None then.
 
         Args:
-            event: What happened.
-            error: What went wrong with a trial that ended, in a line.
+            event: The event.
+            error: The error of a trial that ended, in one line.
 
         Raises:
             SearchError: If it cannot have happened, or the method fails.

@@ -22,26 +22,26 @@ _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCE
 def control_experiment(
     experiment_id: int, control: Control, *, database: Database, environment: Environment
 ) -> bool:
-    """Ask the runner of an experiment to pause, cancel or kill it; do it where there is none.
+    """Ask the runner of an experiment to pause, cancel or kill it; without a runner, do it.
 
     Returns at once: the runner looks for requests about twice a second, and its trials checkpoint
     first, unless they are killed.
 
     Args:
         experiment_id: Which experiment.
-        control: What is wanted.
+        control: Pause, cancel or kill.
         database: The records.
         environment: Where the experiment's lock is.
 
     Returns:
-        True if a runner was asked; False if there is none and the records say so now.
+        True if a runner was asked; False if no runner exists and the records have the new state.
 
     Raises:
         NotFoundError: If there is no such experiment.
         RunError: If the experiment is over, or no runner's: a script by itself.
     """
     control = Control(control)
-    while True:  # until what is found still holds when it is acted on
+    while True:  # until the state has not changed between reading and acting
         record, is_alive = database.observe_experiment(experiment_id)
         if record.state in _OVER:
             raise RunError(
@@ -67,10 +67,10 @@ def control_experiment(
 def control_trial(
     trial_id: int, control: Control | str, *, database: Database, environment: Environment
 ) -> bool:
-    """Ask the runner of an experiment to end one of its trials for good; the others go on.
+    """Ask the runner of an experiment to end one of its trials for good; the others continue.
 
-    The search method is told that the trial stopped. Where there is no runner, the next one heeds
-    it. The only trial that an experiment can have is ended with the experiment.
+    The search method is notified that the trial stopped. Without a runner, the next one ends the
+    trial. The only trial that an experiment can have is ended with the experiment.
 
     Args:
         trial_id: Which trial.
@@ -79,10 +79,10 @@ def control_trial(
         environment: Where the experiment's lock is.
 
     Returns:
-        True if a runner was asked; False if there is none.
+        True if a runner was asked; False if no runner exists.
 
     Raises:
-        InvalidArgumentError: If it is to do anything else.
+        InvalidArgumentError: If `control` is another request.
         NotFoundError: If there is no such trial.
         RunError: If the trial is over, or no runner's: a script by itself.
     """
@@ -115,7 +115,7 @@ def settle_experiment(
     environment: Environment,
     control: Control = Control.PAUSE,
 ) -> ExperimentState:
-    """Bring the records of an experiment whose runner is gone to what is true.
+    """Correct the records of an experiment whose runner is gone.
 
     Trials and experiments that are recorded as running become PAUSED. One that is over stays as it
     is.
@@ -132,7 +132,7 @@ def settle_experiment(
     Raises:
         NotFoundError: If there is no such experiment.
         RunError: If its runner, or one of its workers, is still there, or another process has
-            gone on with it.
+            resumed it.
     """
     database.get_experiment(experiment_id)
     folder = experiment_folder(environment, experiment_id)

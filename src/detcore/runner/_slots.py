@@ -22,8 +22,8 @@ class Slots:
     Args:
         total: All slots; >= `per_trial`.
         per_trial: Slots that each trial takes; >= 1.
-        devices: Names of the accelerators, as their variable has them. Where there are enough for
-            all slots, each trial sees its own only.
+        devices: Names of the accelerators, as their variable has them. If they are enough for all
+            slots, each trial sees only its own.
 
     Attributes:
         at_once: How many trials run at once.
@@ -31,7 +31,7 @@ class Slots:
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
-        # Whoever gives a number that means "no limit" gets as many as any machine has.
+        # A number that means "no limit" gives as many as any machine has.
         self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
         self.places = [
             Place(tuple(devices[first : first + per_trial]))
@@ -42,7 +42,7 @@ class Slots:
 
 
 class Place:
-    """Where a trial runs: its devices, or none in particular."""
+    """The devices that a trial runs on, or no particular ones."""
 
     def __init__(self, devices: tuple[str, ...]) -> None:
         self._devices = devices
@@ -54,7 +54,7 @@ class Place:
 
 
 def count_slots(plain: Mapping[str, Any], *, max_slots: int | None) -> tuple[int, Slots]:
-    """Find out how many workers a trial has, and what there is for all of them.
+    """Return the number of workers of a trial, and the slots for all trials.
 
     Args:
         plain: The experiment's configuration.

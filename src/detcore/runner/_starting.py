@@ -1,4 +1,4 @@
-"""Starting the workers of a trial where it left off."""
+"""Starts the workers of a trial from its latest checkpoint."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class TrialStarter:
     Attributes:
         experiment_id: Which experiment.
         plain: Its configuration, with secrets.
-        settings: What it says of training.
+        settings: The part of the configuration that describes the training.
         code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
-        is_verbose: Whether what frameworks say at every start is displayed, too.
+        is_verbose: Whether the messages of frameworks at every start are displayed, too.
         num_workers: Workers of each trial; >= 1.
         storage: Where the checkpoints are.
-        launcher: What starts the workers.
+        launcher: Starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
-        logs: Moves the reports of the workers into the records, and tells observers.
+        logs: Moves the reports of the workers into the records, and notifies observers.
     """
 
     database: Database
@@ -140,7 +140,7 @@ class TrialStarter:
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
-        # What a killed worker left half written is settled first.
+        # Checkpoints that a killed worker left half written are settled first.
         completed = recover_checkpoints(self.database, self.storage, trial_id)
         folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
         tell_recovered(
@@ -198,7 +198,7 @@ class TrialStarter:
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
         """Return the searcher's metric of a validation that followed a checkpoint, or None."""
         found = self.database.validation_at(checkpoint.trial_id, checkpoint.steps_completed)
-        # An earlier one may be of other weights: of a run that trained to there, saving nothing.
+        # An earlier one may be of other weights: of a run that trained that far and saved nothing.
         if found is None or not found.reported_at or found.reported_at < checkpoint.started_at:
             return None
         value = found.metrics.get(self.plain["searcher"]["metric"])

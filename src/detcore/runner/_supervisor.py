@@ -41,7 +41,7 @@ class Trial(NamedTuple):
     was_told_end: bool = False
     unwanted: Control | None = None  # how another process wants it to end for good
     is_left_alone: bool = False  # it does not start again in this run
-    fault: tuple[str, int] | None = None  # ended the last start, and may come again
+    fault: tuple[str, int] | None = None  # ended the last start, and may recur
     next_pause_s: float = 0.0  # how long it waits after the next crash without progress
     starts_at: float = 0.0  # when the present wait is over
 
@@ -194,7 +194,7 @@ class Say(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Release a trial whose workers ended; unless it starts again, tell its observers the end."""
+    """Release a trial whose workers ended; unless it starts again, report the end to observers."""
 
     trial: int
     starts_again: bool
@@ -223,7 +223,7 @@ Action: TypeAlias = (
 
 
 class LogEntry(NamedTuple):
-    """An event in the search log, None for the beginning, and what the search wanted then."""
+    """An event in the search log, None for the beginning, and the search's operations for it."""
 
     event: SearchEvent | None
     operations: Sequence[Operation]
@@ -265,7 +265,7 @@ def resume(
 
 
 def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
-    """Return what follows from an event: the next state, and the actions, in order."""
+    """Return the next state after an event, and the resulting actions, in order."""
     turn = _Turn(state)
     match event:
         case Tick(now):
@@ -321,7 +321,7 @@ class _Turn:
         self.act(*(Signal(index, number) for index in self.state.running))
 
     def run_again(self, index: int) -> None:
-        """Let a closed trial run once more; one that is open has its turn anyway."""
+        """Let a closed trial run once more; an open one gets its turn anyway."""
         if self.state.trials[index].is_closed and index not in self.state.again:
             self.set(again=(*self.state.again, index))
 
@@ -338,7 +338,7 @@ class _Turn:
     def follow(
         self, event: SearchEvent | None, operations: Sequence[Operation], created: Sequence[int]
     ) -> None:
-        """Keep up with the search: what each trial is to do, and in which order."""
+        """Follow the search: the target of each trial, and the order of the trials."""
         own = None if event is None else event.trial
         order = [index for index in self.state.order if index != own]
         if isinstance(event, Validated):
@@ -391,7 +391,7 @@ def _take_report(turn: _Turn, report: Reported) -> None:
 
 
 def _reply(turn: _Turn, index: int, length: int) -> None:
-    """Tell workers that trained to a length what to do next."""
+    """Reply to workers that trained to a length with their next length, or with the end."""
     trial = turn.state.trials[index]
     trains_on = not trial.is_closed and not trial.is_waiting and trial.length > length
     if trains_on and not turn.state.is_stopping:
@@ -403,7 +403,7 @@ def _reply(turn: _Turn, index: int, length: int) -> None:
 
 
 def _follow_search(turn: _Turn, advanced: Advanced) -> None:
-    """Do what the search wants at once; a trial that is to train waits for its turn."""
+    """Carry out the search's operations at once; a trial that is to train waits for its turn."""
     event, error, operations, created, failure = advanced
     if failure is not None:
         turn.set(failure=failure)
@@ -424,7 +424,7 @@ def _follow_search(turn: _Turn, advanced: Advanced) -> None:
 
 
 def _complete_event(turn: _Turn, event: SearchEvent, error: str | None) -> None:
-    """Do for the trial of a search event what had to wait for the log."""
+    """Take the actions for the trial of a search event that had to wait for the log."""
     if isinstance(event, Validated):
         _reply(turn, event.trial, event.length)
         return
@@ -540,7 +540,7 @@ def _pass_on_signal(turn: _Turn, signaled: Signaled) -> None:
         turn.set(was_cut_short=True)
         turn.signal_all(signal.SIGKILL)
         return
-    # Unchanged: what ends the machine gives less time than a person does.
+    # Passed on unchanged: a machine that ends gives less time than a person does.
     turn.signal_all(signaled.number)
     is_one = len(turn.state.running) < 2
     what, end = ("the trial checkpoints", "ends") if is_one else ("all trials checkpoint", "end")

@@ -21,7 +21,7 @@ _JOIN_S = 5.0
 
 
 class TrialLogs:
-    """The logs of the trials that run: who reads them, and answers to their workers' questions.
+    """Reads the logs of the trials that run, and answers their workers' questions.
 
     While its trials run, the runner is the only process that moves their reports into the records,
     apart from commands that read. The end of a trial takes its log in again.

@@ -1,8 +1,8 @@
-"""The runner of an experiment that was handed in: ``python -m detcore.runner.handed_in ID``.
+"""The runner of a submitted experiment: ``python -m detcore.runner.handed_in ID``.
 
-A server starts it as a process of its own, with a session of its own, so that it goes on when the
-server ends, however that happens. What it is to do comes as a JSON object on standard input, so
-that no variable of it names the database: the workers inherit its variables.
+A server starts it as a separate process in a new session, so that it continues when the server
+ends, however that happens. Its instructions come as a JSON object on standard input, so that no
+environment variable names the database: the workers inherit its environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["HandedIn", "main"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandedIn:
-    """What the runner of an experiment is told.
+    """The instructions for the runner of a submitted experiment.
 
     Attributes:
         experiment_id: Which experiment.

@@ -103,7 +103,7 @@ class RayWorkerGroup:
 
     @property
     def is_alive(self) -> bool:
-        """Whether, at the last `poll`, a worker still ran; its events have been returned if not."""
+        """Whether a worker is running or events were not returned yet; as of the last `poll`."""
         return self._is_alive
 
     def fileno(self) -> int:
@@ -111,11 +111,11 @@ class RayWorkerGroup:
         return self._wake
 
     def poll(self) -> list[WorkerEvent]:
-        """Return the new events of rank 0, without waiting."""
+        """Return the events that rank 0 sent since the last call, without waiting."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         self._workers.poll()
-        # Asked first: events from before the end are in the queue by then.
+        # Checked before reading, so that all events sent before the end are read.
         is_running = self._workers.is_alive
         events = []
         with contextlib.suppress(queue.Empty):

@@ -20,7 +20,7 @@ class AskStore:
         self._chief = chief
 
     def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, or None if it is not there yet."""
+        """Return a value, or None if it is not set yet."""
         found: bytes | None = ray.get(self._chief.store_get.remote(scope, key))
         return found
 
@@ -29,5 +29,5 @@ class AskStore:
         return bool(ray.get(self._chief.store_put.remote(scope, key, value)))
 
     def delete(self, scope: str, key: str) -> None:
-        """Take note that a rank has left a scope."""
+        """Record that a rank has left a scope."""
         ray.get(self._chief.store_delete.remote(scope, key))
