@@ -251,7 +251,7 @@ class TrialSettings:
                 object.__setattr__(self, name, made)
 
 
-def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool]:
+def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool]:
     """Return the metric that ranks the trials of an experiment, and whether smaller is better.
 
     Args:

@@ -96,13 +96,7 @@ def managed(
                     experiment_id=trials["experiment"], hparams={}, seed=3
                 )
             # As the runner does, which knows only what earlier runs reported.
-            searcher = (config or {}).get("searcher", {})
-            best = database.best_until(
-                trials["id"],
-                searcher.get("metric", ""),
-                steps_completed=steps_completed,
-                smaller_is_better=searcher.get("smaller_is_better", True),
-            )
+            best = database.best_until(trials["id"], config or {}, steps_completed)
             run_id = database.start_run(trials["id"])
         info = TrialInfo(
             experiment_id=trials["experiment"],

@@ -14,6 +14,7 @@ from detcore.errors import (
     StorageFullError,
     UnavailableError,
 )
+from detcore.types import searcher_metric
 
 if TYPE_CHECKING:
     from detcore._log import Spool
@@ -43,9 +44,7 @@ class TrialRecords:
     """
 
     def __init__(self, info: TrialInfo, spool: Spool, channel: Channel) -> None:
-        searcher: Any = info.config.get("searcher") or {}
-        self._metric: str | None = searcher.get("metric")
-        self._smaller_is_better = bool(searcher.get("smaller_is_better", True))
+        self._metric, self._smaller_is_better = searcher_metric(info.config)
         self._trial_id = info.trial_id
         self._spool = spool
         self._channel = channel

@@ -235,15 +235,7 @@ def create_records(
     if trial is None:
         trial = _create(database, environment, told)
     latest = _settled(database, environment, storage, trial)
-    searcher = config.get("searcher") or {}
-    best = None
-    if searcher.get("metric"):
-        best = database.best_until(
-            trial.id,
-            searcher["metric"],
-            steps_completed=latest.steps_completed if latest else 0,
-            smaller_is_better=bool(searcher.get("smaller_is_better", True)),
-        )
+    best = database.best_until(trial.id, config, latest.steps_completed if latest else 0)
     return TrialInfo(
         experiment_id=trial.experiment_id,
         trial_id=trial.id,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import and_, func, select
 
 from detcore.database._metrics import select_best
 from detcore.database._queries import Queries
 from detcore.database._schema import metrics, trials, validation_values
+from detcore.types import searcher_metric
 
 __all__ = ["WorkerQueries"]
 
@@ -38,12 +41,20 @@ class WorkerQueries(Queries):
         return None if found is None else float(found.value)
 
     def best_until(
-        self, trial_id: int, metric: str, *, steps_completed: int, smaller_is_better: bool
+        self, trial_id: int, config: Mapping[str, object], steps_completed: int
     ) -> float | None:
-        """Return the best value of a validation metric that a trial reported until a step.
+        """Return the best value of the searcher's metric that a trial reported until a step.
 
         Of steps that several runs reported, all count: each was the truth when it was acted on.
+
+        Args:
+            trial_id: The trial.
+            config: The configuration of its experiment.
+            steps_completed: The last step that counts.
         """
+        metric, smaller_is_better = searcher_metric(config)
+        if metric is None:
+            return None
         values = validation_values.c
         best = func.min(values.value) if smaller_is_better else func.max(values.value)
         query = (

@@ -57,7 +57,7 @@ def trial_state(trial: Mapping[str, Any]) -> str:
     return describe_state(trial["state"], trial["is_alive"], trial["host"])
 
 
-def searcher_metric(config: Mapping[str, Any]) -> tuple[str | None, bool | None]:
+def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool | None]:
     """Return the metric that ranks trials, and whether smaller is better, if configured."""
     metric, smaller_is_better = configured_metric(config)
     return metric, None if metric is None else smaller_is_better

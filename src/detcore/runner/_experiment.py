@@ -41,7 +41,7 @@ from detcore.runner._starting import (
 from detcore.runner._supervisor import Conclusion
 from detcore.runner._trial_logs import TrialLogs
 from detcore.search import Search
-from detcore.types import Control, ExperimentState
+from detcore.types import Control, ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.delivery import LateDelivery
@@ -358,7 +358,7 @@ class _Run:
                 self._experiment_id,
                 lambda: make_method(plain, settings.plugins),
                 seed=_seed(plain),
-                smaller_is_better=plain["searcher"].get("smaller_is_better", True),
+                smaller_is_better=searcher_metric(plain)[1],
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
             _tell_if_crowded(num_workers, slots, log, listener)
@@ -422,8 +422,8 @@ class _Run:
 
     def result(self) -> ExperimentResult:
         """Read the state and the results of the experiment."""
-        searcher = self.plain["searcher"]
-        smaller_is_better = searcher.get("smaller_is_better", True)
+        metric, smaller_is_better = searcher_metric(self.plain)
+        assert metric is not None  # the experiment file requires it
         conclusion = self._conclusion
         return ExperimentResult(
             experiment_id=self._experiment_id,
@@ -431,10 +431,10 @@ class _Run:
             trials=read_results(
                 self._database,
                 self._experiment_id,
-                metric=searcher["metric"],
+                metric=metric,
                 smaller_is_better=smaller_is_better,
             ),
-            metric=searcher["metric"],
+            metric=metric,
             smaller_is_better=smaller_is_better,
             error=conclusion.error if conclusion else None,
             was_cut_short=conclusion.was_cut_short if conclusion else False,

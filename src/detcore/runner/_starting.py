@@ -168,7 +168,10 @@ class TrialStarter:
             source_storage=source.storage if source else None,
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
-            best_validation=self._best_validation(trial_id, latest),
+            # Values after the checkpoint are of a run that is trained again.
+            best_validation=self.database.best_until(
+                trial_id, self.plain, latest.steps_completed if latest else 0
+            ),
             settings=self.settings,
             code_dir=str(self.code_dir),
         )
@@ -184,16 +187,6 @@ class TrialStarter:
             pass  # its first line
         subscribe(info, self.plugins.observers())
         self.logs.follow(info)
-
-    def _best_validation(self, trial_id: int, latest: CheckpointRecord | None) -> float | None:
-        """Return the best value that earlier runs of a trial reported until a checkpoint."""
-        searcher = self.plain["searcher"]
-        return self.database.best_until(
-            trial_id,
-            searcher["metric"],
-            steps_completed=latest.steps_completed if latest else 0,
-            smaller_is_better=searcher.get("smaller_is_better", True),
-        )
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
         """Return the searcher's metric of a validation that followed a checkpoint, or None."""
