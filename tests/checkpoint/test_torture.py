@@ -285,11 +285,11 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(database: Any, manifest: Any) -> None:
+    def record(database: Any, manifest: Any, saved: Any) -> None:
         started = postponed.pop(manifest.uuid, None)
         if started is not None:
             real(database, **started)
-        _commit.record_committed(database, manifest)
+        _commit.record_committed(database, manifest, saved)
 
     postponed: dict[str, Any] = {}
     real = Database.checkpoint_started

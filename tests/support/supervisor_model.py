@@ -238,8 +238,12 @@ class World:
             return False
         if self.experiment is COMPLETED or self.plan.is_finished:
             return True
-        still_open = [i for i, (_, _, is_closed) in enumerate(self.plan.trials) if not is_closed]
-        is_hopeless = all(self.scripts.get(i) in ("fail", "certain", "reject") for i in still_open)
+        closed = [is_closed for _, _, is_closed in self.plan.trials]
+        # A closed trial that failed after its last report trains that part again.
+        is_hopeless = all(
+            row.state in OVER if closed[i] else self.scripts.get(i) in ("fail", "certain", "reject")
+            for i, row in enumerate(self.rows)
+        )
         return is_hopeless and self.num_runs > 4
 
     # Moves.

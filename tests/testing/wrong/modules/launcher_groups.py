@@ -340,15 +340,15 @@ class LeavesChildren(KillsWorkersOnly):
 
 
 class HasNoLeash(Right):
-    """Another process holds the end of the pipe that only the launching one should hold."""
+    """Another process holds the ends of the channels that only the launching one should hold."""
 
     broken = "nothing-outlives-the-runner"
 
     class group(Group):
         def __init__(self, inner: WorkerGroup) -> None:
             super().__init__(inner)
-            pipes = [int(name) for name in os.listdir("/proc/self/fd") if _is_pipe(int(name))]
-            self.holder = subprocess.Popen(["sleep", "20"], pass_fds=pipes, start_new_session=True)
+            held = [int(name) for name in os.listdir("/proc/self/fd") if _is_socket(int(name))]
+            self.holder = subprocess.Popen(["sleep", "20"], pass_fds=held, start_new_session=True)
 
         def close(self) -> int:
             self.holder.kill()
@@ -473,9 +473,9 @@ class CountsItsMachineWrongly(Right):
         options["variables"] = {**(options["variables"] or {}), "DETCORE_LOCAL_SIZE": "1"}
 
 
-def _is_pipe(descriptor: int) -> bool:
+def _is_socket(descriptor: int) -> bool:
     with contextlib.suppress(OSError):
-        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:")
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
     return False
 
 
