@@ -159,6 +159,21 @@ def test_a_metric_that_no_checkpoint_has_is_an_error(search: Records) -> None:
         )
 
 
+def test_a_searcher_metric_that_no_validation_has_is_an_error(scratch: Records) -> None:
+    config = {"searcher": {"metric": "val_los", "smaller_is_better": True}}
+    experiment = scratch.experiment(config=config)
+    trial = scratch.trial(experiment, rate=1)
+    scratch.report(trial, "validation", 5, val_loss=0.5)
+    scratch.checkpoint(trial, 5, "5-uuid")
+    for more in ((), ("--uuid",)):
+        error = scratch("experiment", "best", str(experiment), *more).exception
+        assert isinstance(error, NotFoundError)
+        assert str(error).splitlines()[1:] == [
+            "Validation metrics there: val_loss.",
+            f"Name one of them: detcore experiment best {experiment} --metric val_loss",
+        ]
+
+
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_nothing_but_uuids_is_no_json(search: Records, form: str) -> None:
     result = search("experiment", "best", "1", "--uuid", form)

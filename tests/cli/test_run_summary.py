@@ -51,3 +51,12 @@ def test_a_failed_run_is_to_be_mended_first() -> None:
     failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
     last = "mend the cause, then go on from the latest checkpoint:  detcore run --resume 4"
     assert _summary(failed, "")[-1] == last
+
+
+def test_the_commands_after_a_run_on_a_server_name_the_server() -> None:
+    lines = _summary(result([0.5, 0.75]), " --master http://host:8080")
+    best = "$(detcore experiment best 4 --uuid --master http://host:8080)"
+    assert lines[2] == (
+        f"its checkpoint:  detcore checkpoint download {best} --master http://host:8080"
+    )
+    assert lines[-1] == "look at it:  detcore experiment describe 4 --master http://host:8080"

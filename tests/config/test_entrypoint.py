@@ -80,6 +80,10 @@ def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
         ("python3 -u trian.py", "there is no trian.py in", "train.py"),
         ("[python3, trian.py]", "there is no trian.py in", "train.py"),
         ("./run.sh", "there is no ./run.sh in", ""),
+        ("train.py", "looked for in PATH", "did you mean 'python3 train.py'?"),
+        ("train.py --steps 3", "train.py cannot be started", "'python3 train.py --steps 3'?"),
+        ("[train.py]", "train.py cannot be started", "did you mean 'python3 train.py'?"),
+        ("./train.py", "the file is not executable", "did you mean 'python3 ./train.py'?"),
     ],
 )
 def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str) -> None:

@@ -85,6 +85,9 @@ def test_the_same_script_is_searched_over(runs: Runs) -> None:
     assert all(trial.state is ExperimentState.COMPLETED for trial in trials)
     trained = [here.metrics(trial.id, "validation")[-1] for trial in trials]
     assert {steps for steps, _ in trained} == {60, 240}
+    longest = max(trained, key=lambda found: found[0])
+    at_60 = [here.metrics(trial.id, "validation")[0][1]["accuracy"] for trial in trials]
+    assert here.metrics(trials[at_60.index(max(at_60))].id, "validation")[-1] == longest
     assert max(values["accuracy"] for _, values in trained) > 0.8
 
 

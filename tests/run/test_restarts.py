@@ -130,6 +130,15 @@ def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -
     assert "latest checkpoint" not in output  # not one was saved
 
 
+def test_a_command_that_the_shell_does_not_find_is_not_tried_again(detcore: Detcore) -> None:
+    config = detcore.config(entrypoint="no-such-program --fast", max_restarts=2)
+    finished = detcore("run", config, detcore.tmp_path)
+    assert finished.code == 1
+    assert "trial 1 is not started again: it failed before its first batch" in finished.output
+    assert "exit code 127" in finished.output
+    assert "restart 1" not in finished.output
+
+
 def test_a_trial_class_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
     (detcore.tmp_path / "model_def.py").write_text(
         """

@@ -74,9 +74,11 @@ def best(
         rows = best_checkpoints(
             database, experiment_id, metric, smaller_is_better=smaller_is_better, number=number
         )
-        if asked is not None and rows and rows[0]["value"] is None:
-            # Where the name was mistyped, any checkpoint would be as good as another.
-            raise NotFoundError(_explain(database, experiment_id, asked))
+        if rows and rows[0]["value"] is None:
+            # Where the name is wrong, any checkpoint would be as good as another.
+            names = _validation_metrics(database, experiment_id)
+            if asked is not None or (names and metric not in names):
+                raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
     if not rows:
         raise NotFoundError(
             f"experiment {experiment_id} has no whole checkpoint (yet).\n"
@@ -93,12 +95,18 @@ def best(
         _print(rows, metric)
 
 
-def _explain(database: Database, experiment_id: int, metric: str) -> str:
-    names = [name for kind, name in database.metric_names(experiment_id) if kind == "validation"]
-    return (
+def _validation_metrics(database: Database, experiment_id: int) -> list[str]:
+    return [name for kind, name in database.metric_names(experiment_id) if kind == "validation"]
+
+
+def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
+    text = (
         f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
         f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
     )
+    if is_own:
+        text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
+    return text
 
 
 def best_checkpoints(

@@ -37,7 +37,7 @@ Exit codes:
 Environment variables:
   DETCORE_HOME             where records and default checkpoints live
   DETCORE_DB               SQLAlchemy URL of the record store
-  DETCORE_MASTER           URL of the server that the client asks
+  DETCORE_MASTER           URL of the server that commands and the client use
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
 """

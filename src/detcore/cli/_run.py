@@ -339,8 +339,8 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
             else "mend the cause, then try it again"
         )
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
-    elif state == "COMPLETED" and not at:
-        lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")
+    elif state == "COMPLETED":
+        lines.append(f"look at it:  detcore experiment describe {result.experiment_id}{at}")
     return lines
 
 
@@ -356,7 +356,7 @@ def _best_of(result: ExperimentResult, at: str) -> list[str]:
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
         f"{best.best_steps}{f' ({shown})' if shown else ''}"
     ]
-    if best.latest_checkpoint and not at:
-        uuid = f"$(detcore experiment best {result.experiment_id} --uuid)"
-        lines.append(f"its checkpoint:  detcore checkpoint download {uuid}")
+    if best.latest_checkpoint:
+        uuid = f"$(detcore experiment best {result.experiment_id} --uuid{at})"
+        lines.append(f"its checkpoint:  detcore checkpoint download {uuid}{at}")
     return lines

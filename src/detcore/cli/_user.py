@@ -312,7 +312,9 @@ def _read_password() -> str:
 
 def _ask(what: str, *, hidden: bool = False) -> str:
     if not sys.stdin.isatty():
-        option = "--password-stdin" if hidden else "--user"
-        raise ConfigError(f"nobody is there to ask for it: give {option}")
+        missing, option = ("password", "--password-stdin") if hidden else ("user", "--user")
+        raise ConfigError(
+            f"cannot ask for the {missing}: standard input is not a terminal.\nGive {option}."
+        )
     answer: str = click.prompt(what, hide_input=hidden, err=True)
     return answer

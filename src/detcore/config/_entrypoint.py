@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -84,6 +85,9 @@ def _words(entrypoint: object) -> Sequence[str]:
 
 def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]:
     program = words[0]
+    if _is_there(program, folder) and not _can_start(program, folder):
+        yield _not_startable(program, words)
+        return
     if _is_there(program, folder) or shutil.which(program):
         scripts = [word for word in words[1:] if not word.startswith("-")][:1]
         if "-m" in words or "-c" in words or not _PYTHON.fullmatch(program):
@@ -110,6 +114,34 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]
         _here(near),
         help=("paths in a command are relative to the folder of the code",),
         suggestion=near,
+    )
+
+
+def _can_start(program: str, folder: Path) -> bool:
+    """Whether a shell in the folder starts a file of it by this name."""
+    if "/" in program:
+        return os.access(folder / program, os.X_OK)
+    return shutil.which(program) is not None
+
+
+def _not_startable(program: str, words: Sequence[str]) -> Violation:
+    command = shlex.join(words)
+    if program.endswith(".py"):
+        meant = f"python3 {command}"
+    elif "/" in program:
+        meant = f"sh {command}"
+    else:
+        meant = f"./{command}"
+    why = (
+        "the file is not executable"
+        if "/" in program
+        else "a name without '/' is looked for in PATH, not in the folder of the code"
+    )
+    return Violation(
+        f"entrypoint: {program} cannot be started as a command",
+        _here(meant),
+        help=(why,),
+        suggestion=meant,
     )
 
 

@@ -10,6 +10,9 @@ from detcore.config._suggest import nearest
 
 __all__ = ["read_file"]
 
+# Upper bound on the experiment files that a message lists.
+_MOST_FILES = 8
+
 
 def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
     """Return the file as a source, its text with plain line ends, and mistakes that rule it out."""
@@ -52,11 +55,14 @@ def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
     else:
         message, label = f"cannot read '{path}': {exc.strerror or exc}", ""
     near, hints = _experiment_files(path)
+    meant = nearest(path.name, near)
+    if meant is not None and not path.is_dir():
+        hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
     return Diagnostic(
         message=message,
         primary=Label(Span(source, 0, 0, 0, 0), label),
         help=hints,
-        suggestion=nearest(path.name, near),
+        suggestion=meant,
     )
 
 
@@ -75,8 +81,10 @@ def _is_code(path: Path, source: Source) -> Diagnostic:
 def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the experiment files near a path, and a line that lists them."""
     folder = path if path.is_dir() else path.parent
-    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))[:8]
-    return near, (f"experiment files in {folder}: {', '.join(near)}",) if near else ()
+    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))
+    more = f" and {len(near) - _MOST_FILES} more" if len(near) > _MOST_FILES else ""
+    listed = f"experiment files in {folder}: {', '.join(near[:_MOST_FILES])}{more}"
+    return near, (listed,) if near else ()
 
 
 def _not_utf8(

@@ -33,6 +33,7 @@ from detcore.launch._exit_codes import (
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
+    EXIT_NOT_STARTED,
     EXIT_PEER_LOST,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
+    "EXIT_NOT_STARTED",
     "is_trial_class",
     "main",
 ]

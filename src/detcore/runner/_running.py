@@ -19,6 +19,7 @@ from detcore.launch.worker import (
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
+    EXIT_NOT_STARTED,
     is_trial_class,
 )
 from detcore.runner._supervisor import Ending, WorkersEnded
@@ -240,9 +241,10 @@ class RunningTrial:
         recur: no memory, or NaN where that ends a trial.
         """
         has_begun = bool(self._told & _BEGUN)
-        # A Python script that raised outside a context. With a checkpoint, it worked before.
+        # A Python script that raised outside a context, or a command that the shell does not
+        # start. With a checkpoint, it worked before.
         is_outside = (
-            self._code == EXIT_ERROR
+            self._code in {EXIT_ERROR, *EXIT_NOT_STARTED}
             and not self._told
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
