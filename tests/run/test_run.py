@@ -136,6 +136,34 @@ def test_a_searcher_metric_that_is_not_there_lists_those_that_are(detcore: Detco
     )
 
 
+def test_a_misspelt_metric_is_mended_as_the_message_says(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(searcher__metric="val_los"), MODEL_DIR)
+    assert "Did you mean 'val_loss'?" in finished.stdout
+    setting = "searcher.metric=val_loss"
+    assert f"when you resume this one, with --set {setting}." in finished.stdout
+    assert "a resumed experiment keeps its configuration; an edited file is a new run\n" in (
+        finished.stdout
+    )
+    assert detcore("run", "--resume", "1", "--set", setting).code == 0
+
+
+def test_a_hyperparameter_that_is_not_there_has_a_near_name(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR)
+    assert finished.code == 1
+    assert "or rename 'learning_rate' to 'learnin_rate' there" in finished.stdout
+
+
+def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "old"
+    folder.mkdir()
+    (folder / "model_def.py").write_text("from determined.keras import TFKerasTrial\nLine = 0\n")
+    finished = detcore("run", detcore.config(), folder)
+    assert finished.code == 1
+    assert "imports 'determined', the earlier system" in finished.stdout
+    assert "detcore migrate ." in finished.stdout
+    assert "pip install" not in finished.stdout
+
+
 @pytest.mark.cold
 def test_a_missing_plugin_is_named_with_the_command_that_brings_it(detcore: Detcore) -> None:
     model_dir = detcore.tmp_path / "model"

@@ -350,6 +350,7 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
             if has_any
             else "mend the cause, then try it again"
         )
+        lines.append("a resumed experiment keeps its configuration; an edited file is a new run")
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED" and not at:
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}")

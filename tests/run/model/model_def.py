@@ -56,6 +56,13 @@ class NotANumberLater(Line):
             self.x[:] = np.nan
 
 
+class Misspells(Line):
+    """Asks for a hyperparameter by another name than the file has."""
+
+    def __init__(self, context: TrialContext) -> None:
+        context.get_hparam("learnin_rate")
+
+
 class StartsDataOver(Line):
     """Forgets its data position when it is restored: the mistake that the ledger finds."""
 
