@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -151,6 +152,15 @@ def test_a_hyperparameter_that_is_not_there_has_a_near_name(detcore: Detcore) ->
     finished = detcore("run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR)
     assert finished.code == 1
     assert "or rename 'learning_rate' to 'learnin_rate' there" in finished.stdout
+
+
+def test_a_trial_that_stops_itself_says_where(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:StopsEarly"), MODEL_DIR)
+    assert finished.code == 0, finished.stderr
+    line = r"the trial's own code asked it to stop, at batch (\d+) of 40"
+    found = re.search(line, finished.stdout)
+    assert found
+    assert f"trial 1: {found[1]} batches" in finished.stdout
 
 
 def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> None:

@@ -286,6 +286,12 @@ class Clock:
         self.stopped = reason
         if reason == "preempted":
             self._core.preempt.acknowledge_preemption_signal()
+        elif reason == "stop requested" and self._is_chief:
+            _logger.info(
+                "the trial's own code asked it to stop, at batch %d of %d",
+                self.steps_completed,
+                self._schedule.plan.length,
+            )
         return False
 
     def _settle_checkpoint(self) -> bool:
