@@ -115,6 +115,21 @@ def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
     )
 
 
+def test_settings_go_with_the_launcher_that_the_command_line_names(
+    detcore: DetcoreWithLaunchers,
+) -> None:
+    journal = detcore.tmp_path / "journal.txt"
+    arguments = (detcore.config(), MODEL_DIR, "--set", f"launcher.journal={journal}", "--test")
+    with detcore:
+        other = ("--set", "launcher.name=modelled")
+        done = detcore("run", *arguments, "--launcher", "noting", *other)
+        assert done.code == 0, done.stderr
+        assert journal.read_text().startswith("start 1 on 1")
+        wrong = detcore("run", *arguments, "--launcher", "modelled", "--set", "launcher.jurnal=x")
+    assert wrong.code == 2
+    assert "did you mean 'journal'?" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [

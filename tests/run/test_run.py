@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -134,6 +135,43 @@ def test_a_searcher_metric_that_is_not_there_lists_those_that_are(detcore: Detco
     assert "searcher.metric is 'accuracy', but the validation at step 10 gave: val_loss" in (
         finished.stdout
     )
+
+
+def test_a_misspelt_metric_is_mended_as_the_message_says(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(searcher__metric="val_los"), MODEL_DIR)
+    assert "Did you mean 'val_loss'?" in finished.stdout
+    setting = "searcher.metric=val_loss"
+    assert f"when you resume this one, with --set {setting}." in finished.stdout
+    assert "a resumed experiment keeps its configuration; an edited file is a new run\n" in (
+        finished.stdout
+    )
+    assert detcore("run", "--resume", "1", "--set", setting).code == 0
+
+
+def test_a_hyperparameter_that_is_not_there_has_a_near_name(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR)
+    assert finished.code == 1
+    assert "or rename 'learning_rate' to 'learnin_rate' there" in finished.stdout
+
+
+def test_a_trial_that_stops_itself_says_where(detcore: Detcore) -> None:
+    finished = detcore("run", detcore.config(entrypoint="model_def:StopsEarly"), MODEL_DIR)
+    assert finished.code == 0, finished.stderr
+    line = r"the trial's own code asked it to stop, at batch (\d+) of 40"
+    found = re.search(line, finished.stdout)
+    assert found
+    assert f"trial 1: {found[1]} batches" in finished.stdout
+
+
+def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "old"
+    folder.mkdir()
+    (folder / "model_def.py").write_text("from determined.keras import TFKerasTrial\nLine = 0\n")
+    finished = detcore("run", detcore.config(), folder)
+    assert finished.code == 1
+    assert "imports 'determined', the earlier system" in finished.stdout
+    assert "detcore migrate ." in finished.stdout
+    assert "pip install" not in finished.stdout
 
 
 @pytest.mark.cold

@@ -143,7 +143,7 @@ def run(
             "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
         )
     if config is not None:
-        settings = (*settings, *_flags(slots, launcher, max_slots))
+        settings = _settings_with_flags(settings, slots, launcher, max_slots)
     if master is not None:
         _run_at(
             obj,
@@ -195,6 +195,18 @@ def run(
         display.close()
     _conclude(result, as_json=as_json)
     raise SystemExit(_exit_code(result))
+
+
+def _settings_with_flags(
+    settings: tuple[str, ...], slots: int | None, launcher: str | None, max_slots: int | None
+) -> tuple[str, ...]:
+    """Return the values of ``--set`` together with those of the dedicated options, which win."""
+    if launcher is not None and any(setting.startswith("launcher.") for setting in settings):
+        # The name replaces the section, so it comes before the settings of the launcher.
+        name = json.dumps(launcher)
+        settings = (f"launcher={{name: {name}}}", *settings, f"launcher.name={name}")
+        return (*settings, *_flags(slots, None, max_slots))
+    return (*settings, *_flags(slots, launcher, max_slots))
 
 
 def _flags(slots: int | None, launcher: str | None, max_slots: int | None) -> list[str]:
@@ -338,6 +350,7 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
             if has_any
             else "mend the cause, then try it again"
         )
+        lines.append("a resumed experiment keeps its configuration; an edited file is a new run")
         lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
     elif state == "COMPLETED":
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}{at}")

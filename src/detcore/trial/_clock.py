@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import logging
 import math
@@ -241,10 +242,13 @@ class Clock:
     def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
         name = self._settings.metric
         if name not in metrics:
+            near = next(iter(difflib.get_close_matches(name, metrics, 1)), None)
+            meant = f" Did you mean {near!r}?" if near else ""
             raise MetricError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "
-                f"gave: {', '.join(sorted(metrics)) or 'no metrics'}.\n"
-                "Name one of these in the experiment file under searcher.metric."
+                f"gave: {', '.join(sorted(metrics)) or 'no metrics'}.{meant}\n"
+                "Name one of these under searcher.metric: in the experiment file, for a new run, "
+                f"or when you resume this one, with --set searcher.metric={near or 'NAME'}."
             )
         try:
             value = float(metrics[name])
@@ -282,6 +286,12 @@ class Clock:
         self.stopped = reason
         if reason == "preempted":
             self._core.preempt.acknowledge_preemption_signal()
+        elif reason == "stop requested" and self._is_chief:
+            _logger.info(
+                "the trial's own code asked it to stop, at batch %d of %d",
+                self.steps_completed,
+                self._schedule.plan.length,
+            )
         return False
 
     def _settle_checkpoint(self) -> bool:
@@ -349,6 +359,6 @@ def _refuse_nan(metrics: Mapping[str, Any], where: str) -> None:
         if isinstance(value, numbers.Real) and math.isnan(value):
             raise NotANumberError(
                 f"{name} is NaN in {where}, and stop_at_nan is set.\n"
-                "The latest checkpoint is from before it. Lower the learning rate, clip the "
+                "Checkpoints, if any, are from before it. Lower the learning rate, clip the "
                 "gradients, or look for NaN in the data."
             )

@@ -180,10 +180,12 @@ class TrialContext:
         hparams = self.setup.hparams
         self._read_hparams.add(name)
         if name not in hparams:
+            near = difflib.get_close_matches(str(name), [str(known) for known in hparams], 1)
             raise InvalidExperimentError(
                 f"there is no hyperparameter {name!r}; there are: "
                 f"{', '.join(sorted(map(str, hparams))) or 'none'}.\n"
-                f"Add it under 'hyperparameters' in the experiment file."
+                "Add it under 'hyperparameters' in the experiment file"
+                f"{f', or rename {near[0]!r} to {name!r} there' if near else ''}."
             )
         return copy.deepcopy(hparams[name])
 

@@ -157,12 +157,10 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
             f"  pip install {distribution}"
         )
     if missing == _OLD_NAME:
-        plugin = "detcore-estimator" if "estimator" in (error.name or "") else "detcore-keras"
         return PluginNotFoundError(
             f"the trial class {entrypoint!r} imports {error.name!r}, the earlier system.\n"
-            "Change the import: determined.keras is detcore_keras, determined.estimator is "
-            "detcore_estimator, determined.core is detcore.core.\n"
-            f"  pip install {plugin}"
+            "Rewrite its imports, or see what is left to do by hand:\n"
+            "  detcore migrate ."
         )
     if missing == entrypoint.rpartition(":")[0].partition(".")[0]:
         files = sorted(path.stem for path in model_dir.glob("*.py"))

@@ -56,6 +56,25 @@ class NotANumberLater(Line):
             self.x[:] = np.nan
 
 
+class StopsEarly(Line):
+    """Asks to be stopped after 13 batches."""
+
+    def __init__(self, context: TrialContext) -> None:
+        super().__init__(context)
+        self.own_context = context
+
+    def on_batch(self, step: int) -> None:
+        if step == 13:
+            self.own_context.set_stop_requested(True)
+
+
+class Misspells(Line):
+    """Asks for a hyperparameter by another name than the file has."""
+
+    def __init__(self, context: TrialContext) -> None:
+        context.get_hparam("learnin_rate")
+
+
 class StartsDataOver(Line):
     """Forgets its data position when it is restored: the mistake that the ledger finds."""
 
