@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,8 +128,8 @@ class FrameworkRuns:
         module, _, name = suite.entrypoint.rpartition(":")
         stops = _STOPS.format(module=module, name=name)
         (self.model_dir / "detcore_suite_stops.py").write_text(stops, encoding="utf-8")
-        self.temporary = self.folder / "temporary"
-        self.temporary.mkdir()
+        # Short: multiprocessing puts sockets there, whose paths have at most 107 bytes.
+        self.temporary = Path(tempfile.mkdtemp(prefix="dc-"))
         self.detcore = DetcoreCommand(
             self.folder / "runs",
             python_path=[*suite.python_path, site],
@@ -142,8 +143,9 @@ class FrameworkRuns:
         )
 
     def close(self) -> None:
-        """End the processes that are still running."""
+        """End the processes that are still running, and remove their temporary files."""
         self.detcore.close()
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     # -- the runs ---------------------------------------------------------------------------------
 
