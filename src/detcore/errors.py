@@ -6,6 +6,10 @@ happened with the values, why, and what to do next; values a program may need ar
 
 from __future__ import annotations
 
+import math
+import numbers
+from collections.abc import Mapping
+
 __all__ = [
     "CheckFailedError",
     "CheckpointConflictError",
@@ -115,6 +119,22 @@ class MetricError(DetcoreError, ValueError):
 
 class NotANumberError(MetricError):
     """A metric that is NaN, in an experiment that ends at the first one."""
+
+    @classmethod
+    def refuse(cls, metrics: Mapping[str, object], where: str) -> None:
+        """Raise it if a metric is NaN.
+
+        Args:
+            metrics: Metrics by name; other values than numbers are left alone.
+            where: What they are of, for the message.
+        """
+        for name, value in metrics.items():
+            if isinstance(value, numbers.Real) and math.isnan(value):
+                raise cls(
+                    f"{name} is NaN in {where}, and stop_at_nan is set.\n"
+                    "Checkpoints, if any, are from before it. Lower the learning rate, clip the "
+                    "gradients, or look for NaN in the data."
+                )
 
 
 class MetricTypeError(MetricError, TypeError):

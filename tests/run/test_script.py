@@ -7,6 +7,8 @@ import signal
 import pytest
 from toy_command import Detcore
 
+from detcore.database import Database
+
 SCRIPT = """
 import time
 from detcore import core
@@ -66,6 +68,35 @@ def test_hyperparameters_that_the_script_never_reads_are_named_once(detcore: Det
     assert finished.stdout.count("never read") == 2
     (folder / "train.py").write_text(READS.replace('["learning_rate"]', "[[*hparams][0]]"))
     assert "never read" not in detcore("run", config, folder).stdout
+
+
+NAN = """
+from detcore import core
+
+with core.init() as context:
+    for step in range(1, 9):
+        loss = float("nan") if step == 5 else 1.0 / step
+        context.train.report_KIND_metrics(step, {"loss": loss, "size": 3})
+        print("reported", step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["training", "validation"])
+def test_the_first_nan_of_a_script_may_be_the_end(detcore: Detcore, kind: str) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(NAN.replace("KIND", kind))
+    config = detcore.config(entrypoint="python3 train.py", stop_at_nan=True, max_restarts=3)
+    finished = detcore("run", config, folder)
+    assert finished.code == 1, finished.stdout + finished.stderr
+    said = f"NotANumberError: loss is NaN in the {kind} report at batch 5, and stop_at_nan is set"
+    assert finished.stdout.count(said) == 1
+    assert "not started again: it would end in the same way each time" in finished.stdout
+    assert finished.stdout.count("reported 4\n") == 1
+    assert "reported 5\n" not in finished.stdout
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        reports = database.metrics(1, kind)
+    assert [report.steps_completed for report in reports] == [1, 2, 3, 4, 5]
 
 
 RESTARTS = """

@@ -10,7 +10,7 @@ from detcore._log.events import TrainingMetrics, ValidationMetrics
 from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
-from detcore.errors import ContextStateError
+from detcore.errors import ContextStateError, NotANumberError
 
 if TYPE_CHECKING:
     from detcore.core._records import TrialRecords
@@ -37,6 +37,9 @@ class TrainContext:
 
     Attributes:
         early_exit_reason: The first reason given to `report_early_exit`, or None.
+        stops_at_nan: Whether a report with a metric that is NaN raises, once it is recorded: as
+            ``stop_at_nan`` of the experiment file says. False for trial classes, whose workers
+            decide together.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class TrainContext:
         self._has_restored = has_restored
         self._may_ignore_checkpoint = info.latest_checkpoint is not None
         self.early_exit_reason: EarlyExitReason | None = None
+        self.stops_at_nan = bool(info.config.get("stop_at_nan"))
 
     def report_training_metrics(
         self,
@@ -81,6 +85,7 @@ class TrainContext:
 
         Raises:
             MetricError: If a value is None or no single number; the message names it.
+            NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
         self._report(
@@ -108,6 +113,7 @@ class TrainContext:
 
         Raises:
             MetricError: If a value is None or no single number; the message names it.
+            NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
         self._report(
@@ -195,6 +201,10 @@ class TrainContext:
             scalars = {_tag(event.KIND, name): value for name, value in event.metrics.items()}
             self._event_file.add_scalars(event.steps_completed, scalars)
         records.tell(event)
+        if self.stops_at_nan:
+            where = f"the {event.KIND} report at batch {event.steps_completed}"
+            for metrics in (*(getattr(event, "batch_metrics", None) or ()), event.metrics):
+                NotANumberError.refuse(metrics, where)
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
         """Warn if the first report of a resumed trial shows that it starts from the beginning."""

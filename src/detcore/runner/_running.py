@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
-from detcore.errors import in_one_line
+from detcore.errors import NotANumberError, in_one_line
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -249,7 +249,8 @@ class RunningTrial:
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
         )
-        if self._code == EXIT_CONFIG and has_begun:
+        is_nan = (self._told_fault or "").startswith(NotANumberError.__name__)
+        if has_begun and (self._code == EXIT_CONFIG or is_nan):
             return "it would end in the same way each time"
         if has_begun or not (self._code == EXIT_CONFIG or self._told_fault or is_outside):
             return None

@@ -7,7 +7,6 @@ import difflib
 import functools
 import logging
 import math
-import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +192,8 @@ class Clock:
         if self._settings.stops_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):
-                _refuse_nan(metrics, f"batch {batch}")
-            _refuse_nan(unit.metrics, f"the report at batch {steps}")
+                NotANumberError.refuse(metrics, f"batch {batch}")
+            NotANumberError.refuse(unit.metrics, f"the report at batch {steps}")
         self._schedule.reported()
 
     def _validate(self) -> None:
@@ -205,7 +204,9 @@ class Clock:
         # All workers must make the decisions below alike, so they use bit-identical values.
         result, previous_best = self._agreement.from_chief((result, previous_best))
         if self._settings.stops_at_nan:
-            _refuse_nan(result.metrics, f"the validation at batch {self.steps_completed}")
+            NotANumberError.refuse(
+                result.metrics, f"the validation at batch {self.steps_completed}"
+            )
         if self._is_chief:
             self._tell_unread_hparams()
         metric = self._searcher_value(result.metrics)
@@ -352,13 +353,3 @@ class Clock:
         self._schedule.extended(self._settings.to_batches(following))
         self._context.planned_batches = self._schedule.plan.length
         return True
-
-
-def _refuse_nan(metrics: Mapping[str, Any], where: str) -> None:
-    for name, value in metrics.items():
-        if isinstance(value, numbers.Real) and math.isnan(value):
-            raise NotANumberError(
-                f"{name} is NaN in {where}, and stop_at_nan is set.\n"
-                "Checkpoints, if any, are from before it. Lower the learning rate, clip the "
-                "gradients, or look for NaN in the data."
-            )

@@ -293,6 +293,7 @@ def _drive(
         schedule = Schedule.from_state(
             plan, state["schedule"], is_validated=validated_metric is not None
         )
+    core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
     clock = Clock(
         core=core,
         context=context,
