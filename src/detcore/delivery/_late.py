@@ -146,14 +146,12 @@ class LateDelivery:
             observer, worker = self._observers.get(name), self._workers.get(name)
             if observer is None:
                 continue
-            if worker is not None and worker.is_alive():
-                if not is_last or self._is_away(name):
-                    continue
-                worker.join()  # `close` waits no longer than it said
+            if worker is not None and worker.is_alive() and (not is_last or self._is_away(name)):
+                continue
             if is_last or time.monotonic() >= self._not_before.get(name, 0.0):
                 self._workers[name] = threading.Thread(
                     target=self._deliver,
-                    args=(name, observer, mailboxes),
+                    args=(name, observer, mailboxes, worker),
                     name=f"detcore-late-{name}",
                     daemon=True,
                 )
@@ -163,7 +161,15 @@ class LateDelivery:
         """Whether the plugin's service was away at the last attempt."""
         return self._not_before.get(name, 0.0) > 0.0
 
-    def _deliver(self, name: str, observer: Observer, mailboxes: list[Mailbox]) -> None:
+    def _deliver(
+        self,
+        name: str,
+        observer: Observer,
+        mailboxes: list[Mailbox],
+        before: threading.Thread | None,
+    ) -> None:
+        if before is not None:
+            before.join()  # at the end; a hook that hangs holds up its own plugin only
         try:
             _told, problem = deliver_waiting(
                 observer, mailboxes, lambda: self._is_given_up, failures=self._failures[name]
