@@ -32,7 +32,9 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
+TORCH = ["-e", "plugins/torch"]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
+TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Each environment has folders of tests of its own.
 NOT_BARE = ("tests/examples", "tests/loops", "tests/example_plugins")
@@ -59,7 +61,7 @@ HOROVOD_BUILD = {
 }
 # Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
 # does not read that; what it needs is in the lock.
-TORCH = "torch==2.13.0"
+PYTORCH = "torch==2.13.0"
 # The theme's advertisement of another tool, which is no warning about these pages.
 PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -68,7 +70,7 @@ QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 SECOND_CHANCES = 3
 
 NEXT_STEPS = """
-What just happened: a TFKerasTrial (examples/digits_keras/model_def.py) was trained on scans of
+What just happened: a {trial} (examples/{example}/model_def.py) was trained on scans of
 handwritten digits, validated as it went, and saved in checkpoints.
 
 What to type next (detcore is installed in {bin}):
@@ -76,7 +78,7 @@ What to type next (detcore is installed in {bin}):
   export PATH={bin}:$PATH
   detcore experiment list                   what was run
   detcore trial describe 1                  its metrics, with a plot
-  detcore run examples/digits_keras/const.yaml
+  detcore run examples/{example}/const.yaml
                                             again; press Ctrl-C in the middle,
                                             then: detcore run --resume ID
   detcore checkpoint list                   what was saved
@@ -161,6 +163,11 @@ def half(session: nox.Session, turn: int) -> str:
     return "--half=all" if session.posargs else f"--half={(num_commits() + turn) % 2}/2"
 
 
+def install_pytorch(session: nox.Session) -> None:
+    """Install PyTorch's CPU build with pip, which reads where this machine gets it from."""
+    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", PYTORCH)
+
+
 def install_horovod(session: nox.Session) -> None:
     """Build Horovod against the session's TensorFlow, with its cmake; needs a C++ compiler."""
     session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
@@ -173,7 +180,16 @@ def quickstart(session: nox.Session) -> None:
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
-    print(NEXT_STEPS.format(bin=session.bin))
+    print(NEXT_STEPS.format(bin=session.bin, trial="TFKerasTrial", example="digits_keras"))
+
+
+@nox.session(name="quickstart-torch")
+def quickstart_torch(session: nox.Session) -> None:
+    """Install detcore with PyTorch and train the digits example."""
+    install_locked(session, "torch", *CORE, *STORAGE, *TORCH)
+    install_pytorch(session)
+    session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
+    print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
 
 
 @nox.session(venv_backend="none")
@@ -215,12 +231,13 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins and the core's tests."""
-    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
+    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
     session.run("mypy", "plugins/estimator/src/detcore_estimator")
     session.run("mypy", "plugins/ray/src/detcore_ray")
+    session.run("mypy", "plugins/torch/src/detcore_torch")
     session.run(
         "mypy", "tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
@@ -246,17 +263,17 @@ def bare(session: nox.Session) -> None:
 
 @nox.session
 def torch(session: nox.Session) -> None:
-    """Ray clusters of several nodes; loops and example plugins: PyTorch, JAX, scikit-learn."""
-    install_locked(session, "torch", *CORE, *STORAGE, *RAY)
-    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
+    """PyTorch trials; Ray clusters of several nodes; loops and example plugins."""
+    install_locked(session, "torch", *CORE, *STORAGE, *RAY, *TORCH)
+    install_pytorch(session)
     # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
     run_tests(
         session, "ray", "--numprocesses=3", "--dist=loadfile", "plugins/ray/tests",
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     )  # fmt: skip
     run_tests(
-        session, "torch", *AT_ONCE, "tests/loops", "tests/example_plugins",
-        "tests/docs/test_pages.py", *session.posargs,
+        session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_EXAMPLES, "tests/loops",
+        "tests/example_plugins", "tests/docs/test_pages.py", *session.posargs,
     )  # fmt: skip
 
 
@@ -282,8 +299,8 @@ def tensorflow(session: nox.Session) -> None:
     install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
-        "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py",
-        *session.posargs, env=QUIET_TENSORFLOW,
+        "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
+        "tests/docs/test_pages.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
         session, "estimator", *AT_ONCE, "plugins/estimator/tests", half(session, 1),

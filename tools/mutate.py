@@ -72,9 +72,12 @@ PLUGIN_TESTS = {
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
+    "torch": "plugins/torch/tests",
 }
 # The environments build nothing that takes minutes.
-PLUGIN_ENVIRONMENTS = {"estimator": "tensorflow", "keras": "tensorflow", "ray": "torch"}
+PLUGIN_ENVIRONMENTS = {
+    "estimator": "tensorflow", "keras": "tensorflow", "ray": "torch", "torch": "torch"
+}  # fmt: skip
 TEST_FOLDERS = ("conftest.py", "tests", "plugins/*/tests/*")
 # What a session of nox, or of another pytest, says about itself.
 FOREIGN_VARIABLES = ("NOX_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "COVERAGE")
