@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
-from detcore_torch._controller import TorchController
 from torch.nn import functional
 
 from detcore.core import DistributedContext
 from detcore.trial import TrialSetup
+from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
+from detcore_torch._controller import TorchController
 
 SEED = 11
 
@@ -67,7 +67,7 @@ class LineTrial(PyTorchTrial):
 
 @dataclasses.dataclass
 class Clock:
-    """Ends units at fixed batches and keeps what it is told; stops at the last one."""
+    """Ends units at fixed batches and keeps the reports; stops at the last one."""
 
     boundaries: list[int]
     reports: list[tuple[int, Mapping[str, float], Sequence[Mapping[str, float]], int]] = (

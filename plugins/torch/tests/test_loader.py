@@ -1,4 +1,4 @@
-"""The loader: its order, its shares, and going on at any batch."""
+"""The loader: its order, its shares, and continuing at any batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from _lab import line_data
-from detcore_torch import DataLoader
-from detcore_torch._loader import BatchStream
 
 from detcore.errors import DataError
+from detcore_torch import DataLoader
+from detcore_torch._loader import BatchStream
 
 
 class Drawing(torch.utils.data.Dataset):
@@ -56,7 +56,7 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_going_on_in_the_middle_of_an_epoch_gives_the_same_batches(num_workers: int) -> None:
+def test_continuing_in_the_middle_of_an_epoch_gives_the_same_batches(num_workers: int) -> None:
     loader = DataLoader(Drawing(), 4, shuffle=True, num_workers=num_workers)
     whole = values(take(stream(DataLoader(Drawing(), 4, shuffle=True)), 8))
     assert values(take(stream(loader), 8)) == whole
@@ -84,7 +84,7 @@ def test_workers_take_turns(size: int) -> None:
     assert [shares[i % size][i // size] for i in range(12)] == alone
 
 
-def test_a_sampler_is_drawn_anew_for_each_epoch_and_found_again() -> None:
+def test_a_sampler_is_drawn_for_each_epoch_and_found_again() -> None:
     weights = torch.arange(1.0, 11.0)
     made = [
         DataLoader(Drawing(), 4, sampler=torch.utils.data.WeightedRandomSampler(weights, 10)),
@@ -105,10 +105,12 @@ def test_a_sampler_is_drawn_anew_for_each_epoch_and_found_again() -> None:
 
 def test_a_sampler_of_changing_length_is_refused() -> None:
     class Shrinking:
-        count = 5
+        count = 4
+
+        def set_epoch(self, epoch: int) -> None:
+            self.count = 4 - epoch
 
         def __iter__(self) -> Any:
-            self.count -= 1
             return iter([[index] for index in range(self.count)])
 
     given = stream(DataLoader(Drawing(), None, batch_sampler=Shrinking()))
@@ -116,6 +118,41 @@ def test_a_sampler_of_changing_length_is_refused() -> None:
         take(given, 5)
     with pytest.raises(DataError, match="yields no batch"):
         stream(DataLoader(Drawing(), None, batch_sampler=[]))
+
+
+def test_a_sampler_whose_order_cannot_be_drawn_again_is_refused() -> None:
+    class Remembering:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(0)
+
+        def __iter__(self) -> Any:
+            return iter(self.rng.permutation(10).tolist())
+
+    with pytest.raises(DataError, match=r"(?s)Remembering.*another order.*seeded for each epoch"):
+        stream(DataLoader(Drawing(), 4, sampler=Remembering()))
+    with pytest.raises(DataError, match="record indices that are not integers"):
+        stream(DataLoader(Drawing(), batch_sampler=[["a"], ["b"]]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_that_ends_before_its_length_is_named(num_workers: int) -> None:
+    class Short(Drawing):
+        def __getitem__(self, index: int) -> Any:
+            return [1, 2, 3, 4, 5][index]
+
+    loader = DataLoader(Short(), 4, num_workers=num_workers)
+    with pytest.raises(DataError, match=r"(?s)Short.*4, 5, 6, 7.*10 records.*Let __len__"):
+        take(stream(loader), 2)
+
+
+def test_a_process_that_loads_does_not_touch_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Any:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    expected = values(take(stream(DataLoader(Drawing(), 4)), 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", refuse)
+    assert values(take(stream(DataLoader(Drawing(), 4, num_workers=1)), 2)) == expected
 
 
 def test_tensors_are_cut_as_pytorch_collates_records() -> None:

@@ -1,4 +1,4 @@
-"""What only a run shows."""
+"""Killed workers, and models loaded from checkpoints."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from _lab import Lab
+
+from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
+from detcore.testing import DetcoreCommand
 from detcore_torch import (
     load_model_from_checkpoint_path,
     load_trial_from_checkpoint_path,
     load_weights_from_checkpoint_path,
 )
-
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
-from detcore.testing import DetcoreCommand
 
 MODEL = Path(__file__).parent / "model"
 
@@ -75,7 +75,14 @@ def test_a_checkpoint_gives_the_trials_model_with_its_weights(checkpoint: Path) 
     assert torch.equal(own.weight, saved["weight"])
 
 
-def test_what_is_no_checkpoint_of_a_pytorch_trial_is_told(checkpoint: Path) -> None:
+def test_a_model_is_loaded_onto_the_device_that_is_asked_for(checkpoint: Path) -> None:
+    model = load_model_from_checkpoint_path(checkpoint, map_location="meta")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+def test_folders_that_are_not_checkpoints_of_a_pytorch_trial_are_refused(
+    checkpoint: Path,
+) -> None:
     with pytest.raises(CheckpointNotFoundError, match="there is no folder"):
         load_model_from_checkpoint_path(checkpoint / "nowhere")
     record = json.loads((checkpoint / "trial.json").read_text())
@@ -87,4 +94,7 @@ def test_what_is_no_checkpoint_of_a_pytorch_trial_is_told(checkpoint: Path) -> N
         load_model_from_checkpoint_path(checkpoint)
     (checkpoint / "trial.json").write_text("{")
     with pytest.raises(InvalidCheckpointError, match=r"trial\.json is damaged"):
+        load_model_from_checkpoint_path(checkpoint)
+    (checkpoint / "trial.json").unlink()
+    with pytest.raises(InvalidCheckpointError, match=r"(?s)no trial\.json.*load_state_dict"):
         load_model_from_checkpoint_path(checkpoint)

@@ -1,4 +1,4 @@
-"""The suite that every framework plugin of detcore runs."""
+"""PyTorch keeps the contract of a framework plugin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
+from _lab import line_data
 from safetensors.numpy import load_file
 
 from detcore.testing import FrameworkSuite
 
 
+@pytest.mark.long(together="suite")
 class TestTorch(FrameworkSuite):
     framework = "torch"
     model_dir = Path(__file__).parent / "model"
@@ -19,18 +22,35 @@ class TestTorch(FrameworkSuite):
     worker_entrypoint = "model_def:LineTrial"
     hyperparameters = {"global_batch_size": 8, "learning_rate": 0.05}
     broken_entrypoint = "model_def:BrokenTrial"
+    stop_entrypoint = "model_def:StoppingTrial"
     invalid_hyperparameters = {"learning_rate": -1.0}
     modules = ("torch", "safetensors")
     batches_per_epoch = 6
+    num_validation_records = 21
+    batch_counter = "batches"
+    callback_kinds = (
+        *("train_begin", "epoch_begin", "batch_end", "epoch_end", "checkpoint"),
+        *("validation_begin", "validation_end", "train_end"),
+    )
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
         found = {}
         for path in sorted(checkpoint.glob("*.safetensors")):
             found |= {f"{path.name}/{name}": value for name, value in load_file(path).items()}
         for name in ("torch.json", "worker.json"):
-            text = json.dumps(json.loads((checkpoint / name).read_text()), sort_keys=True)
-            found[name] = np.frombuffer(text.encode(), np.uint8)
+            document = json.loads((checkpoint / name).read_text())
+            found[name] = np.frombuffer(json.dumps(document, sort_keys=True).encode(), np.uint8)
+        found["batches"] = np.asarray(document["batches"])
         return found
+
+    def compute_validation(self, checkpoint: Path) -> Mapping[str, float]:
+        state = load_file(checkpoint / "model.safetensors")
+        x, y = (tensor.numpy() for tensor in line_data(21).tensors)
+        x = x @ state["0.weight"].T + state["0.bias"]
+        scale = state["1.weight"] / np.sqrt(state["1.running_var"] + 1e-5)
+        x = np.maximum((x - state["1.running_mean"]) * scale + state["1.bias"], 0)
+        predicted = x @ state["4.weight"].T + state["4.bias"]
+        return {"val_loss": float(np.square(predicted - y).mean())}
 
     def callback_events(self, journal: Path) -> Sequence[str]:
         return journal.read_text().split()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _lab import SEED, Lab, LineTrial, line_data
-from detcore_torch import DataLoader, LRScheduler, MetricReducer, PyTorchCallback, Reducer
 from torch.nn import functional
 
 from detcore.data import IndexSampler
 from detcore.errors import ContextStateError, DetcoreError, InvalidExperimentError, MetricError
+from detcore_torch import (
+    DataLoader,
+    LRScheduler,
+    MetricReducer,
+    PyTorchCallback,
+    PyTorchTrial,
+    Reducer,
+)
 
 
 def plain_loop(
@@ -195,7 +204,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "torch.json", "worker.safetensors"])
-def test_a_damaged_checkpoint_is_told_with_the_file(tmp_path: Path, name: str) -> None:
+def test_a_damaged_checkpoint_is_refused_with_the_file(tmp_path: Path, name: str) -> None:
     Lab().train(1).save(tmp_path)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) // 2])
@@ -306,14 +315,14 @@ def test_reducers_of_the_trials_own() -> None:
 # -- callbacks ------------------------------------------------------------------------------------
 
 
-class Telling(PyTorchCallback):
+class Noting(PyTorchCallback):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.state = {"epochs": 0, "best": torch.zeros(2), "history": [(1, 0.5)], 3: {"x"}}
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
-            return lambda *arguments: self.told.append(name[3:])
+            return lambda *arguments: self.calls.append(name[3:])
         return super().__getattribute__(name)
 
     def state_dict(self) -> dict[str, Any]:
@@ -323,14 +332,14 @@ class Telling(PyTorchCallback):
         self.state = state_dict
 
 
-class ToldTrial(LineTrial):
+class NotedTrial(LineTrial):
     def build_callbacks(self) -> Any:
-        self.callback = Telling()
-        return {"telling": self.callback}
+        self.callback = Noting()
+        return {"noting": self.callback}
 
 
 def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> None:
-    lab = Lab(ToldTrial)
+    lab = Lab(NotedTrial)
     lab.controller.validate()
     lab.train(4, 6)
     lab.trial.callback.state["epochs"] = 1
@@ -339,27 +348,38 @@ def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> N
     lab.close()
     validation = ["validation_start", "validation_epoch_start", "validation_epoch_end",
                   "validation_end"]  # fmt: skip
-    assert lab.trial.callback.told == [
+    assert lab.trial.callback.calls == [
         "trial_startup", *validation, "training_start", "training_epoch_start",
         "training_workload_end", "training_epoch_end", "training_workload_end",
         "checkpoint_write_end", "trial_shutdown",
     ]  # fmt: skip
-    later = Lab(ToldTrial, steps_completed=6).restore(tmp_path).train(7)
+    later = Lab(NotedTrial, steps_completed=6).restore(tmp_path).train(7)
     state = later.trial.callback.state
     assert state["best"].tolist() == [2, 2]
     assert {**state, "best": 0} == {"epochs": 1, "best": 0, "history": [(1, 0.5)], 3: {"x"}}
-    assert later.trial.callback.told == [
+    assert later.trial.callback.calls == [
         "trial_startup", "training_start", "training_epoch_start", "training_workload_end"
     ]  # fmt: skip
 
 
-def test_what_a_checkpoint_cannot_hold_is_named() -> None:
-    lab = Lab(ToldTrial).train(1)
-    lab.trial.callback.state = {"deep": [0, {"er": object()}]}
-    with pytest.raises(
-        InvalidExperimentError, match=r"callbacks\.telling\.deep\.1\.er is .*object"
-    ):
+@pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()])])
+def test_a_value_that_a_checkpoint_cannot_hold_is_named(value: Any) -> None:
+    lab = Lab(NotedTrial).train(1)
+    lab.trial.callback.state = {"deep": [0, {"er": value}]}
+    with pytest.raises(InvalidExperimentError, match=r"callbacks\.noting\.deep\.1\.er is "):
         lab.controller.snapshot(Path())
+
+
+def test_tensors_of_similar_places_are_kept_apart(tmp_path: Path) -> None:
+    first, second, third = (torch.full((2,), float(n)) for n in range(3))
+    lab = Lab(NotedTrial).train(1)
+    lab.trial.callback.state = {"a": {"b": first}, "a.b": second, 1: third, "1": np.float32(4)}
+    lab.save(tmp_path)
+    state = Lab(NotedTrial, steps_completed=1).restore(tmp_path).trial.callback.state
+    assert torch.equal(state["a"]["b"], first)
+    assert torch.equal(state["a.b"], second)
+    assert torch.equal(state[1], third)
+    assert state["1"] == np.float32(4)
 
 
 # -- mistakes -------------------------------------------------------------------------------------
@@ -375,20 +395,20 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
         (trial_that("__init__", None), "wrapped no model"),
         (
             trial_that("build_training_data_loader", torch.utils.data.DataLoader(line_data())),
-            "cannot say where it stands.*\n.*detcore_torch.DataLoader",
+            "does not tell its position.*\n.*detcore_torch.DataLoader",
         ),
         (trial_that("build_validation_data_loader", [1]), "Return a detcore_torch.DataLoader"),
         (trial_that("evaluate_full_dataset", {}), "both of evaluate_batch"),
         (trial_that("evaluation_reducer", max), "evaluation_reducer returned"),
-        (trial_that("build_callbacks", [Telling()]), "callbacks by name"),
+        (trial_that("build_callbacks", [Noting()]), "callbacks by name"),
         (trial_that("build_callbacks", {"a": object()}), "subclass of detcore_torch.PyTorchCallb"),
         (
             trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {"on_epoch": id})()}),
-            "has on_epoch, which nobody calls",
+            "has on_epoch, which detcore never calls",
         ),
     ],
 )
-def test_a_wrong_trial_is_told_before_it_trains(trial: type[LineTrial], said: str) -> None:
+def test_a_wrong_trial_is_refused_before_it_trains(trial: type[LineTrial], said: str) -> None:
     with pytest.raises(DetcoreError, match=f"(?s){said}"):
         Lab(trial)
 
@@ -430,6 +450,19 @@ def test_wrapping_mistakes_say_what_to_do() -> None:
         context.wrap_lr_scheduler(schedule, "every epoch")
     with pytest.raises(InvalidExperimentError, match=r"neither a detcore_torch\.MetricReducer"):
         context.wrap_reducer(3)
+    with pytest.raises(DetcoreError, match=r"not a gradient scaler\.\nPass a torch.amp"):
+        context.wrap_scaler(trial.optimizer)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(trial.optimizer)
+    with pytest.raises(InvalidExperimentError, match=r"(?s)needs a metric.*MANUAL_STEP.*on_valida"):
+        context.wrap_lr_scheduler(plateau, LRScheduler.StepMode.STEP_EVERY_EPOCH)
+
+
+def test_a_method_that_the_trial_lacks_is_named() -> None:
+    class Lacking(LineTrial):
+        train_batch = PyTorchTrial.train_batch
+
+    with pytest.raises(InvalidExperimentError, match="Lacking has no method train_batch"):
+        Lab(Lacking).train(1)
 
 
 def test_data_moves_to_the_device_in_the_structure_it_has() -> None:
@@ -440,12 +473,29 @@ def test_data_moves_to_the_device_in_the_structure_it_has() -> None:
     assert (moved["b"], moved["a"][1][1]) == (3, "text")
 
 
+def test_data_that_moves_itself_keeps_its_type() -> None:
+    class Encoding(collections.UserDict):  # as tokenizers return it
+        moved_to = None
+
+        def to(self, device: Any) -> Any:
+            self.moved_to = device
+            return self
+
+    context = Lab().context
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    encoding, sequence = context.to_device((Encoding(a=torch.ones(1)), packed))
+    assert type(encoding) is Encoding
+    assert encoding.moved_to == context.device
+    assert type(sequence) is type(packed)
+    assert torch.equal(sequence.data, packed.data)
+
+
 def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
     class Endless(torch.utils.data.IterableDataset):
         def __iter__(self) -> Any:
             return iter(())
 
-    with pytest.raises(DetcoreError, match="no numbers, so a resumed run could not go on"):
+    with pytest.raises(DetcoreError, match="no numbers, so a resumed run could not return"):
         DataLoader(Endless())
     with pytest.raises(DetcoreError, match="no __len__ and __getitem__"):
         DataLoader(7)
@@ -455,6 +505,11 @@ def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
         DataLoader([1], batch_sampler=[[0]], drop_last=True)
     with pytest.raises(DetcoreError, match="at least 1"):
         DataLoader([1], 0)
+    divided = torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=0)
+    with pytest.raises(DetcoreError, match=r"1 of 2 parts.*\n.*detcore divides batches"):
+        DataLoader([1, 2], sampler=divided)
+    with pytest.raises(DetcoreError, match="1 of 2 parts"):
+        DataLoader([1, 2], batch_sampler=torch.utils.data.BatchSampler(divided, 1, False))
 
 
 def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
@@ -480,7 +535,8 @@ def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
     assert lab.state() == saved
 
 
-def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path, every: int) -> None:
     class Scaled(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
@@ -497,12 +553,48 @@ def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path) -> None:
                 lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1),
                 scaler=self.scaler,
             )
-            self.scaler.update()
+            if self.context.is_update_batch:
+                self.scaler.update()
             return loss
 
-    lab = Lab(Scaled).train(4)
-    assert outcome(lab) == plain_loop(4, clip=0.1)
+    cut = 5 * every - 1  # in the middle of adding gradients up, if they are added up
+    lab = Lab(Scaled, aggregation_frequency=every).train(cut)
+    assert outcome(lab) == plain_loop(cut, every=every, divisor=every, clip=0.1)
     lab.save(tmp_path)
-    later = Lab(Scaled, steps_completed=4).restore(tmp_path)
+    later = Lab(Scaled, steps_completed=cut, aggregation_frequency=every).restore(tmp_path)
     assert later.trial.scaler.get_scale() == 2048.0
-    assert later.train(8).state() == lab.train(8).state()
+    assert later.train(8 * every).state() == lab.train(8 * every).state()
+
+
+def test_a_schedule_that_follows_a_metric_is_resumed(tmp_path: Path) -> None:
+    class Stepping(PyTorchCallback):
+        def __init__(self, scheduler: Any) -> None:
+            self.scheduler = scheduler
+
+        def on_validation_end(self, metrics: Any) -> None:
+            self.scheduler.step(metrics["val_loss"])
+
+    class Plateau(LineTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            # "max": a loss that falls is no improvement.
+            self.scheduler = context.wrap_lr_scheduler(
+                torch.optim.lr_scheduler.ReduceLROnPlateau(
+                    self.optimizer, "max", factor=0.5, patience=1
+                )
+            )
+
+        def build_callbacks(self) -> Any:
+            return {"plateau": Stepping(self.scheduler)}
+
+    def train_on(lab: Lab, *boundaries: int) -> Lab:
+        for boundary in boundaries:
+            lab.train(boundary)
+            lab.controller.validate()
+        return lab
+
+    whole = train_on(Lab(Plateau), 2, 4, 6, 8)
+    train_on(Lab(Plateau), 2, 4).save(tmp_path)
+    later = train_on(Lab(Plateau, steps_completed=4).restore(tmp_path), 6, 8)
+    assert later.state() == whole.state()
+    assert whole.state()["lr.0"] == [0.025]

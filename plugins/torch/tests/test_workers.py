@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _lab import Lab, LineTrial
+from _lab import Lab, LineTrial, line_data
 from test_training import ClippedTrial, CountRecords, Dropped
 
 from detcore.errors import InvalidExperimentError
 from detcore.testing import RankError, run_ranks
+from detcore_torch import DataLoader
 
 
 class ReducedTrial(ClippedTrial):
@@ -184,6 +185,22 @@ def test_a_worker_that_fails_ends_the_others() -> None:
     with pytest.raises(RankError, match="rank 1 has enough") as caught:
         run_ranks(leave, 2, "processes")
     assert caught.value.rank == 1
+
+
+class DividedTrial(LineTrial):
+    """Gives each worker other data."""
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(line_data(24 + 4 * self.context.distributed.rank), 4)
+
+
+def divide(distributed: Any) -> None:
+    Lab(DividedTrial, distributed=distributed)
+
+
+def test_workers_with_different_data_are_refused() -> None:
+    with pytest.raises(RankError, match=r"(?s)rank 0: 6 and 4; rank 1: 7 and 4.*all of the data"):
+        run_ranks(divide, 2, "processes")
 
 
 def test_workers_on_several_machines_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""`PyTorchCallback`, and calling the user's callbacks in order."""
+"""`PyTorchCallback`, and the calls of the user's callbacks in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Callbacks", "PyTorchCallback"]
 
 
 class PyTorchCallback:
-    """Methods that are called while a trial trains, on every worker.
+    """Base class of callbacks; detcore calls the methods while a trial trains, on every worker.
 
     The state of a callback, `state_dict`, is part of each checkpoint.
     """
@@ -21,7 +21,7 @@ class PyTorchCallback:
 
         Args:
             first_batch_idx: Batches trained before this process started.
-            checkpoint_uuid: What the trial was restored from, or None.
+            checkpoint_uuid: The checkpoint from which the trial was restored, or None.
         """
 
     def on_trial_shutdown(self) -> None:
@@ -31,7 +31,7 @@ class PyTorchCallback:
         """Called once per process, before its first batch."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
-        """Called before the first batch of an epoch; not again where one is resumed within."""
+        """Called before the first batch of an epoch; not again after a resume within the epoch."""
 
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         """Called after the last batch of an epoch."""
@@ -56,7 +56,7 @@ class PyTorchCallback:
         """Called after the last batch of a validation.
 
         Args:
-            outputs: What ``evaluate_batch`` returned for each batch of this worker.
+            outputs: The results of ``evaluate_batch`` for each batch of this worker.
         """
 
     def on_validation_end(self, metrics: Mapping[str, Any]) -> None:
@@ -65,42 +65,42 @@ class PyTorchCallback:
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         """Called when this worker's files of a checkpoint are written, before it is committed.
 
-        With such a callback training waits until the files are there.
+        With such a callback training waits until the files are written.
 
         Args:
-            checkpoint_dir: The folder; what is added to it travels with the checkpoint.
+            checkpoint_dir: The folder; files that are added to it become part of the checkpoint.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what belongs into checkpoints: tensors, arrays and plain values."""
+        """Return the state to save in checkpoints: tensors, arrays and plain values."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
 
 
 class Callbacks:
     """The user's callbacks by name.
 
     Args:
-        callbacks: What ``build_callbacks`` returned.
+        callbacks: The result of ``build_callbacks``.
 
     Raises:
-        InvalidDataTypeError: If it is no mapping of `PyTorchCallback`.
-        InvalidExperimentError: If one has a method that looks like a hook and is none.
+        InvalidDataTypeError: If it is not a mapping of `PyTorchCallback`.
+        InvalidExperimentError: If one has a method ``on_...`` that detcore never calls.
     """
 
     def __init__(self, callbacks: Any) -> None:
         if not isinstance(callbacks, Mapping):
             raise InvalidDataTypeError(
-                f"build_callbacks returned {describe(callbacks)}; it returns callbacks by name, "
-                "such as {'early_stopping': EarlyStopping()}"
+                f"build_callbacks returned {describe(callbacks)}.\n"
+                "Return callbacks by name, such as {'early_stopping': EarlyStopping()}."
             )
         for name, callback in callbacks.items():
             if not isinstance(callback, PyTorchCallback):
                 raise InvalidDataTypeError(
-                    f"the callback {name!r} is {describe(callback)}; it must be an instance of a "
-                    "subclass of detcore_torch.PyTorchCallback"
+                    f"the callback {name!r} is {describe(callback)}.\n"
+                    "It must be an instance of a subclass of detcore_torch.PyTorchCallback."
                 )
             _check_hooks(name, callback)
         self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
@@ -112,10 +112,10 @@ class Callbacks:
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Whether one is shown the files of checkpoints."""
-        usual = PyTorchCallback.on_checkpoint_write_end
+        """Whether a callback sees the files of checkpoints."""
+        default = PyTorchCallback.on_checkpoint_write_end
         found = (type(each).on_checkpoint_write_end for each in self._callbacks.values())
-        return any(method is not usual for method in found)
+        return any(method is not default for method in found)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callbacks' states by name."""
@@ -137,6 +137,6 @@ def _check_hooks(name: str, callback: PyTorchCallback) -> None:
     if unknown:
         raise InvalidExperimentError(
             f"the callback {name!r} ({type(callback).__name__}) has {', '.join(unknown)}, which "
-            f"nobody calls.\nHooks are: {', '.join(hooks)}.\n"
-            "Rename the method; one that is no hook must not begin with on_."
+            f"detcore never calls.\nHooks are: {', '.join(hooks)}.\n"
+            "Rename the method; other methods must not begin with on_."
         )

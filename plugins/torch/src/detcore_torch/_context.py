@@ -1,8 +1,9 @@
-"""`PyTorchTrialContext`: what a `PyTorchTrial` wraps its models, optimizers and schedulers with."""
+"""`PyTorchTrialContext`, with which a `PyTorchTrial` wraps models, optimizers and schedulers."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,10 @@ __all__ = ["PyTorchTrialContext"]
 
 
 class PyTorchTrialContext(TrialContext):
-    """What a `detcore_torch.PyTorchTrial` is given.
+    """The context of a `detcore_torch.PyTorchTrial`.
 
     Attributes:
-        models: The models as they were given to `wrap_model`, in order.
+        models: The models that were passed to `wrap_model`, in order.
         optimizers: The optimizers, in order.
         lr_schedulers: The schedulers, in order, with when they are stepped.
         scalers: The gradient scalers, in order.
@@ -55,30 +56,36 @@ class PyTorchTrialContext(TrialContext):
         self._is_stepping = False
         self._is_ready = False
 
-    @property
+    @functools.cached_property
     def device(self) -> Any:
-        """This worker's device: its GPU where there are GPUs, else the CPU."""
+        """This worker's device: its GPU if there are GPUs, else the CPU."""
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
     def to_device(self, data: Any) -> Any:
-        """Return data on this worker's device: tensors, and what dicts, lists and tuples hold."""
+        """Return data on this worker's device: tensors, and those in dicts, lists and tuples.
+
+        Other objects with a method ``to``, such as a ``PackedSequence`` or a batch of a tokenizer,
+        move themselves.
+        """
         if isinstance(data, torch.Tensor):
             return data.to(self.device, non_blocking=True)
+        if hasattr(data, "to"):
+            return data.to(self.device)
         if isinstance(data, Mapping):
             return {key: self.to_device(value) for key, value in data.items()}
         if isinstance(data, tuple) and hasattr(data, "_fields"):
             return type(data)(*(self.to_device(value) for value in data))
         if isinstance(data, list | tuple):
             return type(data)(self.to_device(value) for value in data)
-        return data.to(self.device) if hasattr(data, "to") else data
+        return data
 
     def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
-        """Move a model to the device; of several workers, have its gradients averaged over them.
+        """Move a model to the device; with several workers, average its gradients over them.
 
-        Call it in ``__init__``, before the optimizer is made, for every model that is trained, or
-        that belongs into checkpoints.
+        Call it in ``__init__``, before the optimizer is made, for every model that is trained or
+        saved in checkpoints.
 
         Args:
             model: The model.
@@ -86,8 +93,8 @@ class PyTorchTrialContext(TrialContext):
                 ``torch.nn.parallel.DistributedDataParallel``.
 
         Returns:
-            The model to call: a ``DistributedDataParallel`` of it where there are several workers
-            and it has anything to train, else the model itself. Its state is that of the model.
+            The model to call: a ``DistributedDataParallel`` of it if there are several workers and
+            it has parameters to train, else the model itself. Checkpoints hold the model's state.
 
         Raises:
             InvalidModelError: If it is not a ``torch.nn.Module``.
@@ -113,7 +120,7 @@ class PyTorchTrialContext(TrialContext):
         return wrapped
 
     def wrap_optimizer(self, optimizer: Any, backward_passes_per_step: int = 1) -> Any:
-        """Make an optimizer known, so that its state is part of checkpoints.
+        """Register an optimizer, so that its state is part of checkpoints.
 
         Args:
             optimizer: Over parameters of a model that `wrap_model` returned.
@@ -146,19 +153,20 @@ class PyTorchTrialContext(TrialContext):
         self, lr_scheduler: Any, step_mode: Any = LRScheduler.StepMode.MANUAL_STEP,
         frequency: int = 1,
     ) -> Any:  # fmt: skip
-        """Make a learning rate scheduler known, so that it is stepped and part of checkpoints.
+        """Register a learning rate scheduler, so that it is stepped and part of checkpoints.
 
         Args:
             lr_scheduler: Of an optimizer that `wrap_optimizer` returned.
             step_mode: An ``LRScheduler.StepMode``.
-            frequency: Step it at every so many of these moments only.
+            frequency: Step it only at every `frequency`-th of these moments.
 
         Returns:
             The same scheduler.
         """
         if not hasattr(lr_scheduler, "step") or not hasattr(lr_scheduler, "state_dict"):
             raise InvalidModelError(
-                f"wrap_lr_scheduler was given {describe(lr_scheduler)}, not a scheduler of PyTorch"
+                f"wrap_lr_scheduler was given {describe(lr_scheduler)}, which is not a scheduler.\n"
+                "Pass one of torch.optim.lr_scheduler, or an object with step() and state_dict()."
             )
         optimizer = getattr(lr_scheduler, "optimizer", None)
         if optimizer is not None and not any(optimizer is known for known in self.optimizers):
@@ -172,7 +180,15 @@ class PyTorchTrialContext(TrialContext):
         return lr_scheduler
 
     def wrap_scaler(self, scaler: Any) -> Any:
-        """Make a ``torch.amp.GradScaler`` known, so that its state is part of checkpoints."""
+        """Register a ``torch.amp.GradScaler``, so that its state is part of checkpoints.
+
+        Pass it to `step_optimizer`, then call its ``update()`` where `is_update_batch` is true.
+        """
+        if not hasattr(scaler, "unscale_") or not hasattr(scaler, "state_dict"):
+            raise InvalidModelError(
+                f"wrap_scaler was given {describe(scaler)}, which is not a gradient scaler.\n"
+                "Pass a torch.amp.GradScaler."
+            )
         self._check_wrapping(scaler, object, "wrap_scaler", self.scalers)
         self.scalers.append(scaler)
         return scaler
@@ -184,22 +200,23 @@ class PyTorchTrialContext(TrialContext):
         for_training: bool = True,
         for_validation: bool = True,
     ) -> Any:
-        """Make a metric known that is more than a mean over batches.
+        """Register a metric that is more than a mean over batches.
 
         Args:
             reducer: A `MetricReducer`, or a function that takes the list of values of all batches.
-            name: What the metric is called; None: the reducer returns metrics by name.
+            name: Name of the metric; None: the reducer returns metrics by name.
             for_training: Whether it is part of training metrics.
             for_validation: Whether it is part of validation metrics.
 
         Returns:
-            The reducer; of a function one whose ``update(value)`` takes the value of a batch.
+            The reducer; for a function, one whose ``update(value)`` takes the value of a batch.
         """
         if not isinstance(reducer, MetricReducer):
             if not callable(reducer):
                 raise InvalidExperimentError(
                     f"wrap_reducer was given {describe(reducer)}, which is neither a "
-                    "detcore_torch.MetricReducer nor a function"
+                    "detcore_torch.MetricReducer nor a function.\n"
+                    "Pass an instance of a subclass, or a function of the list of all values."
                 )
             reducer = FunctionReducer(reducer)
         known = [wrapped.reducer for wrapped in self.reducers]
@@ -226,8 +243,8 @@ class PyTorchTrialContext(TrialContext):
         """
         if not isinstance(loss, torch.Tensor):
             raise InvalidModelError(
-                f"backward was given {describe(loss)}, not a tensor; give it the loss as the model "
-                "and the loss function made it"
+                f"backward was given {describe(loss)}, not a tensor.\n"
+                "Pass the loss as the loss function returned it, without item() or float()."
             )
         loss.backward(gradient, retain_graph=retain_graph, create_graph=create_graph)
 
@@ -240,21 +257,21 @@ class PyTorchTrialContext(TrialContext):
     ) -> None:
         """Update the parameters of an optimizer.
 
-        With ``optimizations.aggregation_frequency: k`` the gradients of k batches are added up (and
-        divided by k, unless ``average_aggregated_gradients: false``), and only each k-th call does
-        anything.
+        With ``optimizations.aggregation_frequency: k`` the gradients of k batches are summed (and
+        divided by k, unless ``average_aggregated_gradients: false``), and only each k-th call has
+        an effect.
 
         Args:
-            optimizer: What `wrap_optimizer` returned.
-            clip_grads: Called with the optimizer's parameters before the update, when all
-                gradients have been added up over batches and workers.
-            auto_zero_grads: Whether gradients are forgotten after the update.
-            scaler: What `wrap_scaler` returned, if the loss was scaled with it.
+            optimizer: An optimizer that `wrap_optimizer` returned.
+            clip_grads: Called with the optimizer's parameters before the update, when their
+                gradients are unscaled and combined over batches and workers.
+            auto_zero_grads: Whether to reset gradients after the update.
+            scaler: The scaler that `wrap_scaler` returned, if the loss was scaled with it.
         """
         if not any(optimizer is known for known in self.optimizers):
             raise InvalidExperimentError(
                 f"step_optimizer was given {describe(optimizer)}, which was not wrapped.\n"
-                "Give it what context.wrap_optimizer returned in __init__."
+                "Pass the optimizer that context.wrap_optimizer returned in __init__."
             )
         if not self.is_update_batch:
             return
@@ -300,7 +317,7 @@ class PyTorchTrialContext(TrialContext):
         return (batch_index + 1) % epoch_length == 0
 
     def finish_wrapping(self) -> None:
-        """Check what the trial wrapped; nothing can be wrapped any more. For the controller.
+        """Check that a model and an optimizer are wrapped; no more can be. For the controller.
 
         Raises:
             InvalidExperimentError: If no model or no optimizer was wrapped.
@@ -308,7 +325,7 @@ class PyTorchTrialContext(TrialContext):
         for what, found in (("model", self.models), ("optimizer", self.optimizers)):
             if not found:
                 raise InvalidExperimentError(
-                    f"the trial has wrapped no {what}, so there is nothing to train or to save.\n"
+                    f"the trial has wrapped no {what}, so it has nothing to train or to save.\n"
                     f"Call self.{what} = context.wrap_{what}(...) in __init__."
                 )
         self._is_ready = True
@@ -324,7 +341,7 @@ class PyTorchTrialContext(TrialContext):
         self._batch_index, self._epoch_length = batch_index, epoch_length
         with contextlib.ExitStack() as stack:
             if not self.is_update_batch:
-                # Gradients of the workers meet once per update; forward passes must know, too.
+                # Workers average gradients once per update; forward passes must know it, too.
                 self._without_exchange(stack)
             yield
         for each in self.lr_schedulers:
@@ -351,7 +368,7 @@ class PyTorchTrialContext(TrialContext):
 
     def share_buffers(self) -> None:
         """Give all workers the chief's buffers (statistics of batch normalization, ...)."""
-        self.group.broadcast_chiefs(b for model in self.models for b in model.buffers())
+        self.group.broadcast_from_chief(b for model in self.models for b in model.buffers())
 
     def _without_exchange(self, stack: contextlib.ExitStack) -> None:
         for wrapped in self._wrapped:
@@ -359,7 +376,10 @@ class PyTorchTrialContext(TrialContext):
 
     def _training(self) -> tuple[int, int]:
         if self._batch_index is None or self._epoch_length is None:
-            raise ContextStateError("no batch is being trained; ask in train_batch")
+            raise ContextStateError(
+                "no batch is being trained, so there is no current batch or epoch.\n"
+                "Call this method in train_batch."
+            )
         return self._batch_index, self._epoch_length
 
     def _refuse_direct_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -373,23 +393,27 @@ class PyTorchTrialContext(TrialContext):
     def _check_wrapping(self, given: Any, kind: type, method: str, known: list[Any]) -> None:
         if not isinstance(given, kind):
             raise InvalidModelError(
-                f"{method} was given {describe(given)}, not a {kind.__module__}.{kind.__name__}"
+                f"{method} was given {describe(given)}, not a {kind.__module__}.{kind.__name__}.\n"
+                f"Pass the object itself: context.{method}(...)."
             )
         if any(given is each for each in known):
-            raise ContextStateError(f"{method} was called twice with one {type(given).__name__}")
+            raise ContextStateError(
+                f"{method} was called twice with one {type(given).__name__}.\n"
+                "Call it once, and keep the object that it returns."
+            )
         if self._is_ready:
             raise ContextStateError(
                 f"{method} was called after the trial was made.\n"
-                "What it wraps is restored before training, so it has to be there by then.\n"
+                "Wrapped objects are restored before training, so they have to exist by then.\n"
                 f"Call context.{method} in the trial's __init__."
             )
 
 
 def _without_buffers() -> dict[str, bool]:
-    """Return the argument by which forward passes exchange no buffers.
+    """Return the argument with which forward passes exchange no buffers.
 
-    The controller hands the chief's on before each batch: those exchanges would also come in
-    validations, which the workers do not do in step. The argument's name changed in PyTorch 2.13.
+    The controller broadcasts the chief's before each batch: exchanges in forward passes would also
+    happen in validations, where workers are not in step. PyTorch 2.13 renamed the argument.
     """
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"

@@ -1,4 +1,4 @@
-"""Training a `PyTorchTrial`: batch by batch, with detcore's clock asked in between."""
+"""The controller of a `PyTorchTrial`, which trains batch by batch up to the clock's boundaries."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.data import IdKind
-from detcore.errors import InvalidExperimentError
+from detcore.errors import DataError, InvalidExperimentError
 from detcore.trial import ValidationResult
 from detcore_torch._callbacks import Callbacks
 from detcore_torch._evaluation import Evaluation
 from detcore_torch._files import StateFiles
-from detcore_torch._group import lost_peers_told
+from detcore_torch._group import lost_peers_raised
 from detcore_torch._loader import DataLoader, checked_loader
-from detcore_torch._own_state import OwnState, capture_own
 from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
-from detcore_torch._state import capture_shared, restore_shared, take_over
+from detcore_torch._state import capture_shared, restore_shared, start_from_other
 from detcore_torch._unit import TrainedUnit
+from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
@@ -40,7 +40,7 @@ class TorchController:
         context: Its context.
 
     Raises:
-        DetcoreError: If the trial breaks a rule: nothing wrapped, data of the wrong kind.
+        DetcoreError: If the trial breaks a rule: no model wrapped, data of the wrong kind.
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
@@ -63,40 +63,41 @@ class TorchController:
         self._has_started = False
         self._is_resumed = False
         self._tensors: Sequence[TensorInfo] = ()
+        self._check_same_data(order.batches_per_epoch)
         self._describe_records(loader)
-        self._vary()
+        self._seed_this_worker()
 
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data."""
         return self._epoch_length
 
     def run(self, clock: Clock) -> None:
-        """Train until the clock says stop."""
-        self._start()
+        """Train until the clock ends training."""
+        self._announce_start()
         for model in self._context.models:
             model.train()
-        with self._undisturbed():
+        with self._preserved_if_resumed():
             self._callbacks.call("on_training_start")
-        with lost_peers_told(self._place):
+        with lost_peers_raised(self._place):
             while self._train_unit(clock):
                 pass
 
     def validate(self) -> ValidationResult:
         """Evaluate the models; the result is over all workers, and the same on all."""
-        self._start()
-        with preserved_generators(), lost_peers_told(self._place):
+        self._announce_start()
+        with preserved_generators(), lost_peers_raised(self._place):
             return self._evaluation.run()
 
     def save(self, directory: Path) -> None:
-        """Write the training state; of several workers, the others than the chief what differs."""
+        """Write the training state; workers other than the chief write the part that differs."""
         self._capture().write(directory)
         self._callbacks.call("on_checkpoint_write_end", str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
-        """Copy what `save` would write, and return what writes the copy."""
+        """Copy the state that `save` would write; return a function that writes the copy."""
         if self._callbacks.reads_checkpoints:
             self.save(directory)
-            return _nothing
+            return _nothing_left
         files = self._capture().copied()
         return lambda: files.write(directory)
 
@@ -105,38 +106,38 @@ class TorchController:
         return self._tensors
 
     def restore(self, directory: Path) -> None:
-        """Read what `save` wrote.
+        """Restore the state that `save` wrote.
 
         Raises:
             InvalidCheckpointError: If it does not fit.
         """
         restore_shared(self._context, directory)
         own = self._context.own_folder(directory)
-        state = OwnState(own or directory)
+        state = WorkerState(own or directory)
         self._batches = state.batches
         self._feed.seek(self._batches)
-        others = [] if own is not None else _workers_of(directory)
+        others = [] if own is not None else _other_workers(directory)
         state.restore_gradients(self._context.models, others)
         state.restore_callbacks(self._callbacks)
         self._is_resumed = True
         if own is not None:
             state.restore_generators()
             return
-        self._vary()
+        self._seed_this_worker()
         _logger.info(
-            "the checkpoint was saved by another number of workers: training goes on at batch %d, "
-            "in the order that %d worker(s) take the data in",
+            "the checkpoint was saved by another number of workers: training continues at batch "
+            "%d, in the order in which %d worker(s) take the data",
             self._batches,
             self._place.size,
         )
 
     def start_from(self, directory: Path) -> None:
-        """Take over weights and optimizers' states; everything else is as in any fresh trial.
+        """Restore weights and optimizers' states only; the rest starts as in any new trial.
 
         Raises:
             InvalidCheckpointError: If it does not fit.
         """
-        take_over(self._context, directory)
+        start_from_other(self._context, directory)
 
     def close(self) -> None:
         """End the processes that load data, and leave the process group."""
@@ -148,7 +149,7 @@ class TorchController:
             self._context.group.close()
 
     def _train_unit(self, clock: Clock) -> bool:
-        """Train up to the next boundary, or to an interrupt; return whether to go on."""
+        """Train up to the next boundary, or to an interrupt; return whether to continue."""
         unit = TrainedUnit()
         while self._batches < clock.next_boundary:
             self._train_batch(unit)
@@ -188,35 +189,50 @@ class TorchController:
         return metrics
 
     def _capture(self) -> StateFiles:
-        self._start()
+        self._announce_start()
         files = StateFiles()
         if self._place.rank == 0:
             capture_shared(self._context, files)
-        capture_own(
+        capture_worker(
             files, models=self._context.models, callbacks=self._callbacks, batches=self._batches
         )
         self._tensors = files.infos()
         return files
 
-    def _start(self) -> None:
-        """Tell the callbacks, once, that the trial is there."""
+    def _announce_start(self) -> None:
+        """Call ``on_trial_startup`` of the callbacks, once."""
         if self._has_started:
             return
         self._has_started = True
         info = self._context.info
         uuid = info.latest_checkpoint if info and self._is_resumed else None
-        with self._undisturbed():
+        with self._preserved_if_resumed():
             self._callbacks.call("on_trial_startup", self._batches, uuid)
 
-    def _undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Keep the generators, where an uninterrupted run would not come by here again."""
+    def _preserved_if_resumed(self) -> contextlib.AbstractContextManager[None]:
+        """Preserve the generators around a call that an uninterrupted run makes only once."""
         return preserved_generators() if self._is_resumed else contextlib.nullcontext()
 
-    def _vary(self) -> None:
-        """Let each worker draw random numbers of its own; models are made alike before that."""
+    def _seed_this_worker(self) -> None:
+        """Seed dropout and the like differently on each worker; models have equal weights."""
         rank = self._place.rank
-        if rank or self._batches:  # the chief, too, draws other numbers than it began with
+        if rank or self._batches:  # the chief, too, draws other numbers than at its start
             seed_generators(seed_from(self._context.get_trial_seed(), rank, self._batches))
+
+    def _check_same_data(self, num_batches: int) -> None:
+        """Check that all workers have the same data, of which each takes its share."""
+        counts = self._place.allgather((num_batches, self._evaluation.num_batches))
+        if len(set(counts)) > 1:
+            told = "; ".join(
+                f"rank {rank}: {training} and {validation}"
+                for rank, (training, validation) in enumerate(counts)
+            )
+            raise DataError(
+                "the workers have different data. Batches of an epoch, and of a validation: "
+                f"{told}.\n"
+                "Each worker takes every N-th batch by itself: return all of the data on each, "
+                "not divided by rank."
+            )
 
     def _describe_records(self, loader: DataLoader) -> None:
         ledger = self._context.ledger
@@ -225,7 +241,7 @@ class TorchController:
         if loader.sampler is not None or loader.batch_sampler is not None:
             raise InvalidExperimentError(
                 "data_ledger is true, and the training data has a sampler.\n"
-                "The ledger proves that each epoch uses every record once; a sampler may leave out "
+                "The ledger proves that each epoch uses every record once, and a sampler may omit "
                 "or repeat some.\nSet data_ledger: false, or use shuffle=True without a sampler."
             )
         num_records = len(loader.dataset)
@@ -233,10 +249,10 @@ class TorchController:
         ledger.describe(IdKind.RECORD_INDEX, num_records=num_records, left_over=left_over)
 
 
-def _workers_of(directory: Path) -> list[OwnState]:
-    """Return what the other workers than the chief saved."""
-    return [OwnState(folder) for folder in sorted((directory / "workers").glob("*"))]
+def _other_workers(directory: Path) -> list[WorkerState]:
+    """Return the states of the workers other than the chief."""
+    return [WorkerState(folder) for folder in sorted((directory / "workers").glob("*"))]
 
 
-def _nothing() -> None:
-    """There is nothing left to write."""
+def _nothing_left() -> None:
+    """Do nothing: the files are written already."""

@@ -1,4 +1,4 @@
-"""Validation: each worker takes its batches, and what they found is put together once."""
+"""Validation: each worker evaluates its batches, and the results are combined once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Evaluation"]
 
 
 class Evaluation:
-    """The validation data, and how to evaluate the trial on it.
+    """The validation data, and the evaluation of the trial on it.
 
     Batch i of the data is evaluated by rank ``i % size``, so shares may be uneven or empty.
 
@@ -31,7 +31,7 @@ class Evaluation:
         callbacks: The user's callbacks.
 
     Raises:
-        InvalidExperimentError: If the trial has not exactly one way to evaluate.
+        InvalidExperimentError: If the trial does not have exactly one way to evaluate.
     """
 
     def __init__(
@@ -50,9 +50,8 @@ class Evaluation:
         if not self._is_whole:
             self._reducers = _checked_reducers(trial.evaluation_reducer())
         self._seed = context.get_trial_seed()
-        self._num_batches = loader.validation_order(self._seed).batches_per_epoch
-        if context.test_mode:
-            self._num_batches = 1
+        self._order = loader.validation_order(self._seed)
+        self.num_batches = 1 if context.test_mode else self._order.batches_per_epoch
 
     def run(self) -> ValidationResult:
         """Evaluate the models as they are; the result is the same on all workers."""
@@ -75,9 +74,8 @@ class Evaluation:
         return ValidationResult(metrics, result.n_records)
 
     def _stream(self, rank: int, world_size: int) -> BatchStream:
-        order = self._loader.validation_order(self._seed)
-        share = _Share(order, rank, world_size)
-        stop = len(range(rank, self._num_batches, world_size))
+        share = _Share(self._order, rank, world_size)
+        stop = len(range(rank, self.num_batches, world_size))
         return BatchStream(
             self._loader, share, seed=self._seed, rank=rank, world_size=world_size, stop=stop
         )
@@ -169,8 +167,8 @@ class _Counted:
 def _named(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise MetricError(
-            f"the evaluation returned {describe(found)}; it returns metrics by name, such as "
-            "{'validation_loss': loss}"
+            f"the evaluation returned {describe(found)}.\n"
+            "Return metrics by name, such as {'validation_loss': loss}."
         )
     return found
 
@@ -182,7 +180,8 @@ def _evaluates_whole(trial: PyTorchTrial) -> bool:
     if by_batch == as_whole:
         raise InvalidExperimentError(
             f"{kind.__name__} has {'both' if by_batch else 'neither'} of evaluate_batch and "
-            "evaluate_full_dataset; a trial has one of them"
+            "evaluate_full_dataset.\n"
+            "Define one of them: evaluate_batch if metrics are means or sums over batches."
         )
     return as_whole
 
@@ -191,9 +190,9 @@ def _checked_reducers(given: Any) -> Reducer | Mapping[str, Reducer]:
     values = list(given.values()) if isinstance(given, Mapping) else [given]
     if not all(isinstance(value, Reducer) for value in values):
         raise InvalidExperimentError(
-            f"evaluation_reducer returned {describe(given)}; it returns a detcore_torch.Reducer, "
-            "or one for each metric by name.\n"
-            "For a metric of your own see context.wrap_reducer."
+            f"evaluation_reducer returned {describe(given)}.\n"
+            "Return a detcore_torch.Reducer, or one for each metric by name; other reductions are "
+            "for context.wrap_reducer."
         )
     checked: Reducer | Mapping[str, Reducer] = given
     return checked

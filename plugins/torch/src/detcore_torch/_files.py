@@ -18,11 +18,11 @@ _ALIAS = "same as: "
 
 @dataclasses.dataclass(slots=True)
 class StateFiles:
-    """What is to be written into a checkpoint's folder.
+    """The contents of files that go into a checkpoint's folder.
 
     Attributes:
         tensors: Tensors by file and name; they may be the training's own memory.
-        aliases: By file, names of tensors that are the same memory as another one of the file.
+        aliases: By file, names of tensors that share the memory of another one of the file.
         documents: JSON values by file.
     """
 
@@ -31,7 +31,7 @@ class StateFiles:
     documents: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add_tensors(self, file: str, tensors: Mapping[str, Any]) -> None:
-        """Add a file of tensors; what shares its memory (tied weights) is written once."""
+        """Add a file of tensors; those that share memory (tied weights) are written once."""
         kept: dict[tuple[Any, ...], str] = {}
         own: dict[str, Any] = {}
         for name, tensor in tensors.items():
@@ -64,7 +64,7 @@ class StateFiles:
             write_json(directory / file, value)
 
     def infos(self) -> list[TensorInfo]:
-        """Return what the manifest says of the tensors."""
+        """Return the tensors' entries in the manifest."""
         return [
             TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).partition(".")[2], file)
             for file, table in self.tensors.items()
@@ -73,7 +73,7 @@ class StateFiles:
 
 
 def _separate(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tensors on the CPU, each with a memory of its own, which is what the format takes."""
+    """Return tensors on the CPU, each with separate memory, as the format requires."""
     found = {}
     seen: set[int] = set()
     for name, tensor in table.items():
@@ -101,9 +101,14 @@ def read_tensors(path: Path) -> dict[str, Any]:
                 if key.startswith(_ALIAS):
                     found[key.removeprefix(_ALIAS)] = found[kept]
     except FileNotFoundError as error:
-        raise InvalidCheckpointError(f"the checkpoint has no file {path}") from error
+        raise InvalidCheckpointError(
+            f"the checkpoint has no file {path}.\n"
+            "It was copied in part, or the file was removed: download the checkpoint again."
+        ) from error
     except (SafetensorError, OSError, LookupError, ValueError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+        raise InvalidCheckpointError(
+            f"{path} is damaged: {error}.\nRestore an earlier checkpoint, or download it again."
+        ) from error
     return found
 
 
@@ -117,10 +122,13 @@ def read_json(path: Path, version: int) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{path.parent} has no file {path.name}, so it is no checkpoint of a PyTorchTrial."
+            f"{path.parent} has no file {path.name}, so it is no checkpoint of a PyTorchTrial.\n"
+            "Name the folder of a checkpoint that detcore-torch wrote, with all of its files."
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+        raise InvalidCheckpointError(
+            f"{path} is damaged: {error}.\nRestore an earlier checkpoint, or download it again."
+        ) from error
     if not isinstance(value, dict) or value.get("version") != version:
         raise InvalidCheckpointError(
             f"{path} is not of version {version}.\n"

@@ -1,4 +1,4 @@
-"""The process group through which `DistributedDataParallel` adds gradients up."""
+"""The process group over which `DistributedDataParallel` averages gradients."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["WorkerGroup", "lost_peers_told"]
+__all__ = ["WorkerGroup", "lost_peers_raised"]
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-# How Gloo says that a connection ended.
+# Texts of Gloo's errors about a connection that ended.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 class WorkerGroup:
     """PyTorch's default process group, made of the workers of one machine.
 
-    They meet in a file of a folder that only their user may enter, so nothing listens for
-    strangers; Gloo's own connections stay on the loopback interface. With GPUs, NCCL is used.
+    They meet in a file of a folder that only their user may enter, so no port accepts strangers;
+    Gloo's own connections stay on the loopback interface. With GPUs, NCCL is used.
 
     Args:
         distributed: The workers.
@@ -39,7 +39,7 @@ class WorkerGroup:
         self._is_open = False
 
     def open(self) -> None:
-        """Join the other workers; all of them call this. Does nothing where it is open already.
+        """Join the other workers; all of them call this. Does nothing if it is open already.
 
         Raises:
             InvalidExperimentError: If there are several machines.
@@ -75,8 +75,8 @@ class WorkerGroup:
             torch.distributed.destroy_process_group()
         self._is_open = False
 
-    def broadcast_chiefs(self, tensors: Iterable[Any]) -> None:
-        """Give tensors the chief's values, in place; one exchange for each type of element."""
+    def broadcast_from_chief(self, tensors: Iterable[Any]) -> None:
+        """Give tensors the chief's values, in place; one exchange for each element type."""
         if not self._is_open:
             return
         by_type: dict[Any, list[Any]] = {}
@@ -92,8 +92,8 @@ class WorkerGroup:
 
 
 @contextlib.contextmanager
-def lost_peers_told(distributed: DistributedContext) -> Iterator[None]:
-    """Turn Gloo's errors of connections that ended into detcore's.
+def lost_peers_raised(distributed: DistributedContext) -> Iterator[None]:
+    """Translate Gloo's errors about ended connections into detcore's.
 
     Raises:
         PeerLostError: If another worker is gone.
@@ -103,8 +103,8 @@ def lost_peers_told(distributed: DistributedContext) -> Iterator[None]:
     except RuntimeError as error:
         if distributed.size > 1 and any(sign in str(error) for sign in _LOST):
             raise PeerLostError(
-                f"another worker of rank {distributed.rank} is gone: its connection ended while "
-                "gradients were added up.\nLook at the output of the other workers for the reason."
+                f"rank {distributed.rank} lost another worker: the connection ended while "
+                "gradients were averaged.\nThe output of the other workers shows the reason."
             ) from error
         raise
 

@@ -1,4 +1,4 @@
-"""Loading a model out of a checkpoint, for prediction or further work."""
+"""Load a model from a checkpoint, for prediction or further work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FRAMEWORK = "torch"
 
 
 def load_model_from_checkpoint_path(
-    path: str | os.PathLike[str], tags: Sequence[str] | None = None
+    path: str | os.PathLike[str], tags: Sequence[str] | None = None, map_location: Any = None
 ) -> Any:
     """Build a trial's model and load the weights of a checkpoint into it.
 
@@ -33,14 +33,17 @@ def load_model_from_checkpoint_path(
     Args:
         path: The checkpoint's folder.
         tags: Not used; accepted for compatibility.
+        map_location: The device of the model, such as ``"cpu"``; None: this process's GPU if there
+            is one, else the CPU.
 
     Returns:
-        The model that the trial wrapped, in evaluation mode; a tuple of models where there are
-        several.
+        The model that the trial wrapped, in evaluation mode; a tuple if it wrapped several.
     """
     models = load_trial_from_checkpoint_path(path).context.models
     for model in models:
         model.eval()
+        if map_location is not None:
+            model.to(map_location)
     return models[0] if len(models) == 1 else tuple(models)
 
 
@@ -49,7 +52,7 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
 
     **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported, and
     its ``__init__`` called. Load only checkpoints of people you trust, or use
-    `load_weights_from_checkpoint_path` with a model of your own, which runs none.
+    `load_weights_from_checkpoint_path` with your own model, which runs no such code.
 
     Args:
         path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
@@ -82,19 +85,21 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
 
 
 def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
-    """Load the weights of a checkpoint into a model that the caller made; runs no code from it.
+    """Load the weights of a checkpoint into a model of the caller.
+
+    Runs no code from the checkpoint.
 
     Args:
         path: The checkpoint's folder.
-        model: A model like the trial's; a sequence of models where the trial wrapped several.
+        model: A model like the trial's; a sequence of models if the trial wrapped several.
 
     Returns:
-        What was given.
+        The same model or models.
 
     Raises:
         CheckpointNotFoundError: If there is no such folder.
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit;
-            the model is unchanged then.
+            then the model stays unchanged.
     """
     folder = _checked_folder(path)
     load_models(model if isinstance(model, list | tuple) else [model], folder)
@@ -120,10 +125,14 @@ def _read_trial(folder: Path) -> Mapping[str, Any]:
         hparams = record["hparams"]
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{folder} has no {_TRIAL_FILE}, so it is no checkpoint of a trial."
+            f"{folder} has no {_TRIAL_FILE}, so it is no checkpoint of a PyTorchTrial.\n"
+            "Weights that another program saved are loaded with PyTorch itself, such as "
+            "model.load_state_dict."
         ) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
+        raise InvalidCheckpointError(
+            f"{path} is damaged: {error!r}.\nDownload the checkpoint again."
+        ) from error
     if framework != _FRAMEWORK or not isinstance(hparams, dict):
         raise InvalidCheckpointError(
             f"{folder} is a checkpoint of the framework {framework!r} (trial class "

@@ -1,4 +1,4 @@
-"""`DataLoader`: data whose every batch can be had again, by its number alone."""
+"""`DataLoader`: data in which any batch can be made again from its number alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._order import BatchOrder, Requests, SamplerOrder
-from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
+from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder
+from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
 from detcore_torch._torch import torch
 
 if TYPE_CHECKING:
@@ -28,28 +28,29 @@ class Batch:
 
 
 class DataLoader:
-    """Says how batches are made; detcore makes the PyTorch loader that loads them.
+    """A description of batches, from which detcore makes the PyTorch loader that loads them.
 
-    Takes what ``torch.utils.data.DataLoader`` takes, but for ``generator``: the order follows from
-    the trial's seed. A run that is resumed goes on at the very batch, in the middle of an epoch
+    Takes the arguments of ``torch.utils.data.DataLoader`` except ``generator``: the order follows
+    from the trial's seed. A resumed run continues with the next batch, in the middle of an epoch
     too, and reads nothing again. Of several workers, each takes every N-th batch; give all of
     them all of the data.
 
-    What a dataset or ``collate_fn`` draws from ``random``, ``numpy.random`` and ``torch`` depends
-    on the trial's seed and the number of the batch alone, whatever ``num_workers`` is.
+    Random numbers that a dataset or ``collate_fn`` draws from ``random``, ``numpy.random`` and
+    ``torch`` depend on the trial's seed and the number of the batch alone, whatever
+    ``num_workers`` is.
 
     Args:
-        dataset: Has ``__len__`` and ``__getitem__`` (an ``IterableDataset`` has no order that could
-            be gone back to).
+        dataset: Has ``__len__`` and ``__getitem__``. An ``IterableDataset`` is refused: it has no
+            order to return to.
         batch_size: Records in a batch of one worker: ``context.get_per_slot_batch_size()``.
-        shuffle: Whether each epoch comes in an order of its own.
-        sampler: Yields record indices; drawn anew for each epoch, under generators that are seeded
+        shuffle: Whether each epoch has its own order.
+        sampler: Yields record indices; drawn once for each epoch, under generators that are seeded
             with the epoch's number.
         batch_sampler: Yields lists of record indices, likewise.
         num_workers: Processes that load; 0: the process that trains.
-        collate_fn: Makes a batch of a list of records.
+        collate_fn: Makes a batch from a list of records.
         pin_memory: As PyTorch's.
-        drop_last: Leave out the last batch of an epoch where it is smaller.
+        drop_last: Leave out the last batch of an epoch if it is smaller.
         timeout: As PyTorch's.
         worker_init_fn: As PyTorch's.
         multiprocessing_context: As PyTorch's.
@@ -57,7 +58,7 @@ class DataLoader:
         persistent_workers: As PyTorch's; workers of training data stay for all epochs anyway.
 
     Raises:
-        InvalidDataTypeError: If the dataset is none that can be resumed.
+        InvalidDataTypeError: If training could not be resumed with the dataset.
         DataError: If arguments contradict each other.
     """
 
@@ -99,11 +100,11 @@ class DataLoader:
         }
 
     def order(self, *, seed: int, rank: int = 0, world_size: int = 1) -> BatchOrder:
-        """Return which records each batch holds.
+        """Return the records of each batch.
 
         Args:
             seed: Seed of the order; the same on all workers.
-            rank: Whose batches: every `world_size`-th from this one on.
+            rank: The worker, which takes every `world_size`-th batch from this one on.
             world_size: Number of workers.
         """
         if self.sampler is None and self.batch_sampler is None:
@@ -121,18 +122,20 @@ class DataLoader:
             batch_sampler = torch.utils.data.BatchSampler(
                 self.sampler, int(self.batch_size or 0), self.drop_last
             )
-        sampler = self.sampler or getattr(batch_sampler, "sampler", None)
+        sampler = self.sampler
+        if sampler is None:
+            sampler = getattr(batch_sampler, "sampler", None)
         return SamplerOrder(batch_sampler, sampler, seed=seed, rank=rank, world_size=world_size)
 
     def stream(self, order: BatchOrder, *, seed: int, place: DistributedContext) -> BatchStream:
-        """Return the batches of all epochs, one after the other, that one worker trains on."""
+        """Return the batches that one worker trains on, of all epochs, one after the other."""
         return BatchStream(self, order, seed=seed, rank=place.rank, world_size=place.size)
 
     def validation_order(self, seed: int) -> BatchOrder:
         """Return the batches of one pass over the data, over all workers.
 
         Raises:
-            DataError: If there is none.
+            DataError: If the data has no batch.
         """
         loader = self
         if self.sampler is None and self.batch_sampler is None and not self.drop_last:
@@ -141,11 +144,11 @@ class DataLoader:
 
 
 class BatchStream:
-    """Batches of one worker from any number on; what loads them starts with the first `take`.
+    """Batches of one worker from any number on; loading starts with the first `take`.
 
     Args:
-        loader: Says how they are made.
-        order: Says which records they hold.
+        loader: How the batches are made.
+        order: The records of each batch.
         seed: The trial's seed.
         rank: This worker.
         world_size: Number of workers.
@@ -172,7 +175,7 @@ class BatchStream:
         self._batches: Generator[Batch, None, None] | None = None
 
     def seek(self, start: int) -> None:
-        """Go on at a batch; nothing is read to get there."""
+        """Continue with a batch; nothing is read to get there."""
         self.close()
         self._start = start
 
@@ -197,8 +200,8 @@ class BatchStream:
         loader = torch.utils.data.DataLoader(
             self._source,
             batch_size=None,
-            sampler=_Noted(Requests(self._order, self._start, self._stop), asked),
-            collate_fn=_as_it_is,
+            sampler=_Noted(BatchRequests(self._order, self._start, self._stop), asked),
+            collate_fn=_unchanged,
             # PyTorch draws its workers' seeds from this; by default it would draw from the
             # generator that training draws from.
             generator=torch.Generator(),
@@ -209,9 +212,9 @@ class BatchStream:
 
 
 class _Noted:
-    """Requests that are noted in a queue when they are handed out."""
+    """Requests that are noted in a queue when PyTorch's loader takes them."""
 
-    def __init__(self, requests: Requests, asked: collections.deque[Sequence[int]]) -> None:
+    def __init__(self, requests: BatchRequests, asked: collections.deque[Sequence[int]]) -> None:
         self._requests = requests
         self._asked = asked
 
@@ -230,23 +233,33 @@ class _Source(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package w
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
-        usual = self._collate is torch.utils.data.default_collate
-        self._is_plain = usual and type(self._dataset) is torch.utils.data.TensorDataset
+        is_default = self._collate is torch.utils.data.default_collate
+        self._is_plain = is_default and type(self._dataset) is torch.utils.data.TensorDataset
 
     def __getitem__(self, request: tuple[int, Any]) -> Any:
         number, records = request
         if self._is_plain:  # the same as below, without a Python call for each record
             return [tensor[records] for tensor in self._dataset.tensors]
-        with preserved_generators():
+        with preserved_cpu_generators():
             seed_generators(seed_from(self._seed, self._rank + number * self._world_size))
-            indices = [int(index) for index in records]
+            return self._collate(self._fetch([int(index) for index in records]))
+
+    def _fetch(self, indices: list[int]) -> Any:
+        try:
             if hasattr(self._dataset, "__getitems__"):
-                return self._collate(self._dataset.__getitems__(indices))
-            return self._collate([self._dataset[index] for index in indices])
+                return self._dataset.__getitems__(indices)
+            return [self._dataset[index] for index in indices]
+        except IndexError as error:
+            raise DataError(
+                f"the dataset, {describe(self._dataset)}, raised IndexError for one of the records "
+                f"{', '.join(map(str, indices))}: {error}.\n"
+                f"Its __len__ says that it has {len(self._dataset)} records.\n"
+                "Let __len__ return their number, and __getitem__ take every index below it."
+            ) from error
 
 
 def checked_loader(loader: Any, method: str) -> DataLoader:
-    """Return what a trial's method returned, if it is a `DataLoader`.
+    """Return the loader that a trial's method returned, if it is a `DataLoader`.
 
     Raises:
         InvalidDataTypeError: If it is something else.
@@ -256,7 +269,7 @@ def checked_loader(loader: Any, method: str) -> DataLoader:
     hint = "Return a detcore_torch.DataLoader."
     if isinstance(loader, torch.utils.data.DataLoader):
         hint = (
-            "PyTorch's own loader cannot say where it stands, so training could not be resumed, "
+            "PyTorch's own loader does not tell its position, so training could not be resumed, "
             "and it does not divide its data among workers.\n"
             "Use detcore_torch.DataLoader, which takes the same arguments:\n"
             "  from detcore_torch import DataLoader"
@@ -264,7 +277,7 @@ def checked_loader(loader: Any, method: str) -> DataLoader:
     raise InvalidDataTypeError(f"{method} returned {describe(loader)}.\n{hint}")
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
@@ -278,7 +291,7 @@ def _check_dataset(dataset: Any) -> None:
     if isinstance(dataset, torch.utils.data.IterableDataset):
         raise InvalidDataTypeError(
             f"the dataset is {describe(dataset)}, an IterableDataset.\n"
-            "Its records have no numbers, so a resumed run could not go on where it was.\n"
+            "Its records have no numbers, so a resumed run could not return to its place.\n"
             "Use a dataset with __len__ and __getitem__."
         )
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -291,15 +304,26 @@ def _check_dataset(dataset: Any) -> None:
 def _check_sampling(
     batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
+    for given in (sampler, getattr(batch_sampler, "sampler", None)):
+        if isinstance(given, torch.utils.data.DistributedSampler) and given.num_replicas > 1:
+            raise DataError(
+                f"a DistributedSampler takes 1 of {given.num_replicas} parts of the data, and then "
+                "each worker would take its part of that.\n"
+                "Leave the sampler out: detcore divides batches among the workers. "
+                "shuffle=True shuffles all of the data."
+            )
     if batch_sampler is not None:
         if batch_size not in (1, None) or shuffle or sampler is not None or drop_last:
             raise DataError(
                 "batch_sampler says which records each batch holds, so batch_size, shuffle, "
-                "sampler and drop_last cannot be given with it"
+                "sampler and drop_last cannot be given with it.\nLeave them out."
             )
         return
     if sampler is not None and shuffle:
-        raise DataError("sampler says in which order records come; shuffle=True contradicts it")
+        raise DataError(
+            "sampler says in which order records come, and shuffle=True contradicts it.\n"
+            "Leave one of them out."
+        )
     if batch_size is None or batch_size < 1:
         raise DataError(
             f"batch_size is {batch_size!r}; it must be at least 1.\n"

@@ -1,4 +1,4 @@
-"""Which records each training batch holds: computed, or drawn from a sampler of the user's."""
+"""The records of each training batch: computed, or drawn from a sampler of the user's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from detcore.errors import DataError
-from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
+from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
 
-__all__ = ["BatchOrder", "Requests", "SamplerOrder"]
+__all__ = ["BatchOrder", "BatchRequests", "SamplerOrder"]
 
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
 _BLOCK = 64
 
 
 class BatchOrder(Protocol):
-    """What a loader asks; `detcore.data.IndexSampler` is one."""
+    """The order of a loader's batches; `detcore.data.IndexSampler` is one."""
 
     batches_per_epoch: int
 
@@ -24,21 +24,21 @@ class BatchOrder(Protocol):
 
 
 class SamplerOrder:
-    """The order of a user's batch sampler, which is drawn anew for each epoch.
+    """The order of a user's batch sampler, which is drawn once for each epoch.
 
-    Before each draw all generators are seeded from the trial's seed and the epoch, so any epoch's
-    order can be had again: after a resume, and on every worker alike. A sampler's own ``generator``
-    is seeded too, and ``set_epoch`` is called where there is one.
+    Before each draw all generators are seeded from the trial's seed and the epoch, so that the
+    order of any epoch can be drawn again: after a resume, and on every worker. A sampler's own
+    ``generator`` is seeded too, and its ``set_epoch`` is called if it has one.
 
     Args:
         batch_sampler: Yields lists of record indices; its length is that of an epoch.
-        sampler: What it draws records from, or None.
+        sampler: The sampler from which it draws records, or None.
         seed: The trial's seed.
         rank: This worker.
         world_size: Number of workers; each takes every `world_size`-th batch.
 
     Raises:
-        DataError: If it has no batch.
+        DataError: If it yields no batch, or another order each time it is asked for one epoch.
     """
 
     def __init__(
@@ -46,18 +46,26 @@ class SamplerOrder:
     ) -> None:
         self._batch_sampler = batch_sampler
         self._sampler = sampler
+        self._name = repr(batch_sampler if sampler is None else sampler)
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
-        self._latest: tuple[int, list[Any]] | None = None
-        self.batches_per_epoch = len(self._draw(0))
+        self._latest = (0, self._draw(0))
+        self.batches_per_epoch = len(self._latest[1])
         if not self.batches_per_epoch:
             raise DataError(
-                f"the sampler {sampler or batch_sampler!r} yields no batch.\n"
-                "Give the data at least one batch."
+                f"the sampler {self._name} yields no batch.\nGive the data at least one batch."
+            )
+        if self._draw(0) != self._latest[1]:
+            raise DataError(
+                f"the sampler {self._name} yields another order when it draws epoch 0 again.\n"
+                "After a resume the order of an epoch is drawn again, and it would not be the "
+                "same.\nLet the sampler draw from torch, numpy.random, random or an attribute "
+                "'generator', which are seeded for each epoch, or from the number that "
+                "set_epoch(epoch) gives it."
             )
 
-    def batches(self, start: int, stop: int) -> list[Any]:
+    def batches(self, start: int, stop: int) -> list[list[int]]:
         """Return the record indices of some consecutive batches of this worker."""
         found = []
         for index in range(start, stop):
@@ -66,38 +74,45 @@ class SamplerOrder:
             found.append(self._epoch(epoch)[cursor])
         return found
 
-    def _epoch(self, epoch: int) -> list[Any]:
-        drawn = self._draw(epoch)
+    def _epoch(self, epoch: int) -> list[list[int]]:
+        if self._latest[0] != epoch:
+            self._latest = (epoch, self._draw(epoch))
+        drawn = self._latest[1]
         if len(drawn) != self.batches_per_epoch:
             raise DataError(
-                f"the sampler {self._sampler or self._batch_sampler!r} yields {len(drawn)} batches "
-                f"in epoch {epoch}, and {self.batches_per_epoch} in epoch 0.\n"
-                "Where a batch is after a resume follows from their number, so it must stay.\n"
+                f"the sampler {self._name} yields {len(drawn)} batches in epoch {epoch}, and "
+                f"{self.batches_per_epoch} in epoch 0.\n"
+                "A resumed run finds its batch by the number of batches in an epoch.\n"
                 "Let the sampler yield the same number of batches in each epoch."
             )
         return drawn
 
-    def _draw(self, epoch: int) -> list[Any]:
-        if self._latest is None or self._latest[0] != epoch:
-            seed = seed_from(self._seed, epoch)
-            with preserved_generators():
-                seed_generators(seed)
-                for part in (self._sampler, self._batch_sampler):
-                    if hasattr(part, "set_epoch"):
-                        part.set_epoch(epoch)
-                    if getattr(part, "generator", None) is not None:
-                        part.generator.manual_seed(seed)
-                self._latest = (epoch, list(self._batch_sampler))
-        return self._latest[1]
+    def _draw(self, epoch: int) -> list[list[int]]:
+        seed = seed_from(self._seed, epoch)
+        with preserved_cpu_generators():
+            seed_generators(seed)
+            for part in (self._sampler, self._batch_sampler):
+                if hasattr(part, "set_epoch"):
+                    part.set_epoch(epoch)
+                if getattr(part, "generator", None) is not None:
+                    part.generator.manual_seed(seed)
+            drawn = list(self._batch_sampler)
+        try:
+            return [[int(index) for index in batch] for batch in drawn]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"the sampler {self._name} yields record indices that are not integers: {error}.\n"
+                "Let a sampler yield integers, and a batch sampler lists of integers."
+            ) from error
 
 
-class Requests:
-    """What the batches of a stream are asked for with, in order: ``(number, record indices)``.
+class BatchRequests:
+    """The batches of a stream in order, each as ``(number, record indices)``.
 
     A sampler for PyTorch's loader, which may ask long before it delivers.
 
     Args:
-        order: Says which records.
+        order: The records of each batch.
         start: First batch of this worker.
         stop: The batch after the last one; None: no end.
     """

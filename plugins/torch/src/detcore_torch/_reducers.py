@@ -1,4 +1,4 @@
-"""How metrics of many batches, on one or several workers, become one number."""
+"""Reduction of the metrics of many batches, on one or several workers, to one number."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class Reducer(enum.Enum):
-    """How the values that `PyTorchTrial.evaluate_batch` returns for each batch become one.
+    """The reduction of the values that `PyTorchTrial.evaluate_batch` returns for each batch.
 
     Attributes:
-        AVG: The mean, in which a batch counts as often as it has records.
+        AVG: The mean over records: a batch's weight is its number of records.
         SUM: The sum.
         MAX: The largest.
         MIN: The smallest.
@@ -39,9 +39,9 @@ class Reducer(enum.Enum):
 
 
 class MetricReducer(abc.ABC):
-    """A metric that is more than a mean over batches; made known by ``context.wrap_reducer``.
+    """A metric that is more than a mean over batches; registered by ``context.wrap_reducer``.
 
-    The trial hands values to a method of the subclass's own (such as ``update``) from
+    The trial passes values to a method that the subclass adds (such as ``update``) from
     ``train_batch`` or ``evaluate_batch``.
     """
 
@@ -51,22 +51,22 @@ class MetricReducer(abc.ABC):
 
     @abc.abstractmethod
     def per_slot_reduce(self) -> Any:
-        """Return what this worker has seen: all that `cross_slot_reduce` needs."""
+        """Return the values of this worker that `cross_slot_reduce` needs."""
 
     @abc.abstractmethod
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return the metric, or metrics by name where it was wrapped without a name.
+        """Return the metric, or metrics by name if it was wrapped without a name.
 
         Args:
-            per_slot_metrics: What `per_slot_reduce` returned on each worker, by rank.
+            per_slot_metrics: The results of `per_slot_reduce` on each worker, by rank.
         """
 
 
 class FunctionReducer(MetricReducer):
-    """A reducer made of a function, which gets the values of all batches in the data's order.
+    """A reducer that calls a function with the values of all batches, in the data's order.
 
     Args:
-        function: Takes the list of what `update` was given.
+        function: Takes the list of the values that were passed to `update`.
     """
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
@@ -78,7 +78,7 @@ class FunctionReducer(MetricReducer):
         self._values = []
 
     def update(self, value: Any) -> None:
-        """Take the value of one batch."""
+        """Add the value of one batch."""
         self._values.append(value)
 
     def per_slot_reduce(self) -> list[Any]:
@@ -91,7 +91,7 @@ class FunctionReducer(MetricReducer):
 
 
 class WrappedReducer:
-    """A reducer, what its metric is called, and when it is used."""
+    """A reducer, the name of its metric, and when it is used."""
 
     def __init__(
         self, reducer: MetricReducer, name: str | None, *, for_training: bool, for_validation: bool
@@ -133,7 +133,7 @@ class _Extreme(BatchReducer):
 
 
 def batch_reducer(reducer: Reducer) -> BatchReducer:
-    """Return what reduces one metric of one validation."""
+    """Return the reducer of one metric of one validation."""
     if reducer is Reducer.AVG:
         return Mean()
     if reducer is Reducer.SUM:
@@ -145,18 +145,19 @@ def as_number(name: str, value: Any) -> float:
     """Return a metric's value as a number.
 
     Raises:
-        MetricError: If it is none.
+        MetricError: If it is not a number.
     """
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise MetricError(
                 f"the metric {name!r} is a tensor of shape {tuple(value.shape)}.\n"
-                "A metric is one number; take its mean, or use context.wrap_reducer."
+                "A metric is one number: return its mean, or use context.wrap_reducer."
             )
         return float(value.item())
     try:
         return float(value)
     except (TypeError, ValueError) as error:
         raise MetricError(
-            f"the metric {name!r} is {describe(value)}, which is not a number"
+            f"the metric {name!r} is {describe(value)}, which is not a number.\n"
+            "Return a number or a tensor of one element."
         ) from error

@@ -1,4 +1,4 @@
-"""When learning rate schedulers are stepped."""
+"""Learning rate schedulers, and when they are stepped."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import enum
 from typing import Any, ClassVar
 
 from detcore.errors import InvalidExperimentError
+from detcore_torch._torch import torch
 
 __all__ = ["LRScheduler", "StepMode"]
 
 
 class StepMode(enum.Enum):
-    """When a scheduler is stepped.
+    """The moments at which a scheduler is stepped.
 
     Attributes:
         STEP_EVERY_EPOCH: After the last batch of each epoch.
-        STEP_EVERY_BATCH: Once for each batch. Where gradients of several batches are aggregated,
-            as often as there were batches, after the optimizer's step.
+        STEP_EVERY_BATCH: Once for each batch. If gradients of several batches are aggregated,
+            as many times as there were batches, after the optimizer's step.
         STEP_EVERY_OPTIMIZER_STEP: Once after each batch that steps optimizers.
         MANUAL_STEP: By the trial.
     """
@@ -37,8 +38,8 @@ class LRScheduler:
 
     Attributes:
         scheduler: The scheduler.
-        step_mode: When.
-        frequency: Step it at every so many of these moments only; >= 1.
+        step_mode: The moments at which it is stepped.
+        frequency: Step it only at every `frequency`-th of these moments; >= 1.
     """
 
     StepMode: ClassVar = StepMode
@@ -55,9 +56,17 @@ class LRScheduler:
             )
         if not isinstance(self.frequency, int) or self.frequency < 1:
             raise InvalidExperimentError(f"frequency is {self.frequency!r}; it must be at least 1")
+        needs_metric = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if needs_metric and self.step_mode is not StepMode.MANUAL_STEP:
+            raise InvalidExperimentError(
+                f"ReduceLROnPlateau was wrapped with {self.step_mode.name}, but its step() needs a "
+                "metric.\nWrap it with LRScheduler.StepMode.MANUAL_STEP, and call "
+                'scheduler.step(metrics["validation_loss"]) in on_validation_end of a '
+                "PyTorchCallback."
+            )
 
     def after_batch(self, batch_index: int, *, aggregation: int, epoch_length: int) -> None:
-        """Step the scheduler as often as is due after a batch.
+        """Step the scheduler as many times as is due after a batch.
 
         Args:
             batch_index: The batch, from 0.

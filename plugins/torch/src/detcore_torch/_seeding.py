@@ -17,6 +17,7 @@ from detcore_torch._torch import torch
 
 __all__ = [
     "capture_generators",
+    "preserved_cpu_generators",
     "preserved_generators",
     "restore_generators",
     "seed_from",
@@ -55,13 +56,27 @@ def preserved_generators() -> Iterator[None]:
         _set_torch_states(states)
 
 
+@contextlib.contextmanager
+def preserved_cpu_generators() -> Iterator[None]:
+    """Leave the generators that `seed_generators` seeds as they were before the block.
+
+    Does not touch a GPU: a loader's process that was forked from one that uses CUDA must not.
+    """
+    state = torch.get_rng_state()
+    try:
+        with preserved_random_state():
+            yield
+    finally:
+        torch.set_rng_state(state)
+
+
 def capture_generators() -> tuple[Any, dict[str, Any]]:
     """Return the state of all generators: JSON values, and tensors by name."""
     return capture_random_state(), _torch_states()
 
 
 def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Set all generators to what `capture_generators` returned.
+    """Set all generators to a state from `capture_generators`.
 
     Raises:
         InvalidCheckpointError: If the state is damaged or does not fit.

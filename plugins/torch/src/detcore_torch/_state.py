@@ -1,4 +1,4 @@
-"""What a checkpoint holds of models, optimizers and schedulers: the same for all workers.
+"""The part of a checkpoint that is the same for all workers: models, optimizers, schedulers.
 
 | file | content |
 | --- | --- |
@@ -22,7 +22,7 @@ from detcore_torch._tree import decode, encode
 if TYPE_CHECKING:
     from detcore_torch._context import PyTorchTrialContext
 
-__all__ = ["capture_shared", "load_models", "restore_shared", "take_over"]
+__all__ = ["capture_shared", "load_models", "restore_shared", "start_from_other"]
 
 _FILE = "torch.json"
 _OTHERS = "others.safetensors"
@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 def capture_shared(context: PyTorchTrialContext, files: StateFiles) -> None:
-    """Add the state of all that the trial wrapped; tensors may be the training's own memory."""
+    """Add the state of every object that the trial wrapped; tensors may share its memory."""
     others: dict[str, Any] = {}
     document: dict[str, Any] = {"version": _VERSION, "models": [], "optimizers": []}
     for index, model in enumerate(context.models):
@@ -60,7 +60,7 @@ def capture_shared(context: PyTorchTrialContext, files: StateFiles) -> None:
 
 
 def restore_shared(context: PyTorchTrialContext, directory: Path) -> None:
-    """Set all that the trial wrapped to what a checkpoint holds.
+    """Restore every object that the trial wrapped from a checkpoint.
 
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
@@ -79,8 +79,8 @@ def restore_shared(context: PyTorchTrialContext, directory: Path) -> None:
         _load(scaler.load_state_dict, state, directory)
 
 
-def take_over(context: PyTorchTrialContext, directory: Path) -> None:
-    """Set models and the optimizers' states to another trial's; settings stay this trial's.
+def start_from_other(context: PyTorchTrialContext, directory: Path) -> None:
+    """Restore models and optimizers' states from another trial; settings stay this trial's.
 
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
@@ -95,7 +95,7 @@ def take_over(context: PyTorchTrialContext, directory: Path) -> None:
 
 
 def load_models(models: Sequence[Any], directory: Path) -> None:
-    """Set models to what a checkpoint holds; either all are changed, or none.
+    """Restore models from a checkpoint; either all are changed, or none.
 
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
@@ -131,7 +131,7 @@ def _check_fit(model: Any, state: Mapping[str, Any], file: Path) -> None:
         raise InvalidCheckpointError(
             f"{file} does not fit the {type(model).__name__}: {'; '.join(faults[:5])}{more}.\n"
             "The model was changed since the checkpoint was made, or the checkpoint is of another "
-            "one."
+            "one.\nUse the code of the checkpoint (its folder code), or start a new trial."
         )
 
 
@@ -145,7 +145,7 @@ def _read_optimizers(
             raise InvalidCheckpointError(
                 f"optimizer {index} is a {type(optimizer).__name__}, and in the checkpoint "
                 f"{directory} a {record.get('class')}.\n"
-                "Go on with the optimizer that the checkpoint was made with."
+                "Use the optimizer that the checkpoint was made with, or start a new trial."
             )
         tensors = read_tensors(directory / _name("optimizer", index))
         found.append(decode(record.get("state"), tensors))
@@ -170,7 +170,7 @@ def _list(document: Mapping[str, Any], key: str, count: int) -> list[Any]:
     if len(found) != count:
         raise InvalidCheckpointError(
             f"the trial wraps {count} {key}, and the checkpoint holds {len(found)}.\n"
-            "Go on with the code that the checkpoint was made with."
+            "Use the code that the checkpoint was made with, or start a new trial."
         )
     return found
 
@@ -179,11 +179,14 @@ def _load(load: Callable[[Any], Any], state: Any, directory: Path) -> None:
     try:
         load(state)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InvalidCheckpointError(f"the checkpoint {directory} does not fit: {error}") from error
+        raise InvalidCheckpointError(
+            f"the checkpoint {directory} does not fit: {error}.\n"
+            "Use the code that the checkpoint was made with, or start a new trial."
+        ) from error
 
 
 def _plain_part(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scheduler's state without functions: the trial's code makes those anew."""
+    """Return a scheduler's state without functions, which the trial's code makes again."""
     return {name: value for name, value in state.items() if not callable(value)}
 
 

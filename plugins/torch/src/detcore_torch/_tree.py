@@ -1,4 +1,4 @@
-"""Nested plain values with tensors in them, as JSON and a table of tensors. No pickle."""
+"""Nested plain values that hold tensors, as JSON and a table of tensors. No pickle."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from detcore_torch._torch import torch
 
 __all__ = ["decode", "encode"]
 
-# What is no JSON value is an object with one of these keys alone.
+# A value that JSON does not have is an object with one of these keys alone.
 _TENSOR, _ARRAY, _SCALAR = "$tensor", "$array", "$scalar"
 _TUPLE, _SET, _DICT, _COUNTER = "$tuple", "$set", "$dict", "$counter"
 
 
 def encode(value: Any, tensors: dict[str, Any], place: str) -> Any:
-    """Return a value as JSON, with the tensors in it put aside.
+    """Return a value as JSON, with its tensors moved to a table.
 
     Args:
         value: Nested dicts, lists, tuples and sets of tensors, arrays and plain values.
-        tensors: Gets the tensors and arrays in it, by the place where they were.
-        place: What the value is called in messages and in `tensors`.
+        tensors: The table, which receives the tensors and arrays by the place where they were.
+        place: Name of the value in messages and in `tensors`.
 
     Raises:
         InvalidExperimentError: If something in it is of another type.
@@ -32,11 +32,10 @@ def encode(value: Any, tensors: dict[str, Any], place: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, torch.Tensor):
-        tensors[place] = value.detach()
-        return {_TENSOR: place}
-    if isinstance(value, np.ndarray | np.generic):
-        tensors[place] = torch.from_numpy(np.array(value))
-        return {_ARRAY if isinstance(value, np.ndarray) else _SCALAR: place}
+        return {_TENSOR: _add(tensors, place, value.detach())}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        mark = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
+        return {mark: _add(tensors, place, torch.from_numpy(np.array(value)))}
     if isinstance(value, dict):
         return _encode_dict(value, tensors, place)
     if type(value) in (list, tuple, set, torch.Size):
@@ -47,10 +46,19 @@ def encode(value: Any, tensors: dict[str, Any], place: str) -> Any:
         return {_SET if isinstance(value, set) else _TUPLE: encoded}
     raise InvalidExperimentError(
         f"{place} is {describe(value)}, which a checkpoint cannot hold.\n"
-        "Checkpoints hold no pickles: only tensors, arrays, numbers, texts, None, and dicts, "
-        "lists, tuples and sets of these.\n"
-        "Let state_dict() return such values, and load_state_dict() make of them what is needed."
+        "Checkpoints hold no pickles: only tensors, arrays of numbers, numbers, texts, None, and "
+        "dicts, lists, tuples and sets of these.\n"
+        "Let state_dict() return such values, and load_state_dict() restore the object from them."
     )
+
+
+def _add(tensors: dict[str, Any], place: str, tensor: Any) -> str:
+    """Add a tensor under a free name: ``{"a": {"b": x}, "a.b": y}`` has the place a.b twice."""
+    name = place
+    while name in tensors:
+        name += "'"
+    tensors[name] = tensor
+    return name
 
 
 def _encode_dict(value: Mapping[Any, Any], tensors: dict[str, Any], place: str) -> Any:
@@ -68,10 +76,10 @@ def _is_marked(value: Mapping[str, Any]) -> bool:
 
 
 def decode(value: Any, tensors: Mapping[str, Any]) -> Any:
-    """Return what `encode` was given.
+    """Return the value that `encode` encoded.
 
     Raises:
-        InvalidCheckpointError: If it is nothing that `encode` returns, or a tensor is missing.
+        InvalidCheckpointError: If `encode` returns no such value, or a tensor is missing.
     """
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]

@@ -1,4 +1,4 @@
-"""`PyTorchTrial`: what users subclass. Imports no framework."""
+"""`PyTorchTrial`, the class that users subclass. Imports no framework."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore import Trial
+from detcore.errors import InvalidExperimentError
 
 if TYPE_CHECKING:
     from detcore_torch._callbacks import PyTorchCallback
@@ -19,8 +20,8 @@ __all__ = ["PyTorchTrial"]
 class PyTorchTrial(Trial):
     """A training job in PyTorch, one batch at a time.
 
-    ``__init__`` makes models, optimizers and schedulers and wraps them by the context. Of
-    `evaluate_batch` and `evaluate_full_dataset` a trial has one.
+    ``__init__`` makes models, optimizers and schedulers and wraps them with the context. A trial
+    has either `evaluate_batch` or `evaluate_full_dataset`.
 
     Example::
 
@@ -59,11 +60,11 @@ class PyTorchTrial(Trial):
         super().__init__(context)
 
     def build_training_data_loader(self) -> DataLoader:
-        """Return a `detcore_torch.DataLoader` over all training data, on every worker alike."""
+        """Return a `detcore_torch.DataLoader` over all training data, the same on each worker."""
         raise _missing(self, "build_training_data_loader")
 
     def build_validation_data_loader(self) -> DataLoader:
-        """Return a `detcore_torch.DataLoader` over all validation data, on every worker alike."""
+        """Return a `detcore_torch.DataLoader` over all validation data, the same on each worker."""
         raise _missing(self, "build_validation_data_loader")
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
@@ -103,9 +104,9 @@ class PyTorchTrial(Trial):
         raise _missing(self, "evaluate_full_dataset")
 
     def evaluation_reducer(self) -> Reducer | Mapping[str, Reducer]:
-        """Return how `evaluate_batch`'s metrics become one number; the default is the mean.
+        """Return the reduction of `evaluate_batch`'s metrics; the default is the mean.
 
-        The mean counts each batch as often as it has records, so it does not depend on how the
+        The mean weights each batch by its number of records, so it does not depend on how the
         records were split.
 
         Returns:
@@ -120,5 +121,8 @@ class PyTorchTrial(Trial):
         return {}
 
 
-def _missing(trial: PyTorchTrial, name: str) -> TypeError:
-    return TypeError(f"{type(trial).__name__} needs a method {name}")
+def _missing(trial: PyTorchTrial, name: str) -> InvalidExperimentError:
+    return InvalidExperimentError(
+        f"{type(trial).__name__} has no method {name}.\n"
+        f"Define {name} in the class; detcore_torch.PyTorchTrial.{name} says what it returns."
+    )

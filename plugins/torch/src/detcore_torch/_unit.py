@@ -14,9 +14,9 @@ __all__ = ["TrainedUnit"]
 
 
 class TrainedUnit:
-    """What ``train_batch`` returned for each batch; tensors become numbers when they are asked for.
+    """The metrics that ``train_batch`` returned for each batch.
 
-    So that a GPU need not be waited for at every batch.
+    Tensors become numbers when the metrics are read, so that no batch waits for a GPU.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class TrainedUnit:
         self._counts: list[int] = []
 
     def add(self, returned: Any, num_records: int) -> None:
-        """Take what ``train_batch`` returned.
+        """Add the value that ``train_batch`` returned for a batch.
 
         Raises:
             MetricError: If it is neither a tensor nor a mapping.
@@ -34,7 +34,7 @@ class TrainedUnit:
         if not isinstance(returned, Mapping):
             raise MetricError(
                 f"train_batch returned {describe(returned)}.\n"
-                "It returns the loss, or metrics by name, such as {'loss': loss}."
+                "Return the loss, or metrics by name, such as {'loss': loss}."
             )
         self._batches.append({
             str(name): value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""What a worker process does before the trial is made: seeds, threads and the device."""
+"""Preparation of a worker process before its trial is made: seeds, threads and the device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ def prepare_worker(options: PrepareOptions) -> None:
 
     | ``reproducibility.deterministic_ops`` | on a CPU | on a GPU |
     | --- | --- | --- |
-    | not set | one thread per operation; others are warned of | as PyTorch |
+    | not set | one thread per operation; others give a warning | as PyTorch |
     | true | one thread per operation; others are errors | others are errors |
     | false | as PyTorch | as PyTorch |
 
-    Others: operations that have no deterministic form. How an operation splits its work over
-    threads decides in which order it adds, so a run that is resumed on other cores would differ in
-    the last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n
-    threads, on every machine alike.
+    Others: operations that have no deterministic form. The number of threads of an operation
+    decides the order of its additions, so a run that is resumed on other cores would differ in the
+    last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n threads on
+    every machine.
 
     Args:
-        options: The trial's seed, which worker this is, and what the configuration says about
-            determinism.
+        options: The trial's seed, the worker's rank, and the configured determinism.
     """
     has_gpu = torch.cuda.is_available()
     if has_gpu:

@@ -1,4 +1,4 @@
-"""What this plugin registers. Imports no framework."""
+"""Register the PyTorch framework, without importing it."""
 
 from __future__ import annotations
 

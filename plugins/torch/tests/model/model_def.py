@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import torch
-from detcore_torch import DataLoader, LRScheduler, PyTorchCallback, PyTorchTrial
 from torch.nn import functional
 
 from detcore.errors import InvalidHP
+from detcore_torch import DataLoader, LRScheduler, PyTorchCallback, PyTorchTrial
 
 
 def line_data(num_records: int = 48) -> torch.utils.data.TensorDataset:
@@ -43,7 +43,11 @@ class LineTrial(PyTorchTrial):
         return DataLoader(line_data(21), 4)
 
     def build_callbacks(self):
-        return {"journal": Journal(self.journal)} if self.journal else {}
+        if not self.journal:
+            return {}
+        # A callback that sees checkpoints makes training wait for them; so only some runs have one.
+        waits = not self.context.get_experiment_config().get("checkpoint_async", True)
+        return {"journal": (CheckpointJournal if waits else Journal)(self.journal)}
 
     def train_batch(self, batch, epoch_idx, batch_idx):
         x, y = batch
@@ -105,6 +109,15 @@ class Noisy(torch.utils.data.Dataset):
         return x + 0.1 * torch.randn(3), y
 
 
+class StoppingTrial(LineTrial):
+    """Ends training in its ninth batch."""
+
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        if batch_idx == 8:
+            self.context.set_stop_requested(True)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
 class BrokenTrial(LineTrial):
     """Raises in its sixth batch."""
 
@@ -126,7 +139,7 @@ class DyingTrial(LineTrial):
 
 
 class Journal(PyTorchCallback):
-    """Writes down what it is told."""
+    """Writes down which of its methods are called."""
 
     def __init__(self, path):
         self.path = path
@@ -148,6 +161,13 @@ class Journal(PyTorchCallback):
 
     def on_validation_end(self, metrics):
         note(self.path, "validation_end")
+
+
+class CheckpointJournal(Journal):
+    """Notes checkpoints, too."""
+
+    def on_checkpoint_write_end(self, checkpoint_dir):
+        note(self.path, "checkpoint")
 
 
 def note(path, text):

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of one worker alone: generators, gradients, callbacks, its place."""
+"""The part of a checkpoint that each worker has: generators, gradients, callbacks, position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detcore_torch._tree import decode, encode
 if TYPE_CHECKING:
     from detcore_torch._callbacks import Callbacks
 
-__all__ = ["OwnState", "capture_own"]
+__all__ = ["WorkerState", "capture_worker"]
 
 _FILE = "worker.json"
 _TENSORS = "worker.safetensors"
@@ -23,14 +23,14 @@ _RANDOM = "random."
 _GRADIENT = "gradient."
 
 
-def capture_own(
+def capture_worker(
     files: StateFiles, *, models: Sequence[Any], callbacks: Callbacks, batches: int
 ) -> None:
-    """Add what this worker alone has.
+    """Add the state of this worker.
 
     Args:
-        files: Gets it.
-        models: Whose gradients have been added up over some batches, and not yet used.
+        files: Receives it.
+        models: Models; their gradients may be summed over batches and not yet applied.
         callbacks: The user's.
         batches: Batches completed.
     """
@@ -48,8 +48,8 @@ def capture_own(
     files.add_tensors(_TENSORS, tensors)
 
 
-class OwnState:
-    """What `capture_own` added to a checkpoint, read again.
+class WorkerState:
+    """The state that `capture_worker` added to a checkpoint, read again.
 
     Args:
         folder: The worker's folder in the checkpoint.
@@ -58,7 +58,7 @@ class OwnState:
         batches: Batches completed.
 
     Raises:
-        InvalidCheckpointError: If it is not there, or damaged.
+        InvalidCheckpointError: If it is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,10 @@ class OwnState:
         self._tensors = read_tensors(folder / _TENSORS)
         batches = self._document.get("batches")
         if type(batches) is not int or batches < 0:
-            raise InvalidCheckpointError(f"{folder / _FILE} is damaged: batches={batches!r}")
+            raise InvalidCheckpointError(
+                f"{folder / _FILE} is damaged: batches={batches!r}.\n"
+                "Restore an earlier checkpoint, or download it again."
+            )
         self.batches: int = batches
 
     def restore_generators(self) -> None:
@@ -83,12 +86,12 @@ class OwnState:
         """Give the callbacks their states."""
         callbacks.load_state_dict(decode(self._document.get("callbacks") or {}, self._tensors))
 
-    def restore_gradients(self, models: Sequence[Any], others: Sequence[OwnState] = ()) -> None:
-        """Set the gradients that were added up.
+    def restore_gradients(self, models: Sequence[Any], others: Sequence[WorkerState] = ()) -> None:
+        """Set the gradients that were summed and not yet applied.
 
         Args:
-            models: Whose.
-            others: What the other workers had, where this one is to go on with the mean.
+            models: The models.
+            others: The other workers' states, if this worker is to continue with the mean.
 
         Raises:
             InvalidCheckpointError: If one does not fit its parameter.
@@ -103,7 +106,8 @@ class OwnState:
             if any(gradient.shape != parameter.shape for gradient in there):
                 raise InvalidCheckpointError(
                     f"{self._folder / _TENSORS} does not fit: the gradient of {name} has the shape "
-                    f"{tuple(there[0].shape)}, its parameter {tuple(parameter.shape)}"
+                    f"{tuple(there[0].shape)}, its parameter {tuple(parameter.shape)}.\n"
+                    "Use the code that the checkpoint was made with, or start a new trial."
                 )
             total = sum(there[1:], there[0])
             mean = total if len(parts) == 1 else total / len(parts)
