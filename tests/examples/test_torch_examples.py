@@ -1,0 +1,61 @@
+"""The examples in PyTorch, run as a user runs them: ``detcore run``, and the model loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from example_runs import checkpoint_of, run_example, short
+from toy_command import Detcore
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_digits_reach_97_percent_in_a_minute(detcore: Detcore, slots: int) -> None:
+    # Time on the processors: the clock on the wall also shows what else the machine is doing.
+    before = os.times()
+    finished = run_example(detcore, "digits_torch", "--slots", str(slots))
+    after = os.times()
+    assert finished.code == 0, finished.stderr
+    (trial,) = finished.summary["trials"]
+    assert trial["steps_completed"] == 15 * 45
+    assert trial["best_validation"] >= 0.97
+    assert 1 < sum(after[2:4]) - sum(before[2:4]) < 60
+
+
+def test_the_digits_model_is_loaded_and_predicts(detcore: Detcore) -> None:
+    finished = run_example(detcore, "digits_torch", **short(150))
+    script = """
+import sys, detcore_torch, torch
+from sklearn.datasets import load_digits
+model = detcore_torch.load_model_from_checkpoint_path(sys.argv[1])
+digits = load_digits()
+images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
+answers = model(images).argmax(1).numpy()
+print("right:", (answers == digits.target).mean())
+"""
+    folder = checkpoint_of(detcore, finished)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.rpartition(":")[2]) > 0.9
+    assert not list(folder.rglob("__pycache__"))
+
+
+@pytest.mark.soak
+def test_a_search_finds_hyperparameters_that_learn(detcore: Detcore) -> None:
+    finished = run_example(detcore, "digits_torch", file="adaptive.yaml")
+    assert finished.code == 0, finished.stderr
+    assert len(finished.summary["trials"]) == 16
+    best = max(trial["best_validation"] or 0 for trial in finished.summary["trials"])
+    assert best >= 0.97
+
+
+def test_the_language_model_learns_more_than_how_often_characters_come(detcore: Detcore) -> None:
+    finished = run_example(detcore, "language_torch")
+    assert finished.code == 0, finished.stderr
+    (trial,) = finished.summary["trials"]
+    # How often each character comes gives 4.7 bits.
+    assert trial["best_validation"] < 3.2
