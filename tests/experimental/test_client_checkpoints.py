@@ -429,7 +429,7 @@ def test_folders_that_say_nothing(tmp_path: Path, files: dict[str, Any], said: s
         ({"framework": "estimator"}, "pip install detcore-estimator"),
         ({"framework": "tensorflow-2.4.1", "format": "h5"}, "pip install detcore-keras"),
         ({"framework": "tensorflow-2.4.1"}, "pip install detcore-estimator"),
-        ({"framework": "torch-1.7"}, "a plugin for PyTorch"),
+        ({"framework": "torch-1.7"}, "pip install detcore-torch"),
     ],
 )
 def test_no_plugin_loads_it(tmp_path: Path, metadata: dict[str, Any], said: str) -> None:

@@ -95,7 +95,8 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
     if precision is not None and precision.value != "O0":
         yield (
             ("optimizations", "mixed_precision"),
-            "is read by PyTorch trials only; with Keras, set a mixed-precision policy in the model",
+            "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
+            "mixed-precision policy in a Keras model",
         )
     yield from _exponents(root)
     length = find(root, ("searcher", "max_length"))

@@ -76,7 +76,7 @@ class Optimizations(Section):
         default=False, description="Send gradients as half-precision numbers."
     )
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field(
-        default="O0", description="Level of mixed precision; PyTorch only."
+        default="O0", description="Level of mixed precision for apex; has no effect."
     )
     grad_updates_size_file: str | None = Field(
         default=None, description="Write the sizes of gradient updates to this file."

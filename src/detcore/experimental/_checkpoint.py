@@ -222,7 +222,7 @@ class Checkpoint(Connected):
         Args:
             path: The checkpoint's folder.
             tags: For SavedModels of TensorFlow: the tags of the graph; default ``["serve"]``.
-            kwargs: Passed to the plugin's function; for PyTorch they are those of ``torch.load``.
+            kwargs: Passed to the plugin's function, such as ``map_location`` for PyTorch.
 
         Returns:
             The result of the plugin's function: a Keras model, the result of

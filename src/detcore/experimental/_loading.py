@@ -133,18 +133,11 @@ def _find_framework(written_by: str, folder: Path) -> Framework:
             "it cannot load checkpoints (it names no load_checkpoint).\n"
             "Ask the plugin's authors, or read its files yourself."
         )
-    name = written_by.partition(":")[0]
-    if name in ("torch", "pytorch"):
-        hint = (
-            "Install a plugin for PyTorch: any that registers a framework that loads 'torch' or "
-            "'pytorch'."
-        )
-    else:
-        distribution = _LEGACY.get(written_by, f"detcore-{name}")
-        hint = f"Install it into this environment ({sys.prefix}):\n  pip install {distribution}"
+    distribution = _LEGACY.get(written_by, f"detcore-{written_by.partition(':')[0]}")
     raise PluginNotFoundError(
         f"{folder} was written by the framework {written_by!r}, and no installed plugin loads its "
-        f"checkpoints.\nFrameworks here: {', '.join(sorted(frameworks)) or 'none'}.\n{hint}\n"
+        f"checkpoints.\nFrameworks here: {', '.join(sorted(frameworks)) or 'none'}.\n"
+        f"Install it into this environment ({sys.prefix}):\n  pip install {distribution}\n"
         "If it is installed, it may be switched off or broken: detcore plugins doctor"
     )
 
