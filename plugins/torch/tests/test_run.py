@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from _lab import Lab
+from toy_command import Detcore
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
 from detcore.testing import DetcoreCommand
@@ -21,6 +22,7 @@ from detcore_torch import (
 MODEL = Path(__file__).parent / "model"
 
 
+@pytest.mark.cold
 def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
     tmp_path: Path,
 ) -> None:
@@ -98,3 +100,46 @@ def test_folders_that_are_not_checkpoints_of_a_pytorch_trial_are_refused(
     (checkpoint / "trial.json").unlink()
     with pytest.raises(InvalidCheckpointError, match=r"(?s)no trial\.json.*load_state_dict"):
         load_model_from_checkpoint_path(checkpoint)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the files of a checkpoint that hold training state."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in [*folder.glob("*.safetensors"), folder / "torch.json", folder / "worker.json"]
+    }
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_twice_has_the_same_bits_and_uses_each_record_once(
+    tmp_path: Path,
+) -> None:
+    """With another number of processes that load after each start; see `FullTrial`."""
+    with Detcore(tmp_path) as detcore:
+        settings = detcore.config(
+            entrypoint="model_def:FullTrial",
+            hyperparameters={"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.05},
+            optimizations={"aggregation_frequency": 3},
+            min_checkpoint_period={"batches": 5},
+            data_ledger=True,
+        )
+        straight = detcore("run", settings, MODEL, "--json")
+        assert straight.code == 0, straight.output
+        before = len(detcore.committed())
+        process = detcore.start("run", settings, MODEL)
+        for kill in (1, 2):
+            due = before + 2 * kill
+            detcore.wait_for(lambda due=due: len(detcore.committed()) >= due, 120)
+            process.kill()
+            process.communicate(timeout=60)
+            process = detcore.start("run", "--resume", 2, "--json")
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        summaries = straight.summary, json.loads(stdout.splitlines()[-1])
+        uuids = [summary["trials"][0]["latest_checkpoint"] for summary in summaries]
+        whole, parts = (files_of(detcore.home / "checkpoints" / uuid) for uuid in uuids)
+        assert len(whole) >= 5
+        assert parts == whole
+        verified = detcore("data", "verify", 2)
+        assert verified.code == 0, verified.output
+        assert "2 restarts" in verified.output

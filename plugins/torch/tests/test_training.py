@@ -208,11 +208,14 @@ def test_a_damaged_checkpoint_is_refused_with_the_file(tmp_path: Path, name: str
     Lab().train(1).save(tmp_path)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) // 2])
+    lab = Lab()
+    before = lab.state()
     with pytest.raises(DetcoreError, match=name):
-        Lab().restore(tmp_path)
+        lab.restore(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(DetcoreError, match=name):
-        Lab().restore(tmp_path)
+        lab.restore(tmp_path)
+    assert lab.state() == before
 
 
 def test_another_trials_checkpoint_gives_weights_and_moments_but_no_settings(
@@ -440,7 +443,7 @@ def test_wrapping_mistakes_say_what_to_do() -> None:
         context.backward(0.5)
     with pytest.raises(InvalidExperimentError, match=r"context\.step_optimizer"):
         trial.optimizer.step()
-    with pytest.raises(ContextStateError, match="ask in train_batch"):
+    with pytest.raises(ContextStateError, match="Call this method in train_batch"):
         context.current_train_batch()
     context._is_ready = False
     with pytest.raises(InvalidExperimentError, match="group 0 of SGD has parameters of a model"):

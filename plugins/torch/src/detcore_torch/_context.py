@@ -394,7 +394,7 @@ class PyTorchTrialContext(TrialContext):
         if not isinstance(given, kind):
             raise InvalidModelError(
                 f"{method} was given {describe(given)}, not a {kind.__module__}.{kind.__name__}.\n"
-                f"Pass the object itself: context.{method}(...)."
+                f"Pass an instance of that class to context.{method}."
             )
         if any(given is each for each in known):
             raise ContextStateError(

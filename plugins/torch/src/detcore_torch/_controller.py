@@ -111,12 +111,12 @@ class TorchController:
         Raises:
             InvalidCheckpointError: If it does not fit.
         """
-        restore_shared(self._context, directory)
         own = self._context.own_folder(directory)
         state = WorkerState(own or directory)
+        others = [] if own is not None else _other_workers(directory)
+        restore_shared(self._context, directory)
         self._batches = state.batches
         self._feed.seek(self._batches)
-        others = [] if own is not None else _other_workers(directory)
         state.restore_gradients(self._context.models, others)
         state.restore_callbacks(self._callbacks)
         self._is_resumed = True
