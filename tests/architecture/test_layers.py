@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from source_tree import (
+    FORWARDERS,
     PLUGIN_SOURCES,
     ROOT,
     SOURCE,
@@ -29,7 +30,7 @@ LAYERS = (
     ("pages",),
     ("experimental", "migrate"),
     ("server",),
-    ("cli", "testing"),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
@@ -37,7 +38,11 @@ LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 FACE = "detcore"
 FROM_THE_FACE = {"__version__"}
 
-CORE_MODULES = modules_under(SOURCE)
+SOURCE_MODULES = modules_under(SOURCE)
+FORWARDING_MODULES = [
+    module for module in SOURCE_MODULES if ".".join(module.name.split(".")[:2]) in FORWARDERS
+]
+CORE_MODULES = [module for module in SOURCE_MODULES if module not in FORWARDING_MODULES]
 PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 
 
@@ -146,6 +151,26 @@ def test_the_core_imports_no_plugin() -> None:
         if found.module.partition(".")[0].startswith("detcore_")
     ]
     assert plugins == []
+
+
+def test_forwarders_import_their_distribution_for_types_alone_and_nothing_imports_them() -> None:
+    assert {module.name for module in FORWARDING_MODULES} >= set(FORWARDERS)
+    known = {"__future__", "importlib", "importlib.util", "typing"}
+    wrong = [
+        f"{module.place(found.line)} imports {found.module}"
+        for module in FORWARDING_MODULES
+        for found in module.imports
+        if found.module not in known
+        and not (found.for_types_only and found.module == FORWARDERS.get(module.name))
+    ]
+    wrong += [
+        module.place(found.line)
+        for module in [*CORE_MODULES, *PLUGIN_MODULES]
+        for found in module.imports
+        if ".".join(found.module.split(".")[:2]) in FORWARDERS
+        or f"{found.module}.{found.name}" in FORWARDERS
+    ]
+    assert wrong == []
 
 
 def test_plugins_import_only_public_names_and_no_other_plugin() -> None:

@@ -8,11 +8,14 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PLUGIN_SOURCES", "ROOT", "SOURCE", "Import", "Module", "modules_under"]
+__all__ = ["FORWARDERS", "PLUGIN_SOURCES", "ROOT", "SOURCE", "Import", "Module", "modules_under"]
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/plugins/*/src")]))
+# Documented names of the core that went to a distribution: old package -> the package that has it.
+# Such a package imports that one by its name, and has its names.
+FORWARDERS = {"detcore.testing": "detcore_testing"}
 
 
 @dataclasses.dataclass(frozen=True)
