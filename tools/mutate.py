@@ -41,7 +41,8 @@ RUNNER = Path(__file__).resolve().with_name("mutant_tests.py")
 # The tests of each room, its own first, then those of the rooms that use it.
 ROOM_TESTS = {
     "_log": "log database delivery core run",
-    "checkpoint": "checkpoint core storage experimental run cli",
+    "checkpoint": "checkpoint plugins/testing/tests/test_torture.py core storage experimental run"
+    " cli",
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
     " server/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
     " experimental launch server",

@@ -12,6 +12,7 @@ from source_tree import (
     SOURCE,
     Import,
     Module,
+    is_forwarder,
     is_private,
     modules_under,
 )
@@ -39,10 +40,7 @@ FACE = "detcore"
 FROM_THE_FACE = {"__version__"}
 
 SOURCE_MODULES = modules_under(SOURCE)
-FORWARDING_MODULES = [
-    module for module in SOURCE_MODULES if ".".join(module.name.split(".")[:2]) in FORWARDERS
-]
-CORE_MODULES = [module for module in SOURCE_MODULES if module not in FORWARDING_MODULES]
+CORE_MODULES = [module for module in SOURCE_MODULES if not module.is_forwarder]
 PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 
 
@@ -153,22 +151,23 @@ def test_the_core_imports_no_plugin() -> None:
     assert plugins == []
 
 
-def test_forwarders_import_their_distribution_for_types_alone_and_nothing_imports_them() -> None:
-    assert {module.name for module in FORWARDING_MODULES} >= set(FORWARDERS)
+def test_forwarders_import_their_distribution_for_types_alone_and_only_commands_use_them() -> None:
+    forwarding = [module for module in SOURCE_MODULES if module.is_forwarder]
+    assert {module.name for module in forwarding} >= set(FORWARDERS)
     known = {"__future__", "importlib", "importlib.util", "typing"}
     wrong = [
         f"{module.place(found.line)} imports {found.module}"
-        for module in FORWARDING_MODULES
+        for module in forwarding
         for found in module.imports
         if found.module not in known
         and not (found.for_types_only and found.module == FORWARDERS.get(module.name))
     ]
     wrong += [
-        module.place(found.line)
+        f"{module.place(found.line)} imports {found.module}"
         for module in [*CORE_MODULES, *PLUGIN_MODULES]
         for found in module.imports
-        if ".".join(found.module.split(".")[:2]) in FORWARDERS
-        or f"{found.module}.{found.name}" in FORWARDERS
+        if is_forwarder(found.module) or is_forwarder(f"{found.module}.{found.name}")
+        if package_of(module.name) != "cli"
     ]
     assert wrong == []
 
@@ -259,13 +258,6 @@ SCRIPT_MODULES = {
     "detcore.trial._instance",
     "detcore.trial._native",
 }
-# Crash tests and benchmarks of checkpoints run processes with records of their own.
-HARNESS_MODULES = {
-    "detcore.checkpoint._bench",
-    "detcore.checkpoint._crash",
-    "detcore.checkpoint._scenarios",
-    "detcore.checkpoint.torture",
-}
 # Dictionaries that a script gives instead of an experiment file.
 CROSSINGS = {("detcore.trial._context", "config")}
 
@@ -275,7 +267,7 @@ def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:
         f"{module.place(found.line)} imports {package}"
         for module in CORE_MODULES
         if (package_of(module.name) in INSIDE or module.name in WORKER_MODULES)
-        and module.name not in SCRIPT_MODULES | HARNESS_MODULES
+        and module.name not in SCRIPT_MODULES
         for found, package in detcore_imports(module)
         if package not in INSIDE
         and not found.for_types_only

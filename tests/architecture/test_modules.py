@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from source_tree import FORWARDERS, PLUGIN_SOURCES, SOURCE, modules_under
+from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 
 MIGRATIONS = "detcore.database.migrations."
 # Alembic runs the migration scripts itself, by their paths; they are no modules of ours to import.
@@ -23,9 +23,7 @@ ALL_MODULES = CORE_MODULES + PLUGIN_MODULES
 PUBLIC_MODULES = [
     module
     for module in ALL_MODULES
-    if not module.is_private
-    and not module.name.endswith("__main__")
-    and ".".join(module.name.split(".")[:2]) not in FORWARDERS
+    if not module.is_private and not module.name.endswith("__main__") and not module.is_forwarder
 ]
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 

@@ -1,7 +1,6 @@
-"""Forwards to `detcore_testing`, the suites for the authors of plugins; imports nothing else.
+"""Forwards to `detcore_testing`, the suites for authors of plugins; imports nothing else.
 
-They are a distribution of their own, with pytest and hypothesis. ``detcore.testing`` stays for
-tests that were written before; new ones import `detcore_testing`.
+Tests that were written for ``detcore.testing`` run as before; new ones import `detcore_testing`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore_testing import *  # noqa: F403  (whatever it has; type checkers need the names)
+    from detcore_testing import *  # noqa: F403  (type checkers need its names)
 
 if importlib.util.find_spec("detcore_testing") is None:
     raise ImportError(

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 from storage_servers import gcs_settings, s3_settings
 
-from detcore.checkpoint._bench import Process, open_bench
-from detcore.checkpoint._crash import CrashPoint, Fuse, Moment
-from detcore.checkpoint._scenarios import SCENARIOS
 from detcore.database import Database
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import GcsStorage, S3Storage
+from detcore_testing._crash import CrashPoint, Fuse, Moment
+from detcore_testing._crash_bench import Process, open_bench
+from detcore_testing._crash_scenarios import SCENARIOS
 
 LIBRARIES = {
     "local": (), "gcs": ("gcsfs",), "seaweedfs": ("s3fs", "obstore"), "moto": ("s3fs", "obstore")

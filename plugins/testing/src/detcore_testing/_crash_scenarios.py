@@ -10,18 +10,22 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from detcore.checkpoint._bench import NEW, OLD, SIZES, Bench, Process, content, model_name
-from detcore.checkpoint._context import CheckpointContext
-from detcore.checkpoint._crash import Crashed, Fuse
-from detcore.checkpoint._delete import delete_checkpoint
-from detcore.checkpoint._manifest import list_committed
-from detcore.checkpoint._ranks import Job, Rank
-from detcore.checkpoint._recover import recover_checkpoints
-from detcore.checkpoint._repair import repair_checkpoint
-from detcore.checkpoint._retention import RetentionPolicy, apply_retention, plan_retention
-from detcore.checkpoint._verify import verify_checkpoint
+from detcore.checkpoint import (
+    CheckpointContext,
+    RetentionPolicy,
+    apply_retention,
+    delete_checkpoint,
+    list_committed,
+    plan_retention,
+    recover_checkpoints,
+    repair_checkpoint,
+    verify_checkpoint,
+)
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
+from detcore_testing._crash import Crashed, Fuse
+from detcore_testing._crash_bench import NEW, OLD, SIZES, Bench, Process, content, model_name
+from detcore_testing._crash_ranks import Job, Rank
 
 __all__ = ["SCENARIOS", "Scenario", "find_fault"]
 

@@ -19,27 +19,18 @@ from typing import Any
 import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
-from detcore.checkpoint import (
-    _bench,
-    _commit,
-    _delete,
-    _recover,
-    _repair,
-    _retention,
-    _save,
-    _scenarios,
-    _sharded,
-)
-from detcore.checkpoint._crash import CrashPoint, Fuse, Moment
+from detcore.checkpoint import _commit, _delete, _recover, _repair, _retention, _save, _sharded
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
-from detcore.checkpoint.torture import SCENARIO_NAMES, spread, torture_storage
 from detcore.database import Database
 from detcore.errors import NotFoundError
 from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
 from detcore_storage import GcsStorage, S3Storage
+from detcore_testing import _crash_bench, _crash_scenarios
+from detcore_testing._crash import CrashPoint, Fuse, Moment
+from detcore_testing.torture import SCENARIO_NAMES, spread, torture_storage
 
 PROGRAMS = Path(__file__).parent / "programs"
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[3] / "tests" / "support"
 ON_SERVERS = 36
 KILLED_ON_A_DISK = 20
 KILLED_ON_A_SERVER = 10
@@ -151,13 +142,13 @@ def kill_at_some_points(
     killed: Counter[str] = Counter()
     url = f"sqlite:///{tmp_path / 'records.db'}"
     with Database.open(url) as database, contextlib.closing(Victims(opening)) as victims:
-        make = functools.partial(_bench.make_bench, storage, database, tmp_path)
-        for name, scenario in _scenarios.SCENARIOS.items():
+        make = functools.partial(_crash_bench.make_bench, storage, database, tmp_path)
+        for name, scenario in _crash_scenarios.SCENARIOS.items():
             fuse = Fuse(interrupts=True)
             with make(scenario.prepare) as bench:
-                scenario.act(_bench.Process(bench, fuse))
+                scenario.act(_crash_bench.Process(bench, fuse))
             everything = [(n + 1, m) for n in range(len(fuse.operations)) for m in Moment]
-            share = -(-kills // len(_scenarios.SCENARIOS))
+            share = -(-kills // len(_crash_scenarios.SCENARIOS))
             for operation, moment in dice.sample(everything, share):
                 with make(scenario.prepare) as bench:
                     facts = {
@@ -169,7 +160,7 @@ def kill_at_some_points(
                         database=url,
                     )  # fmt: skip
                     assert ended_by == signal.SIGKILL, (name, operation, moment)
-                    fault = _scenarios.find_fault(bench, scenario)
+                    fault = _crash_scenarios.find_fault(bench, scenario)
                     assert fault is None, (name, operation, moment, fault)
                     killed[name] += 1
     return killed

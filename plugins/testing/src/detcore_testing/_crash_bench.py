@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
-from detcore.checkpoint._crash import CrashingDatabase, CrashingStorage, Fuse, tear
+from detcore.checkpoint import CheckpointContext, CheckpointOwner
 from detcore.distributed import DistributedContext
+from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._ranks import Rank
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
+    from detcore_testing._crash_ranks import Rank
 
 __all__ = [
     "NEW",
