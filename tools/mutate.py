@@ -41,10 +41,11 @@ RUNNER = Path(__file__).resolve().with_name("mutant_tests.py")
 # The tests of each room, its own first, then those of the rooms that use it.
 ROOM_TESTS = {
     "_log": "log database delivery core run",
-    "checkpoint": "checkpoint core storage experimental run cli",
+    "checkpoint": "checkpoint plugins/testing/tests/test_torture.py core storage experimental run"
+    " cli",
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
-    " server/test_auth_commands.py testing/test_command.py run hooks delivery experimental launch"
-    " server",
+    " server/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
+    " experimental launch server",
     "config": "config cli search run migrate",
     "core": "core trial checkpoint run",
     "data": "data trial run",
@@ -60,11 +61,11 @@ ROOM_TESTS = {
     "pages": "cli/test_pages.py server cli",
     "remote": "server experimental core",
     "runner": "run cli search launch experimental",
-    "search": "search core testing run",
+    "search": "search core plugins/testing/tests run",
     "server": "server experimental",
     "storage": "storage checkpoint",
-    "testing": "testing",
-    "trial": "trial testing run",
+    "testing": "plugins/testing/tests/test_names.py",
+    "trial": "trial plugins/testing/tests run",
     "modules": "hooks core config trial cli checkpoint storage database",
 }
 PLUGIN_TESTS = {
@@ -72,6 +73,7 @@ PLUGIN_TESTS = {
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
+    "testing": "plugins/testing/tests",
 }
 # The environments build nothing that takes minutes.
 PLUGIN_ENVIRONMENTS = {"estimator": "tensorflow", "keras": "tensorflow", "ray": "torch"}
@@ -110,7 +112,10 @@ def tests_of(file: str) -> list[str]:
     kind, _, plugin = room_of(file).partition("/")
     if plugin:
         return PLUGIN_TESTS[plugin].split()
-    return [f"tests/{path}" for path in ROOM_TESTS[kind].split()]
+    return [
+        path if path.startswith("plugins/") else f"tests/{path}"
+        for path in ROOM_TESTS[kind].split()
+    ]
 
 
 def environment_of(file: str) -> str:

@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from source_tree import (
+    FORWARDERS,
     PLUGIN_SOURCES,
     ROOT,
     SOURCE,
     Import,
     Module,
+    is_forwarder,
     is_private,
     modules_under,
 )
@@ -29,7 +31,7 @@ LAYERS = (
     ("pages",),
     ("experimental", "migrate"),
     ("server",),
-    ("cli", "testing"),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
@@ -37,7 +39,8 @@ LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 FACE = "detcore"
 FROM_THE_FACE = {"__version__"}
 
-CORE_MODULES = modules_under(SOURCE)
+SOURCE_MODULES = modules_under(SOURCE)
+CORE_MODULES = [module for module in SOURCE_MODULES if not module.is_forwarder]
 PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 
 
@@ -148,6 +151,27 @@ def test_the_core_imports_no_plugin() -> None:
     assert plugins == []
 
 
+def test_forwarders_import_their_distribution_for_types_alone_and_only_commands_use_them() -> None:
+    forwarding = [module for module in SOURCE_MODULES if module.is_forwarder]
+    assert {module.name for module in forwarding} >= set(FORWARDERS)
+    known = {"__future__", "importlib", "importlib.util", "typing"}
+    wrong = [
+        f"{module.place(found.line)} imports {found.module}"
+        for module in forwarding
+        for found in module.imports
+        if found.module not in known
+        and not (found.for_types_only and found.module == FORWARDERS.get(module.name))
+    ]
+    wrong += [
+        f"{module.place(found.line)} imports {found.module}"
+        for module in [*CORE_MODULES, *PLUGIN_MODULES]
+        for found in module.imports
+        if is_forwarder(found.module) or is_forwarder(f"{found.module}.{found.name}")
+        if package_of(module.name) != "cli"
+    ]
+    assert wrong == []
+
+
 def test_plugins_import_only_public_names_and_no_other_plugin() -> None:
     wrong = []
     for module in PLUGIN_MODULES:
@@ -234,13 +258,6 @@ SCRIPT_MODULES = {
     "detcore.trial._instance",
     "detcore.trial._native",
 }
-# Crash tests and benchmarks of checkpoints run processes with records of their own.
-HARNESS_MODULES = {
-    "detcore.checkpoint._bench",
-    "detcore.checkpoint._crash",
-    "detcore.checkpoint._scenarios",
-    "detcore.checkpoint.torture",
-}
 # Dictionaries that a script gives instead of an experiment file.
 CROSSINGS = {("detcore.trial._context", "config")}
 
@@ -250,7 +267,7 @@ def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:
         f"{module.place(found.line)} imports {package}"
         for module in CORE_MODULES
         if (package_of(module.name) in INSIDE or module.name in WORKER_MODULES)
-        and module.name not in SCRIPT_MODULES | HARNESS_MODULES
+        and module.name not in SCRIPT_MODULES
         for found, package in detcore_imports(module)
         if package not in INSIDE
         and not found.for_types_only

@@ -21,7 +21,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment
     with pytest.MonkeyPatch.context() as patch:
         # Any optimizer of PyTorch makes its compiler's cache.
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        yield CleanEnvironment(folder / "env", [detcore_wheel(), wheel])
+        yield CleanEnvironment(folder / "env", [detcore_wheel(), detcore_wheel("testing"), wheel])
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.remote import HandIn, PackedContext, Session, open_session, pack
 from detcore.server import hash_password
-from detcore.testing import DetcoreCommand
+from detcore_testing import DetcoreCommand
 
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
 

@@ -253,9 +253,9 @@ def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | 
     if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
         return None
     # Ray's processes start threads of gRPC, whose state no other process may have touched.
-    # The suites' own programs look at what is imported.
+    # Programs of detcore_testing are never warm: they look at what is imported.
     if words[1] == "-m" and len(words) > 2 and words[2].split(".")[0] == "detcore":
-        return None if words[2].startswith("detcore.testing") else "module"
+        return "module"
     is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
     return "script" if is_script else None
 

@@ -16,7 +16,7 @@ from detcore_torch import (
 )
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
-from detcore.testing import DetcoreCommand
+from detcore_testing import DetcoreCommand
 
 MODEL = Path(__file__).parent / "model"
 

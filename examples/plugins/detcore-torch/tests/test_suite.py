@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from detcore.testing import FrameworkSuite
+from detcore_testing import FrameworkSuite
 
 
 class TestTorch(FrameworkSuite):
