@@ -45,7 +45,7 @@ ROOM_TESTS = {
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
     " server/test_auth_commands.py testing/test_command.py run hooks delivery experimental launch"
     " server",
-    "config": "config cli search run migrate",
+    "config": "config cli search run",
     "core": "core trial checkpoint run",
     "data": "data trial run",
     "database": "database server/test_operating.py cli experimental core run server",
@@ -56,7 +56,6 @@ ROOM_TESTS = {
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
-    "migrate": "migrate cli/test_migrate.py docs",
     "pages": "cli/test_pages.py server cli",
     "remote": "server experimental core",
     "runner": "run cli search launch experimental",
@@ -68,6 +67,7 @@ ROOM_TESTS = {
     "modules": "hooks core config trial cli checkpoint storage database",
 }
 PLUGIN_TESTS = {
+    "determined": "plugins/determined/tests tests/docs",
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",

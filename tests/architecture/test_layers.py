@@ -17,7 +17,7 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation", "_secrets"),
+    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions"),
     ("_log",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
     ("remote",),

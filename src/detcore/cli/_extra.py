@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore._distributions import describe_missing, install_command
 from detcore.errors import RunError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command", "server_extra"]
 
-DISTRIBUTION_OF_COMMAND: dict[str, str] = {}
+DISTRIBUTION_OF_COMMAND = {"migrate": "detcore-determined"}
 """Commands of detcore's own distributions: only that distribution may register the command."""
 
 
@@ -44,8 +45,7 @@ def explain_missing(name: str, entry: PluginEntry | None) -> str:
             distribution is not installed.
     """
     if entry is None:
-        extra = DISTRIBUTION_OF_COMMAND[name].removeprefix("detcore-")
-        return f"pip install 'detcore[{extra}]'"
+        return install_command(DISTRIBUTION_OF_COMMAND[name])
     return f"{entry.state.value}: detcore plugins info {entry.name}"
 
 
@@ -59,10 +59,7 @@ def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click
     """
     distribution = DISTRIBUTION_OF_COMMAND[name]
     if entry is None:
-        message = (
-            f"'detcore {name}' is part of {distribution}, which is not installed.\n"
-            f"Install it with: {explain_missing(name, entry)}"
-        )
+        message = describe_missing(distribution, needed_by=f"'detcore {name}'")
     else:
         message = (
             f"'detcore {name}' is part of {distribution}, whose plugin {entry.name!r} is "

@@ -84,9 +84,7 @@ COMMANDS = {
     "config": Lazy(
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
     ),
-    "migrate": Lazy(
-        "detcore.cli._migrate:migrate", "Rewrite code and experiment files written for Determined."
-    ),
+    "migrate": Lazy(None, "Rewrite code and experiment files written for Determined."),
     "data": Lazy("detcore.cli._data:data_group", "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
         "detcore.cli._plugins:plugins_group",

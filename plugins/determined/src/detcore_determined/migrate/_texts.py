@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-from detcore.migrate._groups import Rewriter
-from detcore.migrate._lookup import Target, Unknown, look_up
-from detcore.migrate._names import GONE, MODULES, ROOTS
-from detcore.migrate._references import inside_of
-from detcore.migrate._scopes import Module
-from detcore.migrate._text import Edit
+from detcore_determined.migrate._groups import Rewriter
+from detcore_determined.migrate._lookup import Target, Unknown, look_up
+from detcore_determined.migrate._names import GONE, MODULES, ROOTS
+from detcore_determined.migrate._references import inside_of
+from detcore_determined.migrate._scopes import Module
+from detcore_determined.migrate._text import Edit
 
 __all__ = ["HUB", "migrate_entrypoint", "rewrite_texts"]
 

@@ -12,15 +12,15 @@ import dataclasses
 import warnings
 from collections import defaultdict
 
-from detcore.migrate._groups import Group, Rewriter
-from detcore.migrate._lookup import Unknown, look_up
-from detcore.migrate._references import Reference, references
-from detcore.migrate._report import Finding, Migrated
-from detcore.migrate._scopes import Module, examine
-from detcore.migrate._statements import rewrite_statement
-from detcore.migrate._tensorflow import rewrite_tensorflow
-from detcore.migrate._text import Edit, Text
-from detcore.migrate._texts import rewrite_texts
+from detcore_determined.migrate._groups import Group, Rewriter
+from detcore_determined.migrate._lookup import Unknown, look_up
+from detcore_determined.migrate._references import Reference, references
+from detcore_determined.migrate._report import Finding, Migrated
+from detcore_determined.migrate._scopes import Module, examine
+from detcore_determined.migrate._statements import rewrite_statement
+from detcore_determined.migrate._tensorflow import rewrite_tensorflow
+from detcore_determined.migrate._text import Edit, Text
+from detcore_determined.migrate._texts import rewrite_texts
 
 __all__ = ["migrate_python"]
 

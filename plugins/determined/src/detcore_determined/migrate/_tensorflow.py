@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from detcore.migrate._groups import Rewriter
-from detcore.migrate._report import Finding
-from detcore.migrate._text import Edit
+from detcore_determined.migrate._groups import Rewriter
+from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate._text import Edit
 
 __all__ = ["needs_old_tensorflow", "rewrite_tensorflow"]
 

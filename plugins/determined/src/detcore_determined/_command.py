@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from detcore.migrate import FileReport
+    from detcore_determined.migrate import FileReport
 
 __all__ = ["migrate"]
 
@@ -44,7 +46,7 @@ def migrate(
     stays byte for byte. Names without a counterpart are left as they are and reported, with their
     places and instructions. Running it again changes nothing.
     """
-    from detcore.migrate import find_files, migrate_file
+    from detcore_determined.migrate import find_files, migrate_file
 
     is_dry = check or show_diff
     reports = [migrate_file(path, write=not is_dry) for path in find_files(paths)]
@@ -58,25 +60,24 @@ def migrate(
 
 def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     """Print diffs on stdout, the findings of each file, and a summary."""
-    from detcore.cli._output import count_of
-    from detcore.migrate import needs_old_tensorflow
+    from detcore_determined.migrate import needs_old_tensorflow
 
     verb = "would change" if is_dry else "changed"
     for report in reports:
         if show_diff:
             click.echo(report.diff, nl=False)
         elif report.is_changed:
-            click.echo(f"{verb} {report.path} ({count_of(report.num_changes, 'place')})")
+            click.echo(f"{verb} {report.path} ({_count_of(report.num_changes, 'place')})")
         for finding in report.findings:
             click.echo(f"{report.path}:{finding}", err=show_diff)
     kinds = [finding.kind for report in reports for finding in report.findings]
     changed = sum(report.is_changed for report in reports)
-    words = [f"{count_of(len(reports), 'file')} read", f"{changed} {verb}"]
-    words.append(f"{count_of(kinds.count('left'), 'place')} left to do by hand")
+    words = [f"{_count_of(len(reports), 'file')} read", f"{changed} {verb}"]
+    words.append(f"{_count_of(kinds.count('left'), 'place')} left to do by hand")
     if kinds.count("note"):
-        words.append(count_of(kinds.count("note"), "note"))
+        words.append(_count_of(kinds.count("note"), "note"))
     if kinds.count("error"):
-        words.append(count_of(kinds.count("error"), "error"))
+        words.append(_count_of(kinds.count("error"), "error"))
     click.echo(", ".join(words), err=True)
     if any(needs_old_tensorflow(finding) for report in reports for finding in report.findings):
         click.echo(
@@ -85,20 +86,21 @@ def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
 
 
 def _print_json(reports: list[FileReport], *, is_dry: bool) -> None:
-    from detcore.cli._output import print_json
+    document = {
+        "written": not is_dry,
+        "files": [
+            {
+                "path": str(report.path),
+                "changed": report.is_changed,
+                "num_changes": report.num_changes,
+                "diff": report.diff,
+                "findings": [dataclasses.asdict(finding) for finding in report.findings],
+            }
+            for report in reports
+        ],
+    }
+    click.echo(json.dumps(document, indent=2))
 
-    print_json(
-        {
-            "written": not is_dry,
-            "files": [
-                {
-                    "path": report.path,
-                    "changed": report.is_changed,
-                    "num_changes": report.num_changes,
-                    "diff": report.diff,
-                    "findings": report.findings,
-                }
-                for report in reports
-            ],
-        }
-    )
+
+def _count_of(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

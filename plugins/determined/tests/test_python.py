@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detcore.migrate import Migrated, migrate_python
+from detcore_determined.migrate import Migrated, migrate_python
 
 
 def migrate(source: str) -> Migrated:

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from detcore.migrate._config import migrate_config
-from detcore.migrate._notebook import mentions
-from detcore.migrate._python import migrate_python
-from detcore.migrate._report import Finding
-from detcore.migrate._text import UnreadableError, decode
+from detcore_determined.migrate._config import migrate_config
+from detcore_determined.migrate._notebook import mentions
+from detcore_determined.migrate._python import migrate_python
+from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate._text import UnreadableError, decode
 
 __all__ = ["FileReport", "find_files", "migrate_file"]
 

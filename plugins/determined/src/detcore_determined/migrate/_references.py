@@ -7,9 +7,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from detcore.migrate._lookup import Path
-from detcore.migrate._scopes import Module, Scope, Use
-from detcore.migrate._text import Text
+from detcore_determined.migrate._lookup import Path
+from detcore_determined.migrate._scopes import Module, Scope, Use
+from detcore_determined.migrate._text import Text
 
 __all__ = ["Reference", "inside_of", "references"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from detcore.migrate import find_files, migrate_file
+from detcore_determined.migrate import find_files, migrate_file
 
 
 def notebook(*cells: str | list[str]) -> str:

@@ -7,8 +7,8 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from detcore.migrate._scopes import ImportNode
-from detcore.migrate._text import Edit, Text
+from detcore_determined.migrate._scopes import ImportNode
+from detcore_determined.migrate._text import Edit, Text
 
 __all__ = ["Piece", "Plan", "rewrite_statement"]
 

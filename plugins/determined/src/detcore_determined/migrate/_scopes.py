@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from detcore.migrate._lookup import Path, is_root
+from detcore_determined.migrate._lookup import Path, is_root
 
 __all__ = ["Binding", "ImportNode", "Module", "Scope", "Use", "examine"]
 

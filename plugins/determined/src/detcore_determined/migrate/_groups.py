@@ -6,13 +6,13 @@ import ast
 import dataclasses
 from collections import defaultdict
 
-from detcore.migrate._lookup import Target, Unknown, look_up
-from detcore.migrate._names import REACHABLE
-from detcore.migrate._references import Reference
-from detcore.migrate._report import Finding
-from detcore.migrate._scopes import Binding, ImportNode, Module, Scope
-from detcore.migrate._statements import Piece, Plan
-from detcore.migrate._text import Edit, Text
+from detcore_determined.migrate._lookup import Target, Unknown, look_up
+from detcore_determined.migrate._names import REACHABLE
+from detcore_determined.migrate._references import Reference
+from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate._scopes import Binding, ImportNode, Module, Scope
+from detcore_determined.migrate._statements import Piece, Plan
+from detcore_determined.migrate._text import Edit, Text
 
 __all__ = ["Group", "Rewriter"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from detcore.config import load_config
-from detcore.migrate import migrate_config
-from detcore.migrate._names import GONE
+from detcore_determined.migrate import migrate_config
+from detcore_determined.migrate._names import GONE
 
 OLD = """\
 # An experiment of 2020.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from detcore.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
+from detcore_determined.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
 
 __all__ = ["Path", "Target", "Unknown", "is_root", "look_up", "names_of", "target_of"]
 

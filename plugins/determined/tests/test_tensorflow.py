@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from detcore.cli import main
-from detcore.migrate import (
+from detcore_determined.migrate import (
     migrate_config,
     migrate_file,
     migrate_python,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from detcore.migrate._names import ROOTS
-from detcore.migrate._report import Finding
-from detcore.migrate._text import Text
+from detcore_determined.migrate._names import ROOTS
+from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate._text import Text
 
 __all__ = ["mentions"]
 

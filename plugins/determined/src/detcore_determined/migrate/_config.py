@@ -12,10 +12,10 @@ from pathlib import Path
 import yaml
 
 from detcore.config import ExperimentFileError, load_config
-from detcore.migrate._names import GONE
-from detcore.migrate._report import Finding, Migrated
-from detcore.migrate._text import Edit, Text
-from detcore.migrate._texts import HUB, migrate_entrypoint
+from detcore_determined.migrate._names import GONE
+from detcore_determined.migrate._report import Finding, Migrated
+from detcore_determined.migrate._text import Edit, Text
+from detcore_determined.migrate._texts import HUB, migrate_entrypoint
 
 __all__ = ["migrate_config"]
 

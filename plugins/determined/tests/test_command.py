@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import stat
@@ -165,7 +166,7 @@ def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from detcore.migrate import migrate_file\n"
+        "from detcore_determined.migrate import migrate_file\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "print(migrate_file(Path('model_def.py')).findings[0])\n"
@@ -184,3 +185,12 @@ def test_it_is_listed_and_explains_itself() -> None:
     text = run_detcore("migrate", "--help").stdout
     for words in ("--check", "--diff", "--json", "Examples:", "Exit codes:"):
         assert words in text
+
+
+def test_the_earlier_name_of_the_module_works() -> None:
+    import detcore_determined.migrate
+    from detcore.migrate import migrate_file
+
+    assert migrate_file is detcore_determined.migrate.migrate_file
+    with pytest.raises(AttributeError, match="no_such_name"):
+        importlib.import_module("detcore.migrate").no_such_name  # noqa: B018

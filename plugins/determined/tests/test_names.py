@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 from source_tree import PLUGIN_SOURCES, ROOT, SOURCE, Module, modules_under
 
-from detcore.migrate._lookup import Target, Unknown, look_up, names_of, target_of
-from detcore.migrate._names import GONE, MODULES, MOVED, NOTES, REACHABLE, SAME, STAND_FOR
+from detcore_determined.migrate._lookup import Target, Unknown, look_up, names_of, target_of
+from detcore_determined.migrate._names import (
+    GONE,
+    MODULES,
+    MOVED,
+    NOTES,
+    REACHABLE,
+    SAME,
+    STAND_FOR,
+)
 
 PAGE = ROOT / "docs" / "migrating.md"
 DOCUMENTED = Path(__file__).with_name("documented_names.txt").read_text(encoding="utf-8").split()
