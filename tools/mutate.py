@@ -56,7 +56,7 @@ ROOM_TESTS = {
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
-    "pages": "cli/test_pages.py server cli",
+    "describe": "cli server experimental",
     "remote": "server experimental core",
     "runner": "run cli search launch experimental",
     "search": "search core testing run",
@@ -71,6 +71,7 @@ PLUGIN_TESTS = {
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
+    "report": "plugins/report/tests tests/server tests/experimental/test_notebook.py",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
 }
 # The environments build nothing that takes minutes.

@@ -10,7 +10,7 @@ from detcore.errors import RunError
 __all__ = ["MissingDistributionError", "describe_missing", "import_distribution", "install_command"]
 
 
-class MissingDistributionError(RunError, ModuleNotFoundError):
+class MissingDistributionError(ModuleNotFoundError, RunError):
     """A distribution of detcore is needed and not installed."""
 
 

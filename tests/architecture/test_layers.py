@@ -26,7 +26,7 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
-    ("pages",),
+    ("describe",),
     ("experimental", "migrate"),
     ("server",),
     ("cli", "testing"),
@@ -138,12 +138,18 @@ def test_the_search_for_cycles_finds_one() -> None:
     assert _find_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+# The server's page is made of the drawings of detcore-report. The server is about to become a
+# distribution, which may use that one; then this goes.
+USES_REPORT = "detcore.server._page."
+
+
 def test_the_core_imports_no_plugin() -> None:
     plugins = [
         module.place(found.line)
         for module in CORE_MODULES
         for found in module.imports
         if found.module.partition(".")[0].startswith("detcore_")
+        and not (module.name.startswith(USES_REPORT) and found.module == "detcore_report")
     ]
     assert plugins == []
 

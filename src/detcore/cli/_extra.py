@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command", "server_extra"]
 
-DISTRIBUTION_OF_COMMAND = {"migrate": "detcore-determined"}
+DISTRIBUTION_OF_COMMAND = {
+    "migrate": "detcore-determined",
+    "report": "detcore-report",
+    "top": "detcore-report",
+}
 """Commands of detcore's own distributions: only that distribution may register the command."""
 
 

@@ -57,10 +57,8 @@ COMMANDS = {
     "logs": Lazy(
         "detcore.cli._logs:experiment_logs", "Show the output of the trials of an experiment."
     ),
-    "top": Lazy("detcore.cli._top:top", "Follow the trials that run: steps, speed, last metrics."),
-    "report": Lazy(
-        "detcore.cli._report:report", "Write the records of an experiment into one HTML file."
-    ),
+    "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
+    "report": Lazy(None, "Write the records of an experiment into one HTML file."),
     "tensorboard": Lazy(
         "detcore.cli._tensorboard:tensorboard",
         "Start TensorBoard on the event files of experiments.",

@@ -28,6 +28,7 @@ __all__ = [
     "summarize_config",
     "took_s",
     "trial_state",
+    "visible_config",
 ]
 
 
@@ -217,6 +218,14 @@ def _describe_trial(
         "best_validation": best_of(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }
+
+
+def visible_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with every secret starred out, to be shown."""
+    from detcore._secrets import mask_config
+
+    masked: Any = mask_config(dict(config))
+    return dict(masked)
 
 
 _ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}

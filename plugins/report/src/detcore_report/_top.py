@@ -10,13 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
-from detcore.pages import duration_s, searcher_metric
+from detcore.cli import (
+    EXPERIMENT_ID,
+    Column,
+    choose_format,
+    format_options,
+    make_console,
+    make_table,
+    master_option,
+    open_records,
+    print_csv,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.describe import (
+    duration_s,
+    format_bytes,
+    format_duration,
+    format_number,
+    searcher_metric,
+)
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
+    from detcore.cli import CliContext
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
 
 __all__ = ["top"]
@@ -55,8 +72,6 @@ def top(
 
     The last lines show how much CPU and memory the processes of each experiment use.
     """
-    from detcore.cli._output import make_console, print_csv, print_json
-
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         if only is not None:
@@ -218,7 +233,6 @@ def _follow(
     from rich.live import Live
     from rich.text import Text
 
-    from detcore.cli._output import make_console, make_table
     from detcore.database import ingest_spools
 
     console = make_console()
@@ -238,8 +252,6 @@ def _follow(
 
 
 def _print(rows: list[dict[str, Any]], totals: list[dict[str, Any]]) -> None:
-    from detcore.cli._output import print_line, print_table
-
     if rows:
         print_table(*_table(rows))
     for line in _total_lines(totals):
@@ -247,8 +259,6 @@ def _print(rows: list[dict[str, Any]], totals: list[dict[str, Any]]) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
-    from detcore.cli._output import Column, format_number
-
     columns = [
         Column("EXP", align="right"),
         Column("TRIAL", align="right", style="bold"),
@@ -280,8 +290,6 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
 
 
 def _total_lines(totals: list[dict[str, Any]]) -> list[str]:
-    from detcore.cli._output import format_bytes, format_duration
-
     if not totals:
         return ["nothing runs"]
     lines = []

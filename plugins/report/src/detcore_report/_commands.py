@@ -1,33 +1,32 @@
-"""``detcore report`` and ``detcore experiment plot``: an experiment in one file."""
+"""``detcore report``, and what ``detcore experiment plot`` writes: an experiment in one file."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import yaml
 
-from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._records import master_option, open_records
+from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
+from detcore.describe import format_time, visible_config
+from detcore_report._html import CheckpointRow, Report, plot_page, report_page
+from detcore_report._png import write_png
+from detcore_report._view import ExperimentView, read_view
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
+    from detcore.cli import CliContext
     from detcore.database import Database
-    from detcore.pages import CheckpointRow, ExperimentView, Report
 
-__all__ = ["plot", "report"]
+__all__ = ["plot_experiment", "report"]
 
 _LOG_LINES = 30
 _FAILED_SHOWN = 10
-_PLOT_EXAMPLES = """
-\b
-Examples:
-  detcore experiment plot 3
-  detcore experiment plot 3 -o search.png --metric accuracy
-"""
 _REPORT_EXAMPLES = """
 \b
 Examples:
@@ -36,37 +35,36 @@ Examples:
 """
 
 
-@click.command(epilog=_PLOT_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
-@click.option(
-    "-o", "--output", metavar="FILE",
-    help="An .html page, which needs nothing else, or a .png image.  [default: "
-    "experiment-ID.html, here]",
-)  # fmt: skip
-@click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
-@master_option
-@click.pass_obj
-def plot(obj: CliContext, experiment_id: int, output: str | None, metric: str | None) -> None:
+def plot_experiment(
+    records: contextlib.AbstractContextManager[Database],
+    experiment_id: int,
+    *,
+    output: str | None,
+    metric: str | None,
+) -> None:
     """Draw learning curves of all trials, and their hyperparameters against the metric.
 
-    A PNG image needs matplotlib: pip install 'detcore[plot]'.
-    """
-    from detcore.pages import read_view
+    Args:
+        records: Opened after the output has been checked.
+        experiment_id: The experiment.
+        output: An ``.html`` or ``.png`` file, or ``-`` for a page on standard output; None: a page
+            in the current folder.
+        metric: What is drawn; None: the searcher's metric.
 
+    Raises:
+        click.UsageError: If the output is neither a page nor an image, or cannot be written.
+        RunError: If it is an image and matplotlib is not installed.
+    """
     path = output or f"experiment-{experiment_id}.html"
     kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
     if kind not in ("html", "htm", "png"):
         raise click.UsageError(f"-o {path}: its name must end in .html or .png")
-    with open_records(obj) as database:
+    with records as database:
         view = read_view(database, experiment_id, metric=metric)
     if kind == "png":
-        from detcore.pages import write_png
-
         _write(path, lambda file: write_png(view, file))
-        return
-    from detcore.pages import plot_page
-
-    _write_text(path, plot_page(view))
+    else:
+        _write_text(path, plot_page(view))
 
 
 @click.command(epilog=_REPORT_EXAMPLES)
@@ -88,8 +86,6 @@ def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool
     Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
     of reading them. The file loads nothing: it can be sent, and opened without a network.
     """
-    from detcore.pages import read_view, report_page
-
     with open_records(obj) as database:
         view = read_view(database, experiment_id, all_metrics=True)
         rest = _gather(obj, database, view, verify=verify)
@@ -97,20 +93,11 @@ def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool
 
 
 def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
-    import datetime
-
-    import yaml
-
-    from detcore._secrets import mask_config
-    from detcore.cli._logs import last_lines
-    from detcore.cli._output import format_time, plain_value
-    from detcore.pages import Report
-
-    settings: Any = mask_config(dict(view.record.config))
+    settings = visible_config(view.record.config)
     failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
     checkpoints = _checkpoints(obj, database, view, verify=verify)
     return Report(
-        config=yaml.safe_dump(plain_value(settings), sort_keys=False, allow_unicode=True),
+        config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         settings=settings,
         checkpoints=checkpoints,
         num_checkpoints=len(checkpoints),
@@ -125,21 +112,13 @@ def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify
 def _checkpoints(
     obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
 ) -> list[CheckpointRow]:
-    from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore
-    from detcore.pages import CheckpointRow
-
-    records = database.list_checkpoints(experiment_id=view.record.id, states=SHOWN)
     values = {}
     if view.metric is not None:
         values = database.checkpoint_metrics(view.record.id, view.metric)
-    rows = []
-    with CheckpointStore(obj, database) as store:
-        for record in records:
-            faults = None
-            if verify and record.state in READABLE:
-                faults = [str(fault) for fault in store.faults(record)]
-            rows.append(CheckpointRow(record, values.get(record.uuid), faults))
-    return rows
+    return [
+        CheckpointRow(record, values.get(record.uuid), faults)
+        for record, faults in survey_checkpoints(obj, database, view.record.id, verify=verify)
+    ]
 
 
 def _write_text(path: str, text: str) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from detcore.pages._format import format_number
+from detcore.describe import format_number
 
 __all__ = ["Axis", "Scale", "make_axis", "make_scale", "number_of"]
 

@@ -20,25 +20,15 @@ from recorded import CONFIG, Records
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
 from detcore.database import Database, MetricRecord, TrialLog
+from detcore.describe import escape, table  # fmt: skip
 from detcore.distributed import DistributedContext
 from detcore.errors import NotFoundError, RunError
-from detcore.pages import (
-    Chart,
-    Curve,
-    Report,
-    escape,
-    make_axis,
-    make_scale,
-    page,
-    plot_page,
-    read_view,
-    report_page,
-    table,
-    thin,
-)  # fmt: skip
-from detcore.pages._chart_table import chart_table
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
+from detcore_report import Chart, Curve, chart_table, read_view
+from detcore_report._html import Report, page, plot_page, report_page
+from detcore_report._scales import make_axis, make_scale
+from detcore_report._view import thin
 
 HOSTILE = (
     "</title></style><script>alert('1')</script>\"'><img src=x onerror=alert(1)>\x00\u202e&amp;"
@@ -152,7 +142,7 @@ def test_a_view_for_the_server_is_as_one_for_a_file(
     few = read_view(records.database, experiment, only=pair, parts=1000)
     assert few.trials == [whole.trials[2], whole.trials[4]]
     assert {curve.trial_id for curve in few.charts[0].curves} == set(pair)
-    monkeypatch.setattr("detcore.pages._view.MAX_ROWS", 5)
+    monkeypatch.setattr("detcore_report._view.MAX_ROWS", 5)
     many = read_view(records.database, experiment, parts=1000)
     assert (many.trials, many.num_trials) == (whole.trials[:5], 9)
 

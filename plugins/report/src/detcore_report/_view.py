@@ -7,9 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import NotFoundError
-from detcore.pages._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
-from detcore.pages._records import (
+from detcore.describe import (
     describe_experiment,
     describe_trials,
     is_loss,
@@ -17,7 +15,9 @@ from detcore.pages._records import (
     sort_key,
     trial_state,
 )
-from detcore.pages._scales import Axis, Scale, make_axis, make_scale, number_of
+from detcore.errors import NotFoundError
+from detcore_report._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
+from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord

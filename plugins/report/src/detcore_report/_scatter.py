@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.pages._scales import Axis
-from detcore.pages._svg import Place, draw_frame, that_fit, trial_classes, trial_line
-from detcore.pages._text import cut, escape
+from detcore.describe import cut, escape
+from detcore_report._scales import Axis
+from detcore_report._svg import Place, draw_frame, that_fit, trial_classes, trial_line
 
 if TYPE_CHECKING:
-    from detcore.pages._view import ExperimentView
+    from detcore_report._view import ExperimentView
 
 __all__ = ["draw_scatters"]
 

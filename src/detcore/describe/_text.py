@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["STYLE", "cut", "escape", "fragment", "page", "table"]
+__all__ = ["STYLE", "cut", "escape", "fragment", "table"]
 
 # Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(
@@ -106,33 +106,6 @@ def cut(value: object, limit: int = 80) -> str:
     """Return a value as text of at most `limit` characters; not yet escaped."""
     text = str(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
-
-
-def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
-    """Return a self-contained page, which may load nothing.
-
-    Args:
-        title: Not yet escaped.
-        body: HTML.
-        trials: Trials to highlight everywhere when the pointer is on one of their marks.
-    """
-    numbers = list(trials)
-    lit = ""
-    if numbers:
-        dim = "body:has(.t:hover,tr[class]:hover) g.t{opacity:.12}"
-        chosen = ",".join(f"body:has(.t{n}:hover) g.t{n}" for n in numbers)
-        rows = ",".join(f"body:has(g.t{n}:hover) tr.t{n}" for n in numbers)
-        lit = f"{dim}{chosen}{{opacity:1!important}}{rows}{{background:var(--box)}}"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-        "form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{lit}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
 def fragment(body: str) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.describe import cut, format_number
 from detcore.errors import RunError
-from detcore.pages._format import format_number
-from detcore.pages._svg import name_lines
-from detcore.pages._text import cut
-from detcore.pages._view import ExperimentView, thin
+from detcore_report._svg import name_lines
+from detcore_report._view import ExperimentView, thin
 
 if TYPE_CHECKING:
-    from detcore.pages._view import TrialView
+    from detcore_report._view import TrialView
 
 __all__ = ["write_png"]
 

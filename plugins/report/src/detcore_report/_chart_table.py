@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.pages._format import format_number
-from detcore.pages._text import cut, table
+from detcore.describe import cut, format_number, table
 
 if TYPE_CHECKING:
-    from detcore.pages._view import Chart, Curve, ExperimentView
+    from detcore_report._view import Chart, Curve, ExperimentView
 
 __all__ = ["chart_table"]
 

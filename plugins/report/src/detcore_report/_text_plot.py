@@ -6,16 +6,16 @@ import math
 import sys
 from collections.abc import Sequence
 
-from detcore.cli._output import format_number
+from detcore.describe import format_number
 
-__all__ = ["draw_plot"]
+__all__ = ["draw_text_plot"]
 
 _PLOT_ROWS = 10
 # Bit of each dot of a braille character, by row (top to bottom) and column.
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
-def draw_plot(
+def draw_text_plot(
     points: Sequence[tuple[float, float]], *, width: int, unicode: bool | None = None
 ) -> list[str]:
     """Draw a line through points, with axes and their ends labelled.

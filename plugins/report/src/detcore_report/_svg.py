@@ -1,14 +1,13 @@
-"""Draw learning curves and parallel coordinates as SVG for a page of `detcore.pages`."""
+"""Draw learning curves and parallel coordinates as SVG for a page."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-from detcore.pages._format import format_number
-from detcore.pages._scales import Axis, Scale
-from detcore.pages._text import cut, escape
-from detcore.pages._view import Chart, Curve, ExperimentView, TrialView, thin
+from detcore.describe import cut, escape, format_number
+from detcore_report._scales import Axis, Scale
+from detcore_report._view import Chart, Curve, ExperimentView, TrialView, thin
 
 __all__ = [
     "Place",

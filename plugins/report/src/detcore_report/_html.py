@@ -5,19 +5,32 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.pages._format import format_bytes, format_duration, format_number, format_time
-from detcore.pages._records import describe_state, summarize_config, took_s
-from detcore.pages._svg import draw_chart, draw_parallel, legend, trial_classes
-from detcore.pages._text import cut, escape, fragment, page, table
+from detcore.describe import (
+    STYLE,
+    cut,
+    describe_state,
+    escape,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_time,
+    fragment,
+    summarize_config,
+    table,
+    took_s,
+)
+from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, LogLine
-    from detcore.pages._view import Chart, ExperimentView
+    from detcore_report._view import Chart, ExperimentView
 
-__all__ = ["CheckpointRow", "Report", "experiment_part", "plot_page", "report_page", "trial_part"]
+__all__ = [
+    "CheckpointRow", "Report", "experiment_part", "page", "plot_page", "report_page", "trial_part",
+]  # fmt: skip
 
 SIZE_LIMIT = 1_000_000
 # Numbers of points of a curve to try, until the page is below its limit.
@@ -62,6 +75,33 @@ class Report:
     num_checkpoints: int
     logs: Mapping[int, Sequence[LogLine]]
     written_at: str
+
+
+def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
+    """Return a self-contained page, which may load nothing.
+
+    Args:
+        title: Not yet escaped.
+        body: HTML.
+        trials: Trials to highlight everywhere when the pointer is on one of their marks.
+    """
+    numbers = list(trials)
+    lit = ""
+    if numbers:
+        dim = "body:has(.t:hover,tr[class]:hover) g.t{opacity:.12}"
+        chosen = ",".join(f"body:has(.t{n}:hover) g.t{n}" for n in numbers)
+        rows = ",".join(f"body:has(g.t{n}:hover) tr.t{n}" for n in numbers)
+        lit = f"{dim}{chosen}{{opacity:1!important}}{rows}{{background:var(--box)}}"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{lit}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def plot_page(view: ExperimentView) -> str:
