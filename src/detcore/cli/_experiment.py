@@ -336,7 +336,8 @@ def plot_command(
 ) -> None:
     """Draw learning curves of all trials, and their hyperparameters against the metric.
 
-    Needs detcore-report: pip install 'detcore[report]'; with 'detcore[plot]' for a PNG image.
+    Needs detcore-report: pip install 'detcore[report]'. A PNG image needs matplotlib, too:
+    pip install 'detcore[plot]'.
     """
     from detcore._distributions import import_distribution
 
