@@ -220,11 +220,12 @@ def _describe_trial(
     }
 
 
-def visible_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def visible_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return a recorded configuration with every secret starred out, to be shown."""
     from detcore._secrets import mask_config
 
-    masked: Any = mask_config(dict(config))
+    recorded: Any = dict(config)
+    masked: Any = mask_config(recorded)
     return dict(masked)
 
 

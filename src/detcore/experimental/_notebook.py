@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ def _experiment_table(database: Database, number: int) -> str:
     told = f"{state} · {len(trials)} trial{'s' * (len(trials) != 1)}"
     cells = [
         [str(one["id"]), trial_state(one), str(one["steps_completed"]),
-         format_number(metric_value(one, metric)), cut(_told_hparams(one), _TEXT_SHOWN)]
+         format_number(metric_value(one, metric)), cut(_told_hparams(one["hparams"]), _TEXT_SHOWN)]
         for one in rows[:_MOST_ROWS]
     ]  # fmt: skip
     few = f" (the first {len(cells)} of {len(rows)})" if len(cells) < len(rows) else ""
@@ -137,8 +137,8 @@ def _trial_table(database: Database, number: int, trial_id: int) -> str:
     )
 
 
-def _told_hparams(row: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in flatten(row["hparams"]).items()) or "-"
+def _told_hparams(hparams: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in flatten(hparams).items()) or "-"
 
 
 def _error(error: str | None) -> str:

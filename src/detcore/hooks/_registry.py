@@ -209,13 +209,7 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
 
 
 def command_clash(entry: PluginEntry, name: str, owner: str | None) -> PluginProblem:
-    """Return the problem of a plugin's command that has a reserved name.
-
-    Args:
-        entry: The plugin.
-        name: The command.
-        owner: The distribution that may register it; None: it is built in.
-    """
+    """Return the problem of a command that only `owner` may register; None: it is built in."""
     if owner is None:
         told = "has the name of a built-in command; the built-in one is used"
     else:
