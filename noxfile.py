@@ -32,7 +32,11 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
+REPORT = ["-e", "plugins/report"]
+DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
+# Installed in every environment of tests: the core, and what stands beside it.
+HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Each environment has folders of tests of its own.
@@ -170,7 +174,7 @@ def install_horovod(session: nox.Session) -> None:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install detcore with Keras and train the digits example."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *REPORT)
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
@@ -216,13 +220,15 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins, the core's tests and those of the suites."""
-    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *TESTING)
+    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
     session.run("mypy", "plugins/estimator/src/detcore_estimator")
     session.run("mypy", "plugins/ray/src/detcore_ray")
     session.run("mypy", "plugins/testing/src/detcore_testing")
+    session.run("mypy", "plugins/determined/src/detcore_determined")
+    session.run("mypy", "plugins/report/src/detcore_report")
     session.run(
         "mypy", "tests", "plugins/testing/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
@@ -239,9 +245,10 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *CORE, *STORAGE, *TESTING)
+    install_locked(session, "bare", *HOUSE)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
+        "plugins/determined/tests", "plugins/report/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 
@@ -249,7 +256,7 @@ def bare(session: nox.Session) -> None:
 @nox.session
 def torch(session: nox.Session) -> None:
     """Ray clusters of several nodes; loops and example plugins: PyTorch, JAX, scikit-learn."""
-    install_locked(session, "torch", *CORE, *STORAGE, *RAY, *TESTING)
+    install_locked(session, "torch", *HOUSE, *RAY)
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
     # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
     run_tests(
@@ -265,7 +272,7 @@ def torch(session: nox.Session) -> None:
 @nox.session(name="tensorflow-2.15")
 def tensorflow_old(session: nox.Session) -> None:
     """Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
-    install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *TESTING)
+    install_locked(session, "tensorflow-2.15", *HOUSE, *KERAS, *ESTIMATOR, *RAY)
     install_horovod(session)
     run_tests(
         session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
@@ -281,7 +288,7 @@ def tensorflow_old(session: nox.Session) -> None:
 @nox.session
 def tensorflow(session: nox.Session) -> None:
     """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *TESTING)
+    install_locked(session, "tensorflow", *HOUSE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
         "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py",
@@ -322,7 +329,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site in build/site, warnings as errors; ``-- serve`` shows it."""
-    install_locked(session, "docs", *CORE)
+    install_locked(session, "docs", *HOUSE)
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=PLAIN_MKDOCS)
     if not session.posargs:
         session.run("pytest", "tools/test_built_site.py")

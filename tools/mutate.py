@@ -46,7 +46,7 @@ ROOM_TESTS = {
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
     " server/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
     " experimental launch server",
-    "config": "config cli search run migrate",
+    "config": "config cli search run",
     "core": "core trial checkpoint run",
     "data": "data trial run",
     "database": "database server/test_operating.py cli experimental core run server",
@@ -57,8 +57,7 @@ ROOM_TESTS = {
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
-    "migrate": "migrate cli/test_migrate.py docs",
-    "pages": "cli/test_pages.py server cli",
+    "describe": "cli server experimental",
     "remote": "server experimental core",
     "runner": "run cli search launch experimental",
     "search": "search core plugins/testing/tests run",
@@ -69,9 +68,11 @@ ROOM_TESTS = {
     "modules": "hooks core config trial cli checkpoint storage database",
 }
 PLUGIN_TESTS = {
+    "determined": "plugins/determined/tests tests/docs",
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
+    "report": "plugins/report/tests tests/server tests/experimental/test_notebook.py",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
     "testing": "plugins/testing/tests",
 }

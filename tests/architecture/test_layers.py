@@ -19,7 +19,7 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation", "_secrets"),
+    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions"),
     ("_log",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
     ("remote",),
@@ -28,7 +28,7 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
-    ("pages",),
+    ("describe",),
     ("experimental", "migrate"),
     ("server",),
     ("cli",),
@@ -141,12 +141,18 @@ def test_the_search_for_cycles_finds_one() -> None:
     assert _find_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+# The server's page is made of the drawings of detcore-report. The server is about to become a
+# distribution, which may use that one; then this goes.
+USES_REPORT = "detcore.server._page."
+
+
 def test_the_core_imports_no_plugin() -> None:
     plugins = [
         module.place(found.line)
         for module in CORE_MODULES
         for found in module.imports
         if found.module.partition(".")[0].startswith("detcore_")
+        and not (module.name.startswith(USES_REPORT) and found.module == "detcore_report")
     ]
     assert plugins == []
 

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from detcore.database import MetricRecord
-from detcore.pages import Report, read_view, report_page
+from detcore_report import read_view
+from detcore_report._html import Report, report_page
 
 from .conftest import Site, Window
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import click
 
 from detcore.cli import main
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 from docs_site._markdown import cell
 
 __all__ = ["all_commands", "commands_page"]
@@ -20,17 +23,11 @@ Made from the commands themselves; `detcore COMMAND --help` shows the same.
 
 
 def all_commands() -> Iterator[tuple[click.Context, click.Command]]:
-    """Yield every built-in command that is not hidden, groups before what is in them."""
+    """Yield every command of detcore that is not hidden, groups before what is in them."""
     root = click.Context(main, info_name="detcore", obj=None)
-    root.meta["plugins"] = _NoPlugins()
+    ours = [name.removeprefix("detcore-") for name in DISTRIBUTION_OF_COMMAND.values()]
+    root.meta["plugins"] = PluginManager(read_environment({}), allowed=ours)
     yield from _walk(root, main)
-
-
-class _NoPlugins:
-    """Stands for the plugins, whose commands are not part of this page."""
-
-    def declared_commands(self) -> dict[str, object]:
-        return {}
 
 
 def _walk(

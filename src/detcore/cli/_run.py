@@ -352,7 +352,7 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
     """Return lines on the best trial of a search, and on how to get its checkpoint."""
-    from detcore.pages import flatten
+    from detcore.describe import flatten
 
     best = result.ranked[0]
     if best.best_validation is None:

@@ -1,7 +1,7 @@
 """The web pages below ``/ui``, which show the records.
 
-They are made of templates and the drawings of `detcore.pages`; one script in them requests the same
-page again while something runs, and replaces the parts that have changed.
+They are made of templates and the drawings of `detcore_report`; one script in them requests the
+same page again while something runs, and replaces the parts that have changed.
 """
 
 from detcore.server._page._routes import make_router

@@ -8,31 +8,33 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.database import ingest_reports
-from detcore.pages import (
+from detcore.describe import (
     can_resume,
-    chart_table,
     describe_experiment,
     describe_state,
-    draw_chart,
-    draw_parallel,
-    draw_scatters,
-    legend,
     metric_value,
-    read_view,
     summarize_config,
     took_s,
-    trial_classes,
 )
 from detcore.server._auth import Id, PageUser, State
 from detcore.server._page._paging import Paging
 from detcore.server._page._render import PageRoute, render, svg
 from detcore.server._page._side_by_side import compare
 from detcore.server._page._verify import Verifier
+from detcore_report import (
+    chart_table,
+    draw_chart,
+    draw_parallel,
+    draw_scatters,
+    legend,
+    read_view,
+    trial_classes,
+)
 
 if TYPE_CHECKING:
     from detcore.database import TokenRecord
-    from detcore.pages import ExperimentView
     from detcore.server._state import ServerState
+    from detcore_report import ExperimentView
 
 __all__ = ["make_router"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from detcore.pages import describe_experiment, describe_state, metric_value, took_s
+from detcore.describe import describe_experiment, describe_state, metric_value, took_s
 from detcore.server._auth import Id, PageUser, State
 from detcore.server._page._paging import Paging
 from detcore.server._page._render import PageRoute, render

@@ -20,8 +20,8 @@ from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
+from detcore.describe import STYLE, cut, escape, format_bytes, format_duration, format_number
 from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
-from detcore.pages import STYLE, cut, escape, format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.database import TokenRecord
@@ -49,7 +49,7 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def svg(html: str) -> Markup:
-    """Return HTML that `detcore.pages` made, marked to need no escaping."""
+    """Return HTML that `detcore_report` made, marked to need no escaping."""
     return Markup(html)
 
 

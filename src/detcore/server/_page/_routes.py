@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from detcore.describe import cut
 from detcore.errors import NotFoundError
-from detcore.pages import cut
 from detcore.server._auth import PageUser
 from detcore.server._page import (
     _checkpoint_pages,

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from detcore.pages import format_number
+from detcore.describe import format_number
 
 if TYPE_CHECKING:
-    from detcore.pages import Curve, ExperimentView
+    from detcore_report import Curve, ExperimentView
 
 __all__ = ["Compared", "Line", "compare"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 
 from detcore.database import ingest_reports, read_log_page
-from detcore.pages import chart_table, draw_chart, read_view
 from detcore.server._auth import Id, PageUser, State
 from detcore.server._page._render import PageRoute, render, svg
 from detcore.server._page._verify import Verifier
+from detcore_report import chart_table, draw_chart, read_view
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, LogLine, MetricRecord, TrialRecord
