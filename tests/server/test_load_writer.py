@@ -14,8 +14,14 @@ from postgresql_server import PostgreSQLServer, run_server
 from sqlalchemy import event, func, select
 
 from detcore._log.lines import record_line
-from detcore.database import Database, MetricRecord, new_token, token_digest
-from detcore.database._parts import Position
+from detcore.database import (
+    Database,
+    MetricRecord,
+    Position,
+    SpoolLines,
+    new_token,
+    token_digest,
+)
 from detcore.database._schema import metrics, spools
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError
@@ -63,6 +69,11 @@ def _line(number: int = 1) -> bytes:
     return record_line(number, "training", 1e9, {"steps_completed": number, "metrics": {"x": 0.5}})
 
 
+def _lines(trial: int, run: int, *, start: int = FIRST, data: bytes | None = None) -> SpoolLines:
+    data = _line() if data is None else data
+    return SpoolLines(owner=(trial, run), first=FIRST, start=start, data=data)
+
+
 def _count(database: Database) -> int:
     with database._read() as connection:
         return int(connection.execute(select(func.count()).select_from(metrics)).scalar() or 0)
@@ -92,7 +103,7 @@ def _run(database: Database, work: Callable[[Writer], Awaitable[None]]) -> None:
 
 
 def _send(writer: Writer, trial: int, data: bytes | None = None) -> asyncio.Future[Position]:
-    return writer.add((trial, 1), first=FIRST, start=FIRST, data=_line() if data is None else data)
+    return writer.add(_lines(trial, 1, data=data))
 
 
 def test_what_waits_is_written_by_one_transaction(database: Database) -> None:
@@ -134,7 +145,7 @@ def test_one_spool_in_one_transaction_several_times(database: Database) -> None:
             asked = [
                 _send(writer, trial),
                 _send(writer, trial),
-                writer.add((trial, 1), first=FIRST, start=FIRST + length, data=_line(2)),
+                writer.add(_lines(trial, 1, start=FIRST + length, data=_line(2))),
                 _send(writer, trial, _line() + _line(2) + _line(3)),
             ]
         found = await asyncio.gather(*asked)
@@ -155,7 +166,7 @@ def test_what_cannot_be_written_fails_alone(database: Database) -> None:
     async def work(writer: Writer) -> None:
         with database._write():
             asked = [_send(writer, trial) for trial in [*trials, trials[-1] + 1]]
-            asked.append(writer.add((trials[0], 2), first=FIRST, start=FIRST, data=_line()))
+            asked.append(writer.add(_lines(trials[0], 2)))
         found = await asyncio.gather(*asked, return_exceptions=True)
         kinds = [type(each) for each in found]
         expected: list[type] = [Position] * 9 + [NotFoundError] * 2

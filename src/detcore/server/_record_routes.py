@@ -17,16 +17,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from detcore.database._drain import read_positions
-from detcore.database._parts import Owner, Position
+from detcore.database import Position, SpoolLines
 from detcore.errors import DetcoreError, InvalidArgumentError, NotFoundError, StorageFullError
 from detcore.server._auth import Id, State, Worker
 from detcore.server._errors import error_body
-from detcore.server._writer import RefusedError, Writer, unknown_run
+from detcore.server._writer import RefusedError, Writer
 
 __all__ = ["make_router", "take_in"]
 
-# Written at once; see `detcore.database._drain`.
+# Written at once.
 _PIECE_BYTES = 256 * 1024
 _RETRY_AFTER_S = 1
 # The first match counts. If the database is unreachable or stalled, the sender, which still has the
@@ -79,12 +78,7 @@ def make_router() -> APIRouter:
 
     @router.get("/spool")
     def get_spool_position(state: State, _: Worker, trial_id: Id, run_id: Id) -> SpoolPosition:
-        owner = (trial_id, run_id)
-        found = read_positions(state.database, [trial_id]).get(owner)
-        if found is None:
-            if all(run.run_id != run_id for run in state.database.list_runs(trial_id)):
-                raise unknown_run(owner)
-            found = Position()
+        found = state.database.spool_position(trial_id, run_id)
         return SpoolPosition(offset=found.offset, last_seq=found.last_seq)
 
     @router.post("/spool", response_model=SpoolPosition, openapi_extra=_BODY)
@@ -106,7 +100,7 @@ def make_router() -> APIRouter:
     return router
 
 
-async def take_in(request: Request, owner: Owner, *, start: int, first: int) -> Response:
+async def take_in(request: Request, owner: tuple[int, int], *, start: int, first: int) -> Response:
     """Add the body of a request; answer once it is committed, or with the reason for a failure."""
     try:
         position = await _add(request, owner, start=start, first=first)
@@ -118,7 +112,7 @@ async def take_in(request: Request, owner: Owner, *, start: int, first: int) -> 
     )
 
 
-async def _add(request: Request, owner: Owner, *, start: int, first: int) -> Position:
+async def _add(request: Request, owner: tuple[int, int], *, start: int, first: int) -> Position:
     if start < first:
         raise InvalidArgumentError(
             f"offset={start} is before first={first}, where the records of a spool begin"
@@ -130,7 +124,8 @@ async def _add(request: Request, owner: Owner, *, start: int, first: int) -> Pos
         )
     writer: Writer = request.state.writer
     for piece in _pieces(data):
-        position = await writer.add(owner, first=first, start=start, data=piece)
+        lines = SpoolLines(owner=owner, first=first, start=start, data=piece)
+        position = await writer.add(lines)
         start += len(piece)
         if position.offset != start:
             break

@@ -9,15 +9,13 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import IntegrityError
-
-from detcore.database._parts import Owner, Part, Position, add_parts, parse_part
-from detcore.errors import DatabaseError, DetcoreError, NotFoundError
+from detcore.database import Position, SpoolLines
+from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["BusyError", "RefusedError", "Writer", "unknown_run"]
+__all__ = ["BusyError", "RefusedError", "Writer"]
 
 # Size of one transaction: enough that its own cost does not show, little enough that other writers
 # do not wait long.
@@ -40,10 +38,7 @@ class RefusedError(DatabaseError):
 class _Order:
     """Lines to write, and the future that their sender waits for."""
 
-    owner: Owner
-    first: int
-    start: int
-    data: bytes
+    lines: SpoolLines
     done: asyncio.Future[Position]
 
 
@@ -69,14 +64,11 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="detcore-writer", daemon=True)
         self._thread.start()
 
-    def add(self, owner: Owner, *, first: int, start: int, data: bytes) -> asyncio.Future[Position]:
+    def add(self, lines: SpoolLines) -> asyncio.Future[Position]:
         """Take whole lines of a spool.
 
         Args:
-            owner: Trial and run.
-            first: Byte of the spool where its records begin.
-            start: Byte where these lines begin; they are left out if its position is another one.
-            data: The lines.
+            lines: The lines; they are left out if they begin elsewhere than at its position.
 
         Returns:
             A future of the spool's position, once it is in the database. It raises NotFoundError if
@@ -86,7 +78,7 @@ class Writer:
             BusyError: If too many reports wait.
         """
         done = self._loop.create_future()
-        order = _Order(owner=owner, first=first, start=start, data=data, done=done)
+        order = _Order(lines=lines, done=done)
         with self._changed:
             if (
                 self._closing
@@ -99,7 +91,7 @@ class Writer:
                     "They are safe where they come from; send them again in a moment."
                 )
             self._waiting.append(order)
-            self._waiting_bytes += len(data)
+            self._waiting_bytes += len(lines.data)
             self._changed.notify()
         return done
 
@@ -113,7 +105,7 @@ class Writer:
     def _run(self) -> None:
         while orders := self._next():
             try:
-                answers = self._write([_parsed(order) for order in orders])
+                answers = self._write(orders)
             except Exception as error:  # noqa: BLE001  (the senders receive it)
                 answers = [error] * len(orders)
             self._loop.call_soon_threadsafe(_answer, orders, answers)
@@ -126,37 +118,15 @@ class Writer:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             while self._waiting and len(orders) < _PARTS_AT_ONCE and size < _BYTES_AT_ONCE:
                 orders.append(self._waiting.popleft())
-                size += len(orders[-1].data)
+                size += len(orders[-1].lines.data)
             self._waiting_bytes -= size
         return orders
 
-    def _write(self, parts: Sequence[Part]) -> list[Position | Exception]:
-        """Write parts in one transaction; if one of them fails, each in a separate one."""
-        try:
-            with self._database._write() as connection:
-                found = add_parts(connection, parts, of_known_runs=True)
-        except DetcoreError:
-            raise  # the database is unreachable or full, for all parts
-        except Exception as error:
-            if len(parts) > 1:
-                return [answer for part in parts for answer in self._alone(part)]
-            if isinstance(error, IntegrityError):
-                raise _refused(parts[0], error) from error
-            raise
+    def _write(self, orders: Sequence[_Order]) -> list[Position | Exception]:
+        found = self._database.add_spool_lines([order.lines for order in orders])
         return [
-            unknown_run(part.owner) if position is None else position
-            for part, position in zip(parts, found, strict=True)
+            RefusedError(str(each)) if isinstance(each, DatabaseError) else each for each in found
         ]
-
-    def _alone(self, part: Part) -> list[Position | Exception]:
-        try:
-            return self._write([part])
-        except Exception as error:  # noqa: BLE001  (the sender receives it)
-            return [error]
-
-
-def _parsed(order: _Order) -> Part:
-    return parse_part(order.data, order.owner, first=order.first, start=order.start)
 
 
 def _answer(orders: Sequence[_Order], answers: Sequence[Position | Exception]) -> None:
@@ -167,18 +137,3 @@ def _answer(orders: Sequence[_Order], answers: Sequence[Position | Exception]) -
             order.done.set_exception(answer)
         else:
             order.done.set_result(answer)
-
-
-def unknown_run(owner: Owner) -> NotFoundError:
-    """Return the error for reports of a run that was never started."""
-    return NotFoundError(
-        f"trial {owner[0]} has no run {owner[1]}, or there is no such trial.\n"
-        "Reports belong to a run that was started here; it may have been deleted."
-    )
-
-
-def _refused(part: Part, error: IntegrityError) -> RefusedError:
-    return RefusedError(
-        f"cannot take in reports of trial {part.owner[0]}, run {part.owner[1]}, from byte "
-        f"{part.start} on: {error.orig}.\nThey are there already, or contradict what is."
-    )
