@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore._secrets import mask_code, secret_values
 from detcore.config import LoadedConfig
 from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
@@ -137,9 +136,9 @@ def make_router() -> APIRouter:
                 f"detcore run from {record.model_dir}."
             )
         home = state.settings.environment.home
-        hidden = secret_values(restore_secrets(home, experiment_id, record.config).config)
+        mask = restore_secrets(home, experiment_id, record.config).code_masker()
         with tempfile.TemporaryDirectory(dir=home) as folder:
-            code = _copy_without_secrets(Path(record.model_dir), Path(folder, "code"), hidden)
+            code = _copy_without_secrets(Path(record.model_dir), Path(folder, "code"), mask)
             with pack(code).file as file:
                 file.seek(0)
                 return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
@@ -147,10 +146,10 @@ def make_router() -> APIRouter:
     return router
 
 
-def _copy_without_secrets(source: Path, target: Path, hidden: Iterable[str]) -> Path:
+def _copy_without_secrets(source: Path, target: Path, mask: Callable[[str], str]) -> Path:
     def copy(path: str, to: str) -> None:
         content = Path(path).read_bytes().decode("utf-8", "surrogateescape")
-        Path(to).write_bytes(mask_code(content, hidden).encode("utf-8", "surrogateescape"))
+        Path(to).write_bytes(mask(content).encode("utf-8", "surrogateescape"))
         shutil.copymode(path, to)
 
     shutil.copytree(source, target, symlinks=True, copy_function=copy)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from detcore.database import ingest_reports
+from detcore.database import answer_read, ingest_reports
 from detcore.pages import (
     can_resume,
     chart_table,
@@ -70,7 +70,7 @@ def make_router(verifier: Verifier) -> APIRouter:
             request, "curves.html", user, tab="curves", **_head(state, user, view),
             charts=_charts(view), legend=svg(legend(view)), view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
-            summary=summarize_config(_masked(view)),
+            summary=summarize_config(_masked(state, experiment_id)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
         )  # fmt: skip
 
@@ -150,15 +150,13 @@ def make_router(verifier: Verifier) -> APIRouter:
     ) -> Response:
         import yaml
 
-        from detcore._secrets import mask_config
-
         head = _head_only(state, user, experiment_id)
-        record = state.database.get_experiment(experiment_id)
-        config: Any = mask_config(dict(record.config))
         return render(
             request, "configuration.html", user, tab="configuration", **head,
-            record=record,
-            config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+            record=state.database.get_experiment(experiment_id),
+            config=yaml.safe_dump(
+                _masked(state, experiment_id), sort_keys=False, allow_unicode=True
+            ),
         )  # fmt: skip
 
     @router.post("/control")
@@ -264,7 +262,7 @@ def _charts(view: ExperimentView) -> list[dict[str, Any]]:
     ]
 
 
-def _masked(view: ExperimentView) -> Any:
-    from detcore._secrets import mask_config
-
-    return mask_config(dict(view.record.config))
+def _masked(state: ServerState, experiment_id: int) -> Any:
+    """Return the configuration of an experiment without its secrets."""
+    record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
+    return record["config"]
