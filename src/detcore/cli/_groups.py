@@ -20,11 +20,12 @@ class Lazy:
     """A command that is imported when it runs.
 
     Attributes:
-        target: Where it is, as ``"module:attribute"``.
+        target: Where it is, as ``"module:attribute"``; None for a command of another distribution,
+            which its plugin registers.
         summary: The line that help shows of it.
     """
 
-    target: str
+    target: str | None
     summary: str
 
 
@@ -68,9 +69,9 @@ class CommandGroup(click.Group):
         root = ctx.find_root()
         elsewhere = []
         if isinstance(root.command, CommandGroup):
-            for group_name, lazy in root.command.lazy_commands.items():
-                group = import_command(lazy)
-                if isinstance(group, CommandGroup) and name in group.list_commands(ctx):
+            for group_name in root.command.lazy_commands:
+                group = root.command.get_command(root, group_name)
+                if isinstance(group, click.Group) and name in group.list_commands(ctx):
                     elsewhere.append(f"'detcore {group_name} {name}'")
         near = near_name(name, names)
         if near and not elsewhere:
@@ -93,7 +94,8 @@ class CommandGroup(click.Group):
 
 
 def import_command(lazy: Lazy) -> click.Command:
-    """Import a command."""
+    """Import a command that has a target."""
+    assert lazy.target is not None
     module, _, attribute = lazy.target.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
