@@ -32,6 +32,7 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
+SERVER = ["-e", "plugins/server"]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Each environment has folders of tests of its own.
@@ -214,22 +215,23 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict on the core, the plugins and the core's tests."""
-    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
+    """mypy --strict on the core, the plugins, the core's tests and the server's."""
+    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *SERVER)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
     session.run("mypy", "plugins/estimator/src/detcore_estimator")
     session.run("mypy", "plugins/ray/src/detcore_ray")
+    session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
-        "mypy", "tests", "--exclude", "tests/examples",
+        "mypy", "tests", "plugins/server/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
     )  # fmt: skip
 
 
 @nox.session
 def bare(session: nox.Session) -> None:
-    """The core and the storage plugin with no framework; the page in a browser, behind nginx."""
+    """The core, the storage and the server with no framework; the page in a browser."""
     for program, package in DEBIAN_PROGRAMS.items():
         if not any(shutil.which(program, path=path) for path in (None, "/usr/sbin")):
             session.run("apt-get", "update", "-qq", external=True)
@@ -237,9 +239,9 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *CORE, *STORAGE)
+    install_locked(session, "bare", *CORE, *STORAGE, *SERVER)
     run_tests(
-        session, "bare", *AT_ONCE, "tests", "plugins/storage/tests",
+        session, "bare", *AT_ONCE, "tests", "plugins/server/tests", "plugins/storage/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 
@@ -247,7 +249,7 @@ def bare(session: nox.Session) -> None:
 @nox.session
 def torch(session: nox.Session) -> None:
     """Ray clusters of several nodes; loops and example plugins: PyTorch, JAX, scikit-learn."""
-    install_locked(session, "torch", *CORE, *STORAGE, *RAY)
+    install_locked(session, "torch", *CORE, *STORAGE, *RAY, *SERVER)
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", TORCH)
     # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
     run_tests(
@@ -263,7 +265,7 @@ def torch(session: nox.Session) -> None:
 @nox.session(name="tensorflow-2.15")
 def tensorflow_old(session: nox.Session) -> None:
     """Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
-    install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
+    install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *SERVER)
     install_horovod(session)
     run_tests(
         session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
@@ -279,7 +281,7 @@ def tensorflow_old(session: nox.Session) -> None:
 @nox.session
 def tensorflow(session: nox.Session) -> None:
     """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *SERVER)
     run_tests(
         session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
         "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", "tests/docs/test_pages.py",
@@ -320,7 +322,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site in build/site, warnings as errors; ``-- serve`` shows it."""
-    install_locked(session, "docs", *CORE)
+    install_locked(session, "docs", *CORE, *SERVER)
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=PLAIN_MKDOCS)
     if not session.posargs:
         session.run("pytest", "tools/test_built_site.py")

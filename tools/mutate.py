@@ -20,6 +20,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import posixpath
 import random
 import re
 import shutil
@@ -43,25 +44,25 @@ ROOM_TESTS = {
     "_log": "log database delivery core run",
     "checkpoint": "checkpoint core storage experimental run cli",
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
-    " server/test_auth_commands.py testing/test_command.py run hooks delivery experimental launch"
-    " server",
+    " ../plugins/server/tests/test_auth_commands.py testing/test_command.py run hooks delivery"
+    " experimental launch ../plugins/server/tests",
     "config": "config cli search run migrate",
     "core": "core trial checkpoint run",
     "data": "data trial run",
-    "database": "database server/test_operating.py cli experimental core run server",
+    "database": "database ../plugins/server/tests/test_operating.py cli experimental core run"
+    " ../plugins/server/tests",
     "delivery": "delivery hooks run",
     "deprecation": "architecture/test_deprecation.py hooks core",
     "distributed": "distributed core launch trial metrics",
-    "experimental": "experimental server cli",
+    "experimental": "experimental ../plugins/server/tests cli",
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
     "migrate": "migrate cli/test_migrate.py docs",
-    "pages": "cli/test_pages.py server cli",
-    "remote": "server experimental core",
+    "pages": "cli/test_pages.py ../plugins/server/tests cli",
+    "remote": "../plugins/server/tests experimental core",
     "runner": "run cli search launch experimental",
     "search": "search core testing run",
-    "server": "server experimental",
     "storage": "storage checkpoint",
     "testing": "testing",
     "trial": "trial testing run",
@@ -71,6 +72,7 @@ PLUGIN_TESTS = {
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
+    "server": "plugins/server/tests tests/experimental",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
 }
 # The environments build nothing that takes minutes.
@@ -110,7 +112,7 @@ def tests_of(file: str) -> list[str]:
     kind, _, plugin = room_of(file).partition("/")
     if plugin:
         return PLUGIN_TESTS[plugin].split()
-    return [f"tests/{path}" for path in ROOM_TESTS[kind].split()]
+    return [posixpath.normpath(f"tests/{path}") for path in ROOM_TESTS[kind].split()]
 
 
 def environment_of(file: str) -> str:

@@ -28,7 +28,6 @@ LAYERS = (
     ("runner",),
     ("pages",),
     ("experimental", "migrate"),
-    ("server",),
     ("cli", "testing"),
     ("__main__",),
 )

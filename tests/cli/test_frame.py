@@ -18,6 +18,7 @@ from fake_distributions import run_detcore, run_python, write_distribution
 
 from detcore import __version__
 from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS, main
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
@@ -73,6 +74,9 @@ DISTRIBUTION_OF_COMMAND["bake"] = "detcore-bakery"
 main.lazy_commands["bake"] = COMMANDS["bake"] = Lazy(None, "Bake bread.")
 main(prog_name="detcore")
 """
+
+
+START = "from detcore.cli import main\nmain(prog_name='detcore')"
 
 
 def install_bake(site: Path, *, declared: bool = True) -> None:
@@ -343,7 +347,32 @@ def test_no_other_plugin_replaces_the_command_of_a_distribution(
 
 def test_the_commands_of_distributions_are_listed_in_their_place() -> None:
     elsewhere = {name for name, lazy in COMMANDS.items() if lazy.target is None}
+    for name in {*COMMANDS} - elsewhere:
+        group = import_command(COMMANDS[name])
+        if isinstance(group, CommandGroup):
+            lazies = group.lazy_commands.items()
+            elsewhere |= {f"{name} {inner}" for inner, lazy in lazies if lazy.target is None}
     assert elsewhere == set(DISTRIBUTION_OF_COMMAND)
+
+
+@pytest.mark.parametrize("command", DISTRIBUTION_OF_COMMAND)
+def test_each_command_of_a_distribution_says_how_to_install_it(
+    command: str, tmp_path: Path
+) -> None:
+    owner = DISTRIBUTION_OF_COMMAND[command]
+    environment = tmp_path / "packages"
+    environment.mkdir()
+    for entry in Path(click.__file__).parents[1].iterdir():
+        if not entry.name.lstrip("_").startswith(owner.replace("-", "_")):
+            (environment / entry.name).symlink_to(entry)
+    program = f"import site; site.addsitedir({str(environment)!r})\n{START}"
+    # Without the environment's own packages: only those of that folder.
+    result = run_python("-S", "-c", program, *command.split(), "--option", "1")
+    assert result.stderr == (
+        f"error: 'detcore {command}' is part of {owner}, which is not installed.\n"
+        f"Install it with: pip install 'detcore[{owner.removeprefix('detcore-')}]'\n"
+    )
+    assert (result.returncode, result.stdout) == (1, "")
 
 
 def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
