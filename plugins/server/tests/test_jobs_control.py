@@ -70,16 +70,16 @@ def add_asker(database: Database) -> TokenRecord:
 
 def add_submission(database: Database, code: Path) -> tuple[int, TokenRecord]:
     """Record an experiment that waits for its turn, and whose it is."""
-    asker = add_asker(database)
+    requester = add_asker(database)
     number, _ = database.submit_experiment(
-        user_id=asker.user_id,
+        user_id=requester.user_id,
         submission_id="one",
         test_mode=False,
         config=toy_config(),
         config_text="",
         place=lambda number: str(code),
     )
-    return number, asker
+    return number, requester
 
 
 def test_a_request_while_the_runner_starts_outlives_the_server(
@@ -135,7 +135,7 @@ def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
     with Database.open(environment.database_url) as database:
-        number, asker = add_submission(database, tmp_path)
+        number, requester = add_submission(database, tmp_path)
         database.request_control(number, Control.PAUSE)
         ask = database.request_control
 
@@ -144,7 +144,9 @@ def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
             ask(experiment_id, control)
 
         monkeypatch.setattr(database, "request_control", end_and_ask)
-        Jobs(settings, database, EmbeddedTransport(environment)).control(asker, number, "activate")
+        Jobs(settings, database, EmbeddedTransport(environment)).control(
+            requester, number, "activate"
+        )
         submission = database.get_submission(number)
     assert submission is not None
     assert (submission.state, submission.phase) == (ExperimentState.RUNNING, "QUEUED")
@@ -216,24 +218,24 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
         archive_size=len(data),
     )
     with Database.open(environment.database_url) as database:
-        asker = add_asker(database)
+        requester = add_asker(database)
         transport = EmbeddedTransport(environment)
         jobs = Jobs(settings, database, transport)
         state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
-        Uploads(environment, asker.user_id).append(digest, 0, data)
+        Uploads(environment, requester.user_id).append(digest, 0, data)
         finished = Uploads.finished
 
         def finish_and_be_overtaken(uploads: Uploads, digest: str, size_bytes: int) -> Path | None:
             path = finished(uploads, digest, size_bytes)
             monkeypatch.setattr(Uploads, "finished", finished)
             if is_done:
-                assert hand_in_at(state, asker, submission).experiment_id == 1
+                assert hand_in_at(state, requester, submission).experiment_id == 1
             else:
                 uploads.remove(digest)
             return path
 
         monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
-        answer = hand_in_at(state, asker, submission)
+        answer = hand_in_at(state, requester, submission)
         assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
         assert database.count_experiments() == is_done
     assert not list(tmp_path.glob("experiments/.incoming-*"))
@@ -244,14 +246,14 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(tmp_path: Path) 
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
     with Database.open(environment.database_url) as database:
-        number, asker = add_submission(database, tmp_path)
+        number, requester = add_submission(database, tmp_path)
         died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
         died += ".set_experiment_state(1, 'RUNNING')"
         subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
         assert database.experiment_is_alive(number) is False
         jobs = Jobs(settings, database, EmbeddedTransport(environment))
         with experiment_lock(experiment_folder(environment, number), number):
-            jobs.control(asker, number, "kill")
+            jobs.control(requester, number, "kill")
             jobs.start()
         wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)
         jobs.stop()

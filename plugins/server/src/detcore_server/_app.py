@@ -20,7 +20,7 @@ from detcore_server import (
     _record_routes,
     _user_routes,
 )
-from detcore_server._auth import Asker
+from detcore_server._auth import Requester
 from detcore_server._front import Front
 from detcore_server._jobs import Jobs
 from detcore_server._limits import BodyLimits
@@ -79,7 +79,7 @@ def make_app(settings: ServerSettings) -> FastAPI:
     app.include_router(_page.make_router())
 
     @app.get("/openapi.json", include_in_schema=False)
-    def get_openapi(_: Asker) -> dict[str, Any]:
+    def get_openapi(_: Requester) -> dict[str, Any]:
         return app.openapi()
 
     return app

@@ -3,7 +3,7 @@
 ====================  ==============================================================
 guard                 lets through
 ====================  ==============================================================
-`Asker`               any user who has logged in (a bearer token)
+`Requester`           any user who has logged in (a bearer token)
 `Admin`               a user who has logged in and may manage users
 `Worker`              the workers of the trial in the path (``{trial_id}``); any user
 `PageUser`            a browser that has logged in (a cookie); others see the log-in form
@@ -26,11 +26,11 @@ from detcore_server._state import ServerState
 __all__ = [
     "USER",
     "Admin",
-    "Asker",
     "Id",
     "LogInFirst",
     "LoggedIn",
     "PageUser",
+    "Requester",
     "SameOrigin",
     "State",
     "Token",
@@ -118,7 +118,7 @@ async def _known(request: Request, state: State, token: Token) -> TokenRecord:
 _Known = Annotated[TokenRecord, Depends(_known)]
 
 
-async def _asker(known: _Known) -> TokenRecord:
+async def _requester(known: _Known) -> TokenRecord:
     if known.trial_id is not None:
         raise ForbiddenError(
             f"this token is for the workers of trial {known.trial_id}, and good for nothing else."
@@ -126,15 +126,15 @@ async def _asker(known: _Known) -> TokenRecord:
     return known
 
 
-Asker = Annotated[TokenRecord, Depends(_asker)]
+Requester = Annotated[TokenRecord, Depends(_requester)]
 
 
-async def _admin(asker: Asker) -> TokenRecord:
-    if not asker.is_admin:
+async def _admin(requester: Requester) -> TokenRecord:
+    if not requester.is_admin:
         raise ForbiddenError(
-            f"the user {asker.user_name!r} may not do this: only an administrator may."
+            f"the user {requester.user_name!r} may not do this: only an administrator may."
         )
-    return asker
+    return requester
 
 
 Admin = Annotated[TokenRecord, Depends(_admin)]

@@ -14,7 +14,7 @@ from detcore.remote import spell_document
 from detcore.types import ExperimentState
 from detcore_server import _checkpoint_routes, _model_routes
 from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file
-from detcore_server._auth import Asker, State
+from detcore_server._auth import Requester, State
 from detcore_server._client_models import (
     MOST_ENTRIES,
     CheckpointAnswer,
@@ -61,7 +61,7 @@ def make_router() -> APIRouter:
     _model_routes.add_routes(router)
 
     @router.post("/read/{name}", tags=["records"], response_model=Any)
-    def read(state: State, _: Asker, name: Question, request: Read) -> Response:
+    def read(state: State, _: Requester, name: Question, request: Read) -> Response:
         """Call a method of the database that reads, as the commands that show records do."""
         answer = answer_read(state.database, name, request.arguments)
         return Response(json.dumps(spell_document(answer)), media_type="application/json")
@@ -75,7 +75,7 @@ def _add_experiments(router: APIRouter) -> None:
     @router.get("/experiments", response_model=list[ExperimentAnswer], tags=["experiments"])
     def list_experiments(
         state: State,
-        _: Asker,
+        _: Requester,
         state_is: Annotated[
             list[ExperimentState],
             Query(alias="state", description="Where they stand; default: anywhere."),
@@ -101,26 +101,26 @@ def _add_experiments(router: APIRouter) -> None:
         )
 
     @router.get(path, response_model=ExperimentAnswer, tags=["experiments"])
-    def get_experiment(state: State, _: Asker, experiment_id: ExperimentId) -> AsciiJson:
+    def get_experiment(state: State, _: Requester, experiment_id: ExperimentId) -> AsciiJson:
         """Return an experiment; secrets in its configuration are shown as asterisks."""
         return AsciiJson(state.transport.get_experiment(experiment_id))
 
     @router.post(f"{path}/control", status_code=204, tags=["experiments"])
     def control_experiment(
-        state: State, asker: Asker, experiment_id: ExperimentId, request: ControlRequest
+        state: State, requester: Requester, experiment_id: ExperimentId, request: ControlRequest
     ) -> None:
         """Start, end or archive an experiment: only its owner and administrators may."""
-        state.jobs.control(asker, experiment_id, request.action)
+        state.jobs.control(requester, experiment_id, request.action)
 
     @router.delete(path, status_code=204, tags=["experiments"])
-    def delete_experiment(state: State, asker: Asker, experiment_id: ExperimentId) -> None:
+    def delete_experiment(state: State, requester: Requester, experiment_id: ExperimentId) -> None:
         """Delete an experiment: its checkpoints' files, its trials, their metrics and logs."""
-        state.jobs.control(asker, experiment_id, "delete")
+        state.jobs.control(requester, experiment_id, "delete")
 
     @router.get(f"{path}/trials", response_model=list[TrialAnswer], tags=["experiments"])
     def list_trials(
         state: State,
-        _: Asker,
+        _: Requester,
         experiment_id: ExperimentId,
         limit: Limit = MOST_ENTRIES,
         offset: Offset = 0,
@@ -131,7 +131,7 @@ def _add_experiments(router: APIRouter) -> None:
     @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["experiments"])
     def top_of_experiment(
         state: State,
-        _: Asker,
+        _: Requester,
         experiment_id: ExperimentId,
         metric: Metric = None,
         smaller_is_better: Smaller = None,
@@ -155,21 +155,21 @@ def _add_trials(router: APIRouter) -> None:
     path = "/trials/{trial_id}"
 
     @router.get(path, response_model=TrialAnswer, tags=["trials"])
-    def get_trial(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
+    def get_trial(state: State, _: Requester, trial_id: TrialId) -> AsciiJson:
         """Return a trial."""
         return AsciiJson(state.transport.get_trial(trial_id))
 
     @router.post(f"{path}/control", status_code=204, tags=["trials"])
     def control_trial(
-        state: State, asker: Asker, trial_id: TrialId, request: TrialControlRequest
+        state: State, requester: Requester, trial_id: TrialId, request: TrialControlRequest
     ) -> None:
         """End a trial for good, while others of its search continue: its owner may."""
-        state.jobs.control_trial(asker, trial_id, request.action)
+        state.jobs.control_trial(requester, trial_id, request.action)
 
     @router.get(f"{path}/metrics/{{kind}}", response_model=list[ReportAnswer], tags=["trials"])
     def list_metrics(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         kind: Kind,
         limit: Limit = MOST_ENTRIES,
@@ -182,7 +182,7 @@ def _add_trials(router: APIRouter) -> None:
     @router.get(f"{path}/log", response_model=LogAnswer, tags=["trials"])
     def read_log(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         position: Annotated[int, Query(ge=0, le=2**62, description="As a part before told.")] = 0,
         limit: Limit = MOST_ENTRIES,
@@ -193,7 +193,7 @@ def _add_trials(router: APIRouter) -> None:
     @router.get(f"{path}/checkpoints", response_model=list[CheckpointAnswer], tags=["trials"])
     def list_checkpoints(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         limit: Limit = MOST_ENTRIES,
         offset: Offset = 0,
@@ -204,14 +204,14 @@ def _add_trials(router: APIRouter) -> None:
     @router.get(
         f"{path}/latest-checkpoint", response_model=CheckpointAnswer | None, tags=["trials"]
     )
-    def latest_checkpoint(state: State, _: Asker, trial_id: TrialId) -> AsciiJson:
+    def latest_checkpoint(state: State, _: Requester, trial_id: TrialId) -> AsciiJson:
         """Return the complete checkpoint of a trial with the most steps, or null."""
         return AsciiJson(state.transport.latest_checkpoint(trial_id))
 
     @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["trials"])
     def top_of_trial(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         metric: Metric = None,
         smaller_is_better: Smaller = None,
@@ -236,7 +236,7 @@ def _add_event_files(router: APIRouter) -> None:
     @router.get(path, response_model=list[FileAnswer], tags=["trials"])
     def list_event_files(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         limit: Limit = MOST_ENTRIES,
         offset: Offset = 0,
@@ -249,7 +249,7 @@ def _add_event_files(router: APIRouter) -> None:
     )
     def get_event_file(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: TrialId,
         name: Annotated[str, Query(description="Of the file, below the trial's folder.")],
         offset: Annotated[int, Query(ge=0, le=2**62, description="Bytes to leave out.")] = 0,

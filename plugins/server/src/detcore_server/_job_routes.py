@@ -16,7 +16,7 @@ from detcore.runner import experiment_folder, journal_path, read_journal, read_r
 from detcore.types import ExperimentState, searcher_metric
 from detcore_server import _hand_in
 from detcore_server._answers import AsciiJson
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._state import ServerState
 from detcore_server._uploads import MOST_UPLOAD_BYTES, Uploads
 
@@ -128,14 +128,14 @@ def make_router() -> APIRouter:
     router = APIRouter(prefix="/api/detcore/v1", tags=["experiments"])
 
     @router.get("/uploads/{digest}")
-    def get_upload(state: State, asker: Asker, digest: Digest) -> Uploaded:
-        return Uploaded(size=_uploads(state, asker).size(digest))
+    def get_upload(state: State, requester: Requester, digest: Digest) -> Uploaded:
+        return Uploaded(size=_uploads(state, requester).size(digest))
 
     @router.put("/uploads/{digest}", openapi_extra=_OCTETS)
     async def put_upload(
         request: Request,
         state: State,
-        asker: Asker,
+        requester: Requester,
         digest: Digest,
         offset: Annotated[int, Query(ge=0, le=MOST_UPLOAD_BYTES)],
     ) -> Uploaded:
@@ -143,19 +143,21 @@ def make_router() -> APIRouter:
         data = await request.body()
         if not data:
             raise InvalidArgumentError("the body is empty; it is a part of the archive")
-        size = await anyio.to_thread.run_sync(_uploads(state, asker).append, digest, offset, data)
+        size = await anyio.to_thread.run_sync(
+            _uploads(state, requester).append, digest, offset, data
+        )
         return Uploaded(size=size)
 
     @router.post("/experiments")
-    async def hand_in(state: State, asker: Asker, submission: Submission) -> Submitted:
+    async def hand_in(state: State, requester: Requester, submission: Submission) -> Submitted:
         """Accept an experiment whose code was uploaded; several tries record it once."""
-        work = functools.partial(_take, state, asker, submission)
+        work = functools.partial(_take, state, requester, submission)
         return await _hand_in.in_time(work, state.handing_in)
 
     @router.get("/experiments/{experiment_id}/events", response_model=Events)
     def get_events(
         state: State,
-        _: Asker,
+        _: Requester,
         experiment_id: Id,
         position: Annotated[int, Query(ge=0, le=2**62)] = 0,
     ) -> AsciiJson:
@@ -163,19 +165,19 @@ def make_router() -> APIRouter:
         return AsciiJson(_read_events(state, experiment_id, position))
 
     @router.get("/experiments/{experiment_id}/outcome", response_model=Outcome)
-    def get_outcome(state: State, _: Asker, experiment_id: Id) -> AsciiJson:
+    def get_outcome(state: State, _: Requester, experiment_id: Id) -> AsciiJson:
         """Return the state of an experiment, and the outcomes of its trials."""
         return AsciiJson(_read_outcome(state, experiment_id))
 
     return router
 
 
-def _uploads(state: ServerState, asker: TokenRecord) -> Uploads:
-    return Uploads(state.settings.environment, asker.user_id)
+def _uploads(state: ServerState, requester: TokenRecord) -> Uploads:
+    return Uploads(state.settings.environment, requester.user_id)
 
 
-def _take(state: ServerState, asker: TokenRecord, submission: Submission) -> Submitted:
-    known = state.database.find_submission(asker.user_id, submission.submission_id)
+def _take(state: ServerState, requester: TokenRecord, submission: Submission) -> Submitted:
+    known = state.database.find_submission(requester.user_id, submission.submission_id)
     if known is not None:
         return Submitted(experiment_id=known)
     given = _hand_in.Given(
@@ -186,7 +188,7 @@ def _take(state: ServerState, asker: TokenRecord, submission: Submission) -> Sub
         test_mode=submission.test,
     )
     loaded, plain = _hand_in.check(given, state.settings)
-    uploads = _uploads(state, asker)
+    uploads = _uploads(state, requester)
     archive = uploads.finished(submission.archive, submission.archive_size)
     if archive is None:
         return Submitted(experiment_id=None, uploaded=uploads.size(submission.archive))
@@ -196,13 +198,13 @@ def _take(state: ServerState, asker: TokenRecord, submission: Submission) -> Sub
             loaded=loaded,
             plain=plain,
             test_mode=submission.test,
-            user_id=asker.user_id,
+            user_id=requester.user_id,
             submission_id=submission.submission_id,
             database=state.database,
             settings=state.settings,
         )
     except FileNotFoundError:
-        known = state.database.find_submission(asker.user_id, submission.submission_id)
+        known = state.database.find_submission(requester.user_id, submission.submission_id)
         return Submitted(experiment_id=known, uploaded=uploads.size(submission.archive))
     uploads.remove(submission.archive)
     state.jobs.wake()

@@ -143,11 +143,11 @@ class Jobs:
 
     # -- control ----------------------------------------------------------------------------------
 
-    def control(self, asker: TokenRecord, experiment_id: int, action: str) -> None:
+    def control(self, requester: TokenRecord, experiment_id: int, action: str) -> None:
         """Activate, pause, cancel, kill, archive, unarchive or delete an experiment.
 
         Args:
-            asker: The user.
+            requester: The user.
             experiment_id: The experiment.
             action: The action.
 
@@ -157,7 +157,7 @@ class Jobs:
             RunError: If its state does not allow it.
         """
         self._database.get_experiment(experiment_id)
-        submission = self.require_owner(asker, experiment_id)
+        submission = self.require_owner(requester, experiment_id)
         if submission is not None and action == "activate":
             self._activate(submission)
             return
@@ -174,11 +174,11 @@ class Jobs:
             self._transport.control_experiment(experiment_id, action)
         self.wake()
 
-    def control_trial(self, asker: TokenRecord, trial_id: int, action: str) -> None:
+    def control_trial(self, requester: TokenRecord, trial_id: int, action: str) -> None:
         """Cancel or kill a trial.
 
         Args:
-            asker: The user.
+            requester: The user.
             trial_id: The trial.
             action: The action.
 
@@ -188,14 +188,14 @@ class Jobs:
             RunError: If it is over.
         """
         experiment_id = self._database.get_trial(trial_id).experiment_id
-        submission = self.require_owner(asker, experiment_id)
+        submission = self.require_owner(requester, experiment_id)
         searcher = self._database.get_experiment(experiment_id).config.get("searcher") or {}
         if submission is not None and searcher.get("name") == "single":
-            self.control(asker, experiment_id, action)
+            self.control(requester, experiment_id, action)
         else:
             self._transport.control_trial(trial_id, action)
 
-    def require_owner(self, asker: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
+    def require_owner(self, requester: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
         """Check that a user may change an experiment and delete its checkpoints.
 
         Returns:
@@ -205,13 +205,16 @@ class Jobs:
             ForbiddenError: If the user is neither an administrator nor the one who submitted it.
         """
         submission = self._database.get_submission(experiment_id)
-        if asker.is_admin or (submission is not None and submission.user_id == asker.user_id):
+        if requester.is_admin or (
+            submission is not None and submission.user_id == requester.user_id
+        ):
             return submission
         whose = "it was started on the server's machine.\nAn administrator may."
         if submission is not None:
             whose = f"{submission.user_name!r} handed it in.\nAn administrator may, too."
         raise ForbiddenError(
-            f"the user {asker.user_name!r} may not do this with experiment {experiment_id}: {whose}"
+            f"the user {requester.user_name!r} may not do this with experiment {experiment_id}: "
+            f"{whose}"
         )
 
     def _activate(self, submission: SubmissionRecord) -> None:

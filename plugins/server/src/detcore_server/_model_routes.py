@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_server._answers import AsciiJson
-from detcore_server._auth import Asker, State
+from detcore_server._auth import Requester, State
 from detcore_server._client_models import (
     MOST_ENTRIES,
     KeysRequest,
@@ -41,7 +41,7 @@ def _add_finding(router: APIRouter) -> None:
     @router.get("/models", response_model=list[ModelAnswer], tags=["models"])
     def list_models(
         state: State,
-        _: Asker,
+        _: Requester,
         sort_by: SortBy = ModelSortBy.NAME,
         order_by: OrderBy = ModelOrderBy.ASCENDING,
         name: Annotated[str, Query(description="What their names hold.")] = "",
@@ -67,13 +67,13 @@ def _add_finding(router: APIRouter) -> None:
 
     @router.get("/model", response_model=ModelAnswer, tags=["models"])
     def find_model(
-        state: State, _: Asker, name: Annotated[str, Query(description="The whole name.")]
+        state: State, _: Requester, name: Annotated[str, Query(description="The whole name.")]
     ) -> AsciiJson:
         """Return the model of a name."""
         return AsciiJson(state.transport.get_model(name))
 
     @router.get("/models/{model_id}", response_model=ModelAnswer, tags=["models"])
-    def get_model(state: State, _: Asker, model_id: ModelId) -> AsciiJson:
+    def get_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Return a model."""
         return AsciiJson(state.transport.get_model(model_id))
 
@@ -82,7 +82,7 @@ def _add_changing(router: APIRouter) -> None:
     path = "/models/{model_id}"
 
     @router.post("/models", response_model=ModelAnswer, tags=["models"])
-    def create_model(state: State, _: Asker, request: ModelRequest) -> AsciiJson:
+    def create_model(state: State, _: Requester, request: ModelRequest) -> AsciiJson:
         """Add a model."""
         return AsciiJson(
             state.transport.create_model(
@@ -91,7 +91,9 @@ def _add_changing(router: APIRouter) -> None:
         )
 
     @router.patch(path, response_model=ModelAnswer, tags=["models"])
-    def update_model(state: State, _: Asker, model_id: ModelId, request: ModelChange) -> AsciiJson:
+    def update_model(
+        state: State, _: Requester, model_id: ModelId, request: ModelChange
+    ) -> AsciiJson:
         """Change the description or labels of a model."""
         return AsciiJson(
             state.transport.update_model(
@@ -100,29 +102,29 @@ def _add_changing(router: APIRouter) -> None:
         )
 
     @router.post(f"{path}/archive", response_model=ModelAnswer, tags=["models"])
-    def archive_model(state: State, _: Asker, model_id: ModelId) -> AsciiJson:
+    def archive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Archive a model: it is shown, but cannot be changed."""
         return AsciiJson(state.transport.set_model_archived(model_id, True))
 
     @router.post(f"{path}/unarchive", response_model=ModelAnswer, tags=["models"])
-    def unarchive_model(state: State, _: Asker, model_id: ModelId) -> AsciiJson:
+    def unarchive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Unarchive a model."""
         return AsciiJson(state.transport.set_model_archived(model_id, False))
 
     @router.patch(f"{path}/metadata", response_model=ModelAnswer, tags=["models"])
-    def add_metadata(state: State, _: Asker, model_id: ModelId, request: Metadata) -> AsciiJson:
+    def add_metadata(state: State, _: Requester, model_id: ModelId, request: Metadata) -> AsciiJson:
         """Add to a model's metadata; values of existing keys are replaced."""
         return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
     @router.post(f"{path}/metadata/remove", response_model=ModelAnswer, tags=["models"])
     def remove_metadata(
-        state: State, _: Asker, model_id: ModelId, request: KeysRequest
+        state: State, _: Requester, model_id: ModelId, request: KeysRequest
     ) -> AsciiJson:
         """Remove keys from a model's metadata."""
         return AsciiJson(state.transport.remove_model_metadata(model_id, request.keys))
 
     @router.delete(path, status_code=204, tags=["models"])
-    def delete_model(state: State, _: Asker, model_id: ModelId) -> None:
+    def delete_model(state: State, _: Requester, model_id: ModelId) -> None:
         """Delete a model and its versions; checkpoints stay."""
         state.transport.delete_model(model_id)
 
@@ -133,7 +135,7 @@ def _add_versions(router: APIRouter) -> None:
     @router.get(path, response_model=list[VersionAnswer], tags=["models"])
     def list_versions(
         state: State,
-        _: Asker,
+        _: Requester,
         model_id: ModelId,
         order_by: OrderBy = ModelOrderBy.DESCENDING,
         limit: Limit = MOST_ENTRIES,
@@ -146,7 +148,7 @@ def _add_versions(router: APIRouter) -> None:
 
     @router.post(path, response_model=VersionAnswer, tags=["models"])
     def register_version(
-        state: State, _: Asker, model_id: ModelId, request: VersionRequest
+        state: State, _: Requester, model_id: ModelId, request: VersionRequest
     ) -> AsciiJson:
         """Make a checkpoint the next version of a model."""
         return AsciiJson(
@@ -161,11 +163,11 @@ def _add_versions(router: APIRouter) -> None:
         )
 
     @router.get(f"{path}/{{number}}", response_model=VersionAnswer | None, tags=["models"])
-    def get_version(state: State, _: Asker, model_id: ModelId, number: Number) -> AsciiJson:
+    def get_version(state: State, _: Requester, model_id: ModelId, number: Number) -> AsciiJson:
         """Return a version of a model; null if it does not exist."""
         return AsciiJson(state.transport.get_version(model_id, number))
 
     @router.delete(f"{path}/{{number}}", status_code=204, tags=["models"])
-    def delete_version(state: State, _: Asker, model_id: ModelId, number: Number) -> None:
+    def delete_version(state: State, _: Requester, model_id: ModelId, number: Number) -> None:
         """Delete a version of a model; its checkpoint stays."""
         state.transport.delete_version(model_id, number)

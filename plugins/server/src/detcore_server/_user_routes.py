@@ -20,9 +20,9 @@ from detcore_server._accounts import (
 )
 from detcore_server._auth import (
     Admin,
-    Asker,
     Id,
     LoggedIn,
+    Requester,
     State,
     Token,
     address_of,
@@ -105,32 +105,34 @@ def make_router() -> APIRouter:
         )
 
     @router.post("/logout", status_code=204)
-    def post_logout(state: State, _: Asker, token: Token) -> None:
+    def post_logout(state: State, _: Requester, token: Token) -> None:
         """Revoke the token."""
         log_out(state, token)
 
     @router.get("/me")
-    async def get_me(asker: Asker) -> Me:
+    async def get_me(requester: Requester) -> Me:
         """Return the current user."""
         return Me(
-            name=asker.user_name,
-            is_admin=asker.is_admin,
-            expires_at=asker.expires_at,
+            name=requester.user_name,
+            is_admin=requester.is_admin,
+            expires_at=requester.expires_at,
             version=__version__,
         )
 
     @router.post("/me/password")
     async def post_password(
-        request: Request, state: State, asker: Asker, change: PasswordChange
+        request: Request, state: State, requester: Requester, change: PasswordChange
     ) -> LoggedIn:
         """Change one's own password, which revokes all tokens; return a new token."""
         address = address_of(request)
         check_new_password(change.new)
         await check_password(
-            state, asker.user_name, change.old, is_prehashed=False, address=address
+            state, requester.user_name, change.old, is_prehashed=False, address=address
         )
-        await _change(state, asker.user_id, UserChange(password=change.new))
-        return await log_in(state, asker.user_name, change.new, is_prehashed=False, address=address)
+        await _change(state, requester.user_id, UserChange(password=change.new))
+        return await log_in(
+            state, requester.user_name, change.new, is_prehashed=False, address=address
+        )
 
     @router.get("/users")
     def get_users(state: State, _: Admin) -> list[User]:

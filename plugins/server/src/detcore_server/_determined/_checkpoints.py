@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from detcore.database import CheckpointRecord, TokenRecord
 from detcore.types import searcher_metric
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     Document,
@@ -97,7 +97,7 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/experiments/{experiment_id}/checkpoints")
     def list_of_experiment(
-        state: State, _: Asker, experiment_id: Id, listed: Annotated[Listed, Query()]
+        state: State, _: Requester, experiment_id: Id, listed: Annotated[Listed, Query()]
     ) -> Response:
         """List the checkpoints of an experiment."""
         state.database.get_experiment(experiment_id)
@@ -107,7 +107,7 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/trials/{trial_id}/checkpoints")
     def list_of_trial(
-        state: State, _: Asker, trial_id: Id, listed: Annotated[Listed, Query()]
+        state: State, _: Requester, trial_id: Id, listed: Annotated[Listed, Query()]
     ) -> Response:
         """List the checkpoints of a trial."""
         owner = state.database.get_trial(trial_id).experiment_id
@@ -116,12 +116,12 @@ def make_router() -> APIRouter:
         return answer(_list(state, owner, records, listed))
 
     @router.get("/api/v1/checkpoints/{uuid}")
-    def get_checkpoint(state: State, _: Asker, uuid: Text) -> Response:
+    def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
         """Return a checkpoint."""
         return answer({"checkpoint": _one(state, uuid)})
 
     @router.post("/api/v1/checkpoints/{uuid}/metadata")
-    def post_metadata(state: State, _: Asker, uuid: Text, body: PostMetadata) -> Response:
+    def post_metadata(state: State, _: Requester, uuid: Text, body: PostMetadata) -> Response:
         """Replace the metadata of a checkpoint; its files stay as they are."""
         record = state.database.get_checkpoint(uuid)
         wanted = body.checkpoint.metadata
@@ -133,19 +133,19 @@ def make_router() -> APIRouter:
         return answer({"checkpoint": _one(state, record.uuid)})
 
     @router.delete("/api/v1/checkpoints")
-    def delete_checkpoints(state: State, asker: Asker, body: DeleteCheckpoints) -> Response:
+    def delete_checkpoints(state: State, requester: Requester, body: DeleteCheckpoints) -> Response:
         """Delete checkpoints; those in the model registry are refused."""
-        _delete(state, asker, body.checkpointUuids, None)
+        _delete(state, requester, body.checkpointUuids, None)
         return answer({})
 
     @router.post("/api/v1/checkpoints/rm")
-    def remove_files(state: State, asker: Asker, body: RemoveFiles) -> Response:
+    def remove_files(state: State, requester: Requester, body: RemoveFiles) -> Response:
         """Delete the files of checkpoints that match; without patterns nothing is done."""
-        _delete(state, asker, body.checkpointUuids, body.checkpointGlobs)
+        _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
         return answer({})
 
     @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVES)
-    def download(request: Request, state: State, _: Asker, uuid: Text) -> Response:
+    def download(request: Request, state: State, _: Requester, uuid: Text) -> Response:
         """Stream the files of a checkpoint as a tar archive, by default compressed."""
         accept = request.headers.get("Accept") or "*/*"
         types = {kind.partition(";")[0].strip().lower() for kind in accept.split(",")}
@@ -171,14 +171,14 @@ def _one(state: ServerState, uuid: str) -> Document:
 
 
 def _delete(
-    state: ServerState, asker: TokenRecord, uuids: Sequence[str], globs: list[str] | None
+    state: ServerState, requester: TokenRecord, uuids: Sequence[str], globs: list[str] | None
 ) -> None:
     # Only whole UUIDs, and only if all of them exist: deleted files cannot be restored.
     found = [state.database.get_checkpoint(uuid) for uuid in uuids]
     for uuid, record in zip(uuids, found, strict=True):
         if uuid != record.uuid:
             raise refuse(404, f"no checkpoint {uuid!r}; nothing was deleted")
-        state.jobs.require_owner(asker, record.experiment_id)
+        state.jobs.require_owner(requester, record.experiment_id)
     for record in found:
         if globs is None or globs:
             state.transport.delete_checkpoint(record.uuid, globs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from detcore_server._auth import Asker
+from detcore_server._auth import Requester
 from detcore_server._determined._answers import Limit, Offset, answer, new_router, page, part
 
 __all__ = ["make_router"]
@@ -57,12 +57,12 @@ def make_router() -> APIRouter:
     router = new_router()
 
     @router.get("/api/v1/tasks")
-    def list_tasks(asker: Asker) -> Response:
+    def list_tasks(requester: Requester) -> Response:
         """List the tasks that take slots of agents: always empty."""
         return answer({"allocationIdToSummary": {}})
 
     @router.get("/api/v1/resource-pools")
-    def list_pools(asker: Asker, limit: Limit = 0, offset: Offset = 0) -> Response:
+    def list_pools(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
         """List the one resource pool."""
         start, end = part(1, limit, offset)
         where = page(1, start, end, limit=limit, offset=offset)
@@ -75,6 +75,6 @@ def make_router() -> APIRouter:
 
 def _add_empty(router: APIRouter, path: str, name: str) -> None:
     @router.get(path, name=f"list_{name}", operation_id=f"determined_list_{name}")
-    def list_none(asker: Asker, limit: Limit = 0, offset: Offset = 0) -> Response:
+    def list_none(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
         """Return an empty list of things that detcore does not have."""
         return answer({name: [], "pagination": page(0, 0, 0, limit=limit, offset=offset)})

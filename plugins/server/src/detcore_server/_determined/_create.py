@@ -24,7 +24,7 @@ from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
 from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore_server import _hand_in
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined._answers import Document, answer, new_router, refuse
 from detcore_server._determined._experiments import one_experiment
 from detcore_server._determined._places import PLACE_ID
@@ -107,7 +107,7 @@ def make_router() -> APIRouter:
     one_at_once = anyio.CapacityLimiter(1)
 
     @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
-    async def create_experiment(request: Request, state: State, asker: Asker) -> Response:
+    async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
         """Accept an experiment with its code, and queue it; or only validate it."""
         allow_body(request, _MOST_BODY_BYTES)
         experiments = state.settings.environment.home / "experiments"
@@ -123,11 +123,11 @@ def make_router() -> APIRouter:
             judge = functools.partial(_judge, state, body, archive)
             judged = await _hand_in.in_time(judge, one_at_once)
             # Without a deadline: this client would submit the same experiment a second time.
-            work = functools.partial(_take_in, state, asker, judged, archive)
+            work = functools.partial(_take_in, state, requester, judged, archive)
             return answer(await anyio.to_thread.run_sync(work, limiter=one_at_once))
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
-    def get_code(state: State, _: Asker, experiment_id: Id) -> Response:
+    def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
         """Return the code of a submitted experiment, as a tar archive in base 64."""
         record = state.database.get_experiment(experiment_id)
         if state.database.get_submission(experiment_id) is None:
@@ -174,22 +174,24 @@ def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
     return judged
 
 
-def _take_in(state: ServerState, asker: TokenRecord, judged: _Judged, archive: Path) -> Document:
+def _take_in(
+    state: ServerState, requester: TokenRecord, judged: _Judged, archive: Path
+) -> Document:
     if judged.is_all:
-        experiment = _only_judged(asker, judged.plain)
+        experiment = _only_judged(requester, judged.plain)
         return {"experiment": experiment, "config": judged.plain, "warnings": []}
     experiment_id = _hand_in.take_in(
         archive,
         loaded=judged.loaded,
         plain=judged.plain,
         test_mode=False,
-        user_id=asker.user_id,
+        user_id=requester.user_id,
         submission_id=secrets.token_hex(16),
         database=state.database,
         settings=state.settings,
     )
     state.jobs.wake()
-    made = one_experiment(state, asker, experiment_id)
+    made = one_experiment(state, requester, experiment_id)
     return {"experiment": made, "config": made["config"], "warnings": []}
 
 
@@ -207,7 +209,7 @@ def _check(wanted: Create) -> None:
             raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
 
 
-def _only_judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
+def _only_judged(requester: TokenRecord, plain: dict[str, Any]) -> Document:
     """Return a placeholder for an experiment that was only validated."""
     return {
         "id": 0,
@@ -218,11 +220,11 @@ def _only_judged(asker: TokenRecord, plain: dict[str, Any]) -> Document:
         "originalConfig": "",
         "numTrials": 0,
         "projectId": PLACE_ID,
-        "projectOwnerId": asker.user_id,
+        "projectOwnerId": requester.user_id,
         "searcherType": "",
         "startTime": "1970-01-01T00:00:00Z",
         "state": "STATE_UNSPECIFIED",
-        "username": asker.user_name,
+        "username": requester.user_name,
     }
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord, SubmissionRecord, TokenRecord
 from detcore.types import ExperimentState, searcher_metric
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     Document,
@@ -120,19 +120,21 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/experiments")
     def list_experiments(
-        state: State, asker: Asker, filters: Annotated[Filters, Query()]
+        state: State, requester: Requester, filters: Annotated[Filters, Query()]
     ) -> Response:
         """List experiments, by default sorted by id."""
-        return answer(_list(state, asker, filters))
+        return answer(_list(state, requester, filters))
 
     @router.get("/api/v1/experiments/{experiment_id}")
-    def get_experiment(state: State, asker: Asker, experiment_id: Id) -> Response:
+    def get_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
         """Return an experiment."""
-        found = one_experiment(state, asker, experiment_id)
+        found = one_experiment(state, requester, experiment_id)
         return answer({"experiment": found, "config": found["config"]})
 
     @router.patch("/api/v1/experiments/{experiment_id}")
-    def patch_experiment(state: State, asker: Asker, experiment_id: Id, body: Patch) -> Response:
+    def patch_experiment(
+        state: State, requester: Requester, experiment_id: Id, body: Patch
+    ) -> Response:
         """Change name, description, notes or labels of an experiment."""
         if body.resources or body.checkpointStorage:
             raise refuse(
@@ -140,7 +142,7 @@ def make_router() -> APIRouter:
                 "detcore gives experiments no resources, and the experiment file says which "
                 "checkpoints are kept; nothing was changed",
             )
-        state.jobs.require_owner(asker, experiment_id)
+        state.jobs.require_owner(requester, experiment_id)
         state.database.describe_experiment(
             experiment_id,
             name=body.name,
@@ -148,26 +150,28 @@ def make_router() -> APIRouter:
             notes=body.notes,
             labels=body.labels,
         )
-        return answer({"experiment": one_experiment(state, asker, experiment_id)})
+        return answer({"experiment": one_experiment(state, requester, experiment_id)})
 
     @router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-    def put_label(state: State, asker: Asker, experiment_id: Id, label: _Label) -> Response:
+    def put_label(state: State, requester: Requester, experiment_id: Id, label: _Label) -> Response:
         """Add a label to an experiment."""
-        state.jobs.require_owner(asker, experiment_id)
+        state.jobs.require_owner(requester, experiment_id)
         labels = state.database.describe_experiment(experiment_id, add_labels=[label])
         return answer({"labels": labels})
 
     @router.delete("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-    def delete_label(state: State, asker: Asker, experiment_id: Id, label: _Label) -> Response:
+    def delete_label(
+        state: State, requester: Requester, experiment_id: Id, label: _Label
+    ) -> Response:
         """Remove a label from an experiment."""
-        state.jobs.require_owner(asker, experiment_id)
+        state.jobs.require_owner(requester, experiment_id)
         labels = state.database.describe_experiment(experiment_id, remove_labels=[label])
         return answer({"labels": labels})
 
     @router.delete("/api/v1/experiments/{experiment_id}")
-    def delete_experiment(state: State, asker: Asker, experiment_id: Id) -> Response:
+    def delete_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
         """Delete an experiment with its checkpoints; one in the model registry is refused."""
-        state.jobs.control(asker, experiment_id, "delete")
+        state.jobs.control(requester, experiment_id, "delete")
         return answer({})
 
     for action in _ACTIONS:
@@ -175,7 +179,7 @@ def make_router() -> APIRouter:
     return router
 
 
-def one_experiment(state: ServerState, asker: TokenRecord, experiment_id: int) -> Document:
+def one_experiment(state: ServerState, requester: TokenRecord, experiment_id: int) -> Document:
     """Return an experiment with the values that lists do not have: checkpoints and best trial."""
     database = state.database
     is_alive = database.experiment_is_alive(experiment_id)
@@ -183,7 +187,7 @@ def one_experiment(state: ServerState, asker: TokenRecord, experiment_id: int) -
     submission = database.get_submission(experiment_id)
     document = experiment_document(
         record,
-        owner=_owner(asker, submission),
+        owner=_owner(requester, submission),
         num_trials=database.count_trials().get(experiment_id, 0),
         is_alive=is_alive,
         is_queued=_is_queued(submission),
@@ -204,15 +208,15 @@ def _add_action(router: APIRouter, action: str) -> None:
     @router.post(
         f"/api/v1/experiments/{{experiment_id}}/{action}", operation_id=f"determined_{action}"
     )
-    def control(state: State, asker: Asker, experiment_id: Id) -> Response:
+    def control(state: State, requester: Requester, experiment_id: Id) -> Response:
         """Pause, activate, end, archive or unarchive an experiment.
 
         Ending an experiment that is over has no effect.
         """
         if _is_over(state, experiment_id) and action in ("cancel", "kill"):
-            state.jobs.require_owner(asker, experiment_id)
+            state.jobs.require_owner(requester, experiment_id)
         else:
-            state.jobs.control(asker, experiment_id, action)
+            state.jobs.control(requester, experiment_id, action)
         return answer({})
 
 
@@ -223,18 +227,18 @@ def _is_over(state: ServerState, experiment_id: int) -> bool:
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
-def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
+def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Document:
     database = state.database
     submissions = {
         found.experiment_id: found for found in database.list_submissions(phases=_PHASES)
     }
     num_trials = database.count_trials()
     limit = filters.limit or _DEFAULT_LIMIT
-    records, total, start, end = _select(state, asker, filters, limit, submissions, num_trials)
+    records, total, start, end = _select(state, requester, filters, limit, submissions, num_trials)
     shown = [
         experiment_document(
             record,
-            owner=_owner(asker, submissions.get(record.id)),
+            owner=_owner(requester, submissions.get(record.id)),
             num_trials=num_trials.get(record.id, 0),
             is_alive=is_alive,
             is_queued=_is_queued(submissions.get(record.id)),
@@ -247,7 +251,7 @@ def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
 
 def _select(
     state: ServerState,
-    asker: TokenRecord,
+    requester: TokenRecord,
     filters: Filters,
     limit: int,
     submissions: Mapping[int, SubmissionRecord],
@@ -261,7 +265,7 @@ def _select(
     if (
         filters.by_id
         and not filters.narrow
-        and (not filters.users or (asker.user_name in filters.users and not submissions))
+        and (not filters.users or (requester.user_name in filters.users and not submissions))
     ):
         # The database filters and pages where it can: there may be thousands of experiments.
         total = database.count_experiments(
@@ -278,7 +282,7 @@ def _select(
         for record in database.list_experiments(
             states=states, archived=filters.archived, labels=filters.labels, name=filters.name
         )
-        if filters.let_through(record, _owner(asker, submissions.get(record.id)))
+        if filters.let_through(record, _owner(requester, submissions.get(record.id)))
     ]
     _sort(records, filters, num_trials)
     start, end = part(len(records), limit, filters.offset)
@@ -292,10 +296,10 @@ def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentR
     return state.database.observe_experiment(record.id)
 
 
-def _owner(asker: TokenRecord, submission: SubmissionRecord | None) -> tuple[int, str]:
+def _owner(requester: TokenRecord, submission: SubmissionRecord | None) -> tuple[int, str]:
     """Return an experiment's owner; without a submission, the user who asks counts as its owner."""
     if submission is None:
-        return asker.user_id, asker.user_name
+        return requester.user_id, requester.user_name
     return submission.user_id, submission.user_name
 
 

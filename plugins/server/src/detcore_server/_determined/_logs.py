@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     STREAM_TYPE,
@@ -92,7 +92,7 @@ def make_router() -> APIRouter:
         responses=lines_answer(),
     )
     def stream_trial_log(
-        state: State, _: Asker, trial_id: Id, filters: Annotated[Filters, Query()]
+        state: State, _: Requester, trial_id: Id, filters: Annotated[Filters, Query()]
     ) -> Response:
         """Stream lines that the workers of a trial printed."""
         return _stream(state, trial_id, filters)
@@ -103,7 +103,7 @@ def make_router() -> APIRouter:
         responses=lines_answer(),
     )
     def stream_task_log(
-        state: State, _: Asker, task_id: str, filters: Annotated[Filters, Query()]
+        state: State, _: Requester, task_id: str, filters: Annotated[Filters, Query()]
     ) -> Response:
         """Stream lines of the task of a trial, ``trial-N``."""
         found = _TASK.fullmatch(task_id)

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from detcore.database import MetricRecord
-from detcore_server._auth import Asker, State
+from detcore_server._auth import Requester, State
 from detcore_server._determined._answers import (
     STREAM_TYPE,
     Document,
@@ -43,7 +43,7 @@ def make_router() -> APIRouter:
         responses=lines_answer(),
     )
     def stream_metrics(
-        state: State, _: Asker, trial_ids: _TrialIds, group: Annotated[str, Query(min_length=1)]
+        state: State, _: Requester, trial_ids: _TrialIds, group: Annotated[str, Query(min_length=1)]
     ) -> Response:
         """Stream the reports of trials, by their steps."""
         return _stream(state, trial_ids, group)
@@ -52,7 +52,7 @@ def make_router() -> APIRouter:
         _add_stream(router, kind)
 
     @router.get("/api/v1/checkpoints/{uuid}/metrics")
-    def list_checkpoint_metrics(state: State, _: Asker, uuid: str) -> Response:
+    def list_checkpoint_metrics(state: State, _: Requester, uuid: str) -> Response:
         """List reports of other trials on a checkpoint: detcore records none."""
         state.database.get_checkpoint(uuid)
         return answer({"metrics": []})
@@ -67,7 +67,7 @@ def _add_stream(router: APIRouter, kind: str) -> None:
         response_class=StreamingResponse,
         responses=lines_answer(),
     )
-    def stream_kind(state: State, _: Asker, trial_ids: _TrialIds) -> Response:
+    def stream_kind(state: State, _: Requester, trial_ids: _TrialIds) -> Response:
         """Stream the reports of one kind of trials, by their steps."""
         return _stream(state, trial_ids, kind)
 

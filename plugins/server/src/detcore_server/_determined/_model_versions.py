@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from detcore.database import ModelRecord, ModelVersionRecord, TokenRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy
-from detcore_server._auth import Asker, State
+from detcore_server._auth import Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     Document,
@@ -58,7 +58,7 @@ def make_router() -> APIRouter:
     @router.get("/api/v1/models/{model}/versions")
     def list_versions(
         state: State,
-        asker: Asker,
+        requester: Requester,
         model: Text,
         sort_by: Annotated[_enums.VersionSort, Query(alias="sortBy")] = (
             _enums.VersionSort.UNSPECIFIED
@@ -77,14 +77,16 @@ def make_router() -> APIRouter:
         where = page(len(records), start, end, limit=limit, offset=offset)
         return answer(
             {
-                "model": model_document(found, asker),
-                "modelVersions": _versions(state, asker, found, records[start:end]),
+                "model": model_document(found, requester),
+                "modelVersions": _versions(state, requester, found, records[start:end]),
                 "pagination": where,
             }
         )
 
     @router.post("/api/v1/models/{model}/versions")
-    def post_version(state: State, asker: Asker, model: Text, body: PostVersion) -> Response:
+    def post_version(
+        state: State, requester: Requester, model: Text, body: PostVersion
+    ) -> Response:
         """Make a checkpoint the next version of a model."""
         _check_version(body)
         found = find_model(state, model)
@@ -96,20 +98,20 @@ def make_router() -> APIRouter:
             notes=body.notes or "",
             metadata=body.metadata or {},
         )
-        return _one(state, asker, found.id, record)
+        return _one(state, requester, found.id, record)
 
     @router.get("/api/v1/models/{model}/versions/{number}")
-    def get_version(state: State, asker: Asker, model: Text, number: _Number) -> Response:
+    def get_version(state: State, requester: Requester, model: Text, number: _Number) -> Response:
         """Return a version of a model."""
         found = find_model(state, model)
         record = state.database.get_version(found.id, number)
         if record is None:
             raise NotFoundError(f"the model {found.name!r} has no version {number}")
-        return _one(state, asker, found.id, record)
+        return _one(state, requester, found.id, record)
 
     @router.patch("/api/v1/models/{model}/versions/{number}")
     def patch_version(
-        state: State, asker: Asker, model: Text, number: _Number, body: VersionSaid
+        state: State, requester: Requester, model: Text, number: _Number, body: VersionSaid
     ) -> Response:
         """Change the name, comment, notes or metadata of a version."""
         _check_version(body)
@@ -122,16 +124,16 @@ def make_router() -> APIRouter:
             notes=body.notes,
             metadata=body.metadata,
         )
-        return _one(state, asker, found.id, record)
+        return _one(state, requester, found.id, record)
 
     @router.delete("/api/v1/models/{model}/versions/{number}")
-    def delete_version(state: State, _: Asker, model: Text, number: _Number) -> Response:
+    def delete_version(state: State, _: Requester, model: Text, number: _Number) -> Response:
         """Delete a version of a model; its checkpoint stays."""
         state.database.delete_version(find_model(state, model).id, number)
         return answer({})
 
     @router.get("/api/v1/models/{model}/versions/{number}/metrics")
-    def list_version_metrics(state: State, _: Asker, model: Text, number: _Number) -> Response:
+    def list_version_metrics(state: State, _: Requester, model: Text, number: _Number) -> Response:
         """List reports of other trials on a version: detcore records none."""
         find_model(state, model)
         return answer({"metrics": []})
@@ -145,24 +147,24 @@ def _check_version(said: VersionSaid) -> None:
 
 
 def _one(
-    state: ServerState, asker: TokenRecord, model_id: int, record: ModelVersionRecord
+    state: ServerState, requester: TokenRecord, model_id: int, record: ModelVersionRecord
 ) -> Response:
     # Read again: the number of versions has changed.
     model = state.database.get_model(model_id)
-    (document,) = _versions(state, asker, model, [record])
+    (document,) = _versions(state, requester, model, [record])
     return answer({"modelVersion": document})
 
 
 def _versions(
     state: ServerState,
-    asker: TokenRecord,
+    requester: TokenRecord,
     model: ModelRecord,
     records: Sequence[ModelVersionRecord],
 ) -> list[Document]:
     checkpoints = checkpoint_documents(
         state, [state.database.get_checkpoint(record.checkpoint_uuid) for record in records]
     )
-    shown = model_document(model, asker)
+    shown = model_document(model, requester)
     return [
         {
             "id": record.number,
@@ -176,8 +178,8 @@ def _versions(
             "metadata": dict(record.metadata),
             "creationTime": moment(record.created_at),
             "lastUpdatedTime": moment(record.updated_at),
-            "userId": asker.user_id,
-            "username": asker.user_name,
+            "userId": requester.user_id,
+            "username": requester.user_name,
         }
         for record, checkpoint in zip(records, checkpoints, strict=True)
     ]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StrictInt
 from detcore.database import ModelRecord, TokenRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
-from detcore_server._auth import Asker, State
+from detcore_server._auth import Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     Document,
@@ -88,12 +88,14 @@ def make_router() -> APIRouter:
     router = new_router()
 
     @router.get("/api/v1/models")
-    def list_models(state: State, asker: Asker, filters: Annotated[Filters, Query()]) -> Response:
+    def list_models(
+        state: State, requester: Requester, filters: Annotated[Filters, Query()]
+    ) -> Response:
         """List models."""
-        return answer(_list(state, asker, filters))
+        return answer(_list(state, requester, filters))
 
     @router.post("/api/v1/models")
-    def post_model(state: State, asker: Asker, body: PostModel) -> Response:
+    def post_model(state: State, requester: Requester, body: PostModel) -> Response:
         """Add a model."""
         _check(body)
         if "/" in body.name or body.name.strip().isdigit():
@@ -108,10 +110,10 @@ def make_router() -> APIRouter:
             metadata=body.metadata or {},
             labels=body.labels or [],
         )
-        return answer({"model": model_document(made, asker)})
+        return answer({"model": model_document(made, requester)})
 
     @router.get("/api/v1/model/labels")
-    def list_labels(state: State, _: Asker) -> Response:
+    def list_labels(state: State, _: Requester) -> Response:
         """List the labels of models, the most used first."""
         counted = collections.Counter(
             label for model in state.database.list_models() for label in model.labels
@@ -120,12 +122,12 @@ def make_router() -> APIRouter:
         return answer({"labels": ordered})
 
     @router.get("/api/v1/models/{model}")
-    def get_model(state: State, asker: Asker, model: Text) -> Response:
+    def get_model(state: State, requester: Requester, model: Text) -> Response:
         """Return a model by name or id."""
-        return answer({"model": model_document(find_model(state, model), asker)})
+        return answer({"model": model_document(find_model(state, model), requester)})
 
     @router.patch("/api/v1/models/{model}")
-    def patch_model(state: State, asker: Asker, model: Text, body: PatchModel) -> Response:
+    def patch_model(state: State, requester: Requester, model: Text, body: PatchModel) -> Response:
         """Change the fields of a model; metadata and labels replace the current ones."""
         _check(body)
         changed = state.database.update_model(
@@ -135,22 +137,22 @@ def make_router() -> APIRouter:
             labels=body.labels,
             metadata=body.metadata,
         )
-        return answer({"model": model_document(changed, asker)})
+        return answer({"model": model_document(changed, requester)})
 
     @router.post("/api/v1/models/{model}/archive")
-    def archive_model(state: State, _: Asker, model: Text) -> Response:
+    def archive_model(state: State, _: Requester, model: Text) -> Response:
         """Archive a model."""
         state.database.set_model_archived(find_model(state, model).id, True)
         return answer({})
 
     @router.post("/api/v1/models/{model}/unarchive")
-    def unarchive_model(state: State, _: Asker, model: Text) -> Response:
+    def unarchive_model(state: State, _: Requester, model: Text) -> Response:
         """Unarchive a model."""
         state.database.set_model_archived(find_model(state, model).id, False)
         return answer({})
 
     @router.delete("/api/v1/models/{model}")
-    def delete_model(state: State, _: Asker, model: Text) -> Response:
+    def delete_model(state: State, _: Requester, model: Text) -> Response:
         """Delete a model and its versions; checkpoints stay."""
         state.database.delete_model(find_model(state, model).id)
         return answer({})
@@ -177,7 +179,7 @@ def _check(said: Said) -> None:
         raise refuse(404, f"there is one workspace, {PLACE_ID} ({PLACE_NAME})")
 
 
-def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
+def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Document:
     sort = _enums.ModelSort
     is_descending = filters.order_by is _enums.Order.DESC
     records = [
@@ -193,8 +195,8 @@ def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
         if not filters.id or record.id == filters.id
     ]
     is_elsewhere = (
-        (filters.users and asker.user_name not in filters.users)
-        or (filters.user_ids and asker.user_id not in filters.user_ids)
+        (filters.users and requester.user_name not in filters.users)
+        or (filters.user_ids and requester.user_id not in filters.user_ids)
         or (filters.workspace_ids and PLACE_ID not in filters.workspace_ids)
         or (filters.workspace_names and PLACE_NAME not in filters.workspace_names)
     )
@@ -205,12 +207,12 @@ def _list(state: ServerState, asker: TokenRecord, filters: Filters) -> Document:
     start, end = part(len(records), filters.limit, filters.offset)
     where = page(len(records), start, end, limit=filters.limit, offset=filters.offset)
     return {
-        "models": [model_document(record, asker) for record in records[start:end]],
+        "models": [model_document(record, requester) for record in records[start:end]],
         "pagination": where,
     }
 
 
-def model_document(record: ModelRecord, asker: TokenRecord) -> Document:
+def model_document(record: ModelRecord, requester: TokenRecord) -> Document:
     return {
         "id": record.id,
         "name": record.name,
@@ -222,7 +224,7 @@ def model_document(record: ModelRecord, asker: TokenRecord) -> Document:
         "creationTime": moment(record.created_at),
         "lastUpdatedTime": moment(record.updated_at),
         "notes": "",
-        "userId": asker.user_id,
-        "username": asker.user_name,
+        "userId": requester.user_id,
+        "username": requester.user_name,
         "workspaceId": PLACE_ID,
     }

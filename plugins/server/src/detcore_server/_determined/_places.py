@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from detcore.database import TokenRecord
 from detcore.types import ExperimentState
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined._answers import (
     Document,
     Limit,
@@ -36,7 +36,7 @@ def make_router() -> APIRouter:
     @router.get("/api/v1/workspaces")
     def list_workspaces(
         state: State,
-        asker: Asker,
+        requester: Requester,
         name: Text = "",
         name_case_sensitive: Annotated[Text, Query(alias="nameCaseSensitive")] = "",
         limit: Limit = 0,
@@ -44,19 +44,19 @@ def make_router() -> APIRouter:
     ) -> Response:
         """List the one workspace."""
         is_it = name.casefold() in PLACE_NAME.casefold() and name_case_sensitive in ("", PLACE_NAME)
-        found = [_workspace(state, asker)] if is_it else []
+        found = [_workspace(state, requester)] if is_it else []
         return _page("workspaces", found, limit, offset)
 
     @router.get("/api/v1/workspaces/{workspace_id}")
-    def get_workspace(state: State, asker: Asker, workspace_id: Id) -> Response:
+    def get_workspace(state: State, requester: Requester, workspace_id: Id) -> Response:
         """Return the one workspace."""
         _require("workspace", workspace_id)
-        return answer({"workspace": _workspace(state, asker)})
+        return answer({"workspace": _workspace(state, requester)})
 
     @router.get("/api/v1/workspaces/{workspace_id}/projects")
     def list_projects(
         state: State,
-        asker: Asker,
+        requester: Requester,
         workspace_id: Id,
         name: Text = "",
         limit: Limit = 0,
@@ -65,21 +65,21 @@ def make_router() -> APIRouter:
         """List the one project."""
         _require("workspace", workspace_id)
         is_it = name.casefold() in PLACE_NAME.casefold()
-        return _page("projects", [_project(state, asker)] if is_it else [], limit, offset)
+        return _page("projects", [_project(state, requester)] if is_it else [], limit, offset)
 
     @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
     def list_pools(
-        asker: Asker, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
+        requester: Requester, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
     ) -> Response:
         """List the resource pools of a workspace: always empty."""
         _require("workspace", workspace_id)
         return _page("resourcePools", [], limit, offset)
 
     @router.get("/api/v1/projects/{project_id}")
-    def get_project(state: State, asker: Asker, project_id: Id) -> Response:
+    def get_project(state: State, requester: Requester, project_id: Id) -> Response:
         """Return the one project."""
         _require("project", project_id)
-        return answer({"project": _project(state, asker)})
+        return answer({"project": _project(state, requester)})
 
     return router
 
@@ -95,7 +95,7 @@ def _page(name: str, found: list[Document], limit: int, offset: int) -> Response
     return answer({name: found[start:end], "pagination": where})
 
 
-def _workspace(state: ServerState, asker: TokenRecord) -> Document:
+def _workspace(state: ServerState, requester: TokenRecord) -> Document:
     return {
         "id": PLACE_ID,
         "name": PLACE_NAME,
@@ -106,12 +106,12 @@ def _workspace(state: ServerState, asker: TokenRecord) -> Document:
         "numProjects": 1,
         "pinned": False,
         "state": _STATE,
-        "userId": asker.user_id,
-        "username": asker.user_name,
+        "userId": requester.user_id,
+        "username": requester.user_name,
     }
 
 
-def _project(state: ServerState, asker: TokenRecord) -> Document:
+def _project(state: ServerState, requester: TokenRecord) -> Document:
     total = state.database.count_experiments()
     return {
         "id": PLACE_ID,
@@ -126,8 +126,8 @@ def _project(state: ServerState, asker: TokenRecord) -> Document:
         "numActiveExperiments": state.database.count_experiments(states=[ExperimentState.RUNNING]),
         "numRuns": total,
         "state": _STATE,
-        "userId": asker.user_id,
-        "username": asker.user_name,
+        "userId": requester.user_id,
+        "username": requester.user_name,
         "workspaceId": PLACE_ID,
         "workspaceName": PLACE_NAME,
     }

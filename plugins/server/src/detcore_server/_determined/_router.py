@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from detcore_server._auth import Asker
+from detcore_server._auth import Requester
 from detcore_server._determined import (
     _checkpoints,
     _cluster,
@@ -56,7 +56,7 @@ def make_router() -> APIRouter:
         router.include_router(part)
 
     @router.api_route("/api/v1/{rest:path}", methods=_METHODS, include_in_schema=False)
-    async def refuse_unknown(request: Request, _: Asker, rest: str) -> Response:
+    async def refuse_unknown(request: Request, _: Requester, rest: str) -> Response:
         """Refuse a request for something that detcore does not have."""
         there = [
             route
@@ -75,7 +75,7 @@ def make_router() -> APIRouter:
         raise refuse(404, message)
 
     @router.get("/resources/{rest:path}", include_in_schema=False)
-    async def refuse_resources(_: Asker, rest: str) -> Response:
+    async def refuse_resources(_: Requester, rest: str) -> Response:
         """Refuse requests for the usage of a cluster, which detcore does not have."""
         raise refuse(404, _REFUSAL.format("GET", f"/resources/{rest}"))
 

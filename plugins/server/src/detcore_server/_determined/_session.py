@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from detcore import __version__
-from detcore_server._auth import Asker, State, Token, address_of, log_in, log_out
+from detcore_server._auth import Requester, State, Token, address_of, log_in, log_out
 from detcore_server._determined._answers import answer, new_router
 from detcore_server._determined._users import user_document
 
@@ -59,18 +59,18 @@ def make_router() -> APIRouter:
         return answer({"token": logged_in.token, "user": user})
 
     @router.post("/api/v1/auth/logout")
-    def post_logout(state: State, _: Asker, token: Token) -> Response:
+    def post_logout(state: State, _: Requester, token: Token) -> Response:
         """Revoke the token."""
         log_out(state, token)
         return answer({})
 
     @router.get("/api/v1/me")
-    def get_me(state: State, asker: Asker) -> Response:
+    def get_me(state: State, requester: Requester) -> Response:
         """Return the user that the token belongs to."""
-        return answer({"user": user_document(state.database.get_user(asker.user_id))})
+        return answer({"user": user_document(state.database.get_user(requester.user_id))})
 
     @router.get("/api/v1/master")
-    def get_master(_: Asker) -> Response:
+    def get_master(_: Requester) -> Response:
         """Return the versions, names and features of the server."""
         return answer(
             {
@@ -88,7 +88,7 @@ def make_router() -> APIRouter:
         )
 
     @router.get("/api/v1/master/config")
-    def get_master_config(_: Asker) -> Response:
+    def get_master_config(_: Requester) -> Response:
         """Return the public part of the server's configuration."""
         return answer({"config": {"cluster_name": _NAME, "version": __version__}})
 

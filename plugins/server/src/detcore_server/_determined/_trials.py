@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from detcore.database import TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState, searcher_metric
-from detcore_server._auth import Asker, Id, State
+from detcore_server._auth import Id, Requester, State
 from detcore_server._determined import _enums
 from detcore_server._determined._answers import (
     Document,
@@ -49,7 +49,7 @@ def make_router() -> APIRouter:
     @router.get("/api/v1/experiments/{experiment_id}/trials")
     def list_trials(
         state: State,
-        _: Asker,
+        _: Requester,
         experiment_id: Id,
         states: Annotated[list[_enums.State], Query(max_length=100)] = [],  # noqa: B006  (FastAPI copies it)
         sort_by: _TrialSort = _enums.TrialSort.UNSPECIFIED,
@@ -68,23 +68,23 @@ def make_router() -> APIRouter:
         return answer({"trials": shown, "pagination": where})
 
     @router.get("/api/v1/trials/{trial_id}")
-    def get_trial(state: State, _: Asker, trial_id: Id) -> Response:
+    def get_trial(state: State, _: Requester, trial_id: Id) -> Response:
         """Return a trial, with a summary of its metrics."""
         return answer({"trial": _one(state, trial_id)})
 
     @router.post("/api/v1/trials/{trial_id}/kill")
-    def kill_trial(state: State, asker: Asker, trial_id: Id) -> Response:
+    def kill_trial(state: State, requester: Requester, trial_id: Id) -> Response:
         """End a trial at once; without effect if it is over."""
         trial = state.database.get_trial(trial_id)
-        state.jobs.require_owner(asker, trial.experiment_id)
+        state.jobs.require_owner(requester, trial.experiment_id)
         if trial.state not in _OVER:
-            state.jobs.control_trial(asker, trial_id, "kill")
+            state.jobs.control_trial(requester, trial_id, "kill")
         return answer({})
 
     @router.get("/api/v1/trials/{trial_id}/workloads")
     def list_workloads(
         state: State,
-        _: Asker,
+        _: Requester,
         trial_id: Id,
         kind: Annotated[_enums.WorkloadFilter, Query(alias="filter")] = (
             _enums.WorkloadFilter.UNSPECIFIED

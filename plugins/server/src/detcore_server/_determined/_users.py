@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from detcore.database import TokenRecord, UserRecord
 from detcore.errors import ForbiddenError
 from detcore_server._accounts import check_change, check_name, check_new_password
-from detcore_server._auth import Admin, Asker, Id, State
+from detcore_server._auth import Admin, Id, Requester, State
 from detcore_server._determined._answers import (
     Document,
     Limit,
@@ -71,7 +71,7 @@ def make_router() -> APIRouter:
     @router.get("/api/v1/users")
     def list_users(
         state: State,
-        _: Asker,
+        _: Requester,
         active: bool | None = None,
         admin: bool | None = None,
         name: Text = "",
@@ -92,12 +92,12 @@ def make_router() -> APIRouter:
         return answer({"users": users, "pagination": where})
 
     @router.get("/api/v1/users/{user_id}")
-    def get_user(state: State, _: Asker, user_id: Id) -> Response:
+    def get_user(state: State, _: Requester, user_id: Id) -> Response:
         """Return a user."""
         return answer({"user": user_document(state.database.get_user(user_id))})
 
     @router.get("/api/v1/users/{name}/by-username")
-    def get_user_by_name(state: State, _: Asker, name: Text) -> Response:
+    def get_user_by_name(state: State, _: Requester, name: Text) -> Response:
         """Return a user by its name."""
         return answer({"user": user_document(state.database.get_user(name))})
 
@@ -110,11 +110,13 @@ def make_router() -> APIRouter:
         return answer({"user": user_document(made)})
 
     @router.patch("/api/v1/users/{user_id}")
-    async def patch_user(state: State, asker: Asker, user_id: Id, body: PatchUser) -> Response:
+    async def patch_user(
+        state: State, requester: Requester, user_id: Id, body: PatchUser
+    ) -> Response:
         """Change a user: an administrator anything, others their own password."""
         _check_change(body)
         changed = await anyio.to_thread.run_sync(
-            _change, state, asker, user_id, body, limiter=state.hashing
+            _change, state, requester, user_id, body, limiter=state.hashing
         )
         return answer({"user": user_document(changed)})
 
@@ -164,12 +166,14 @@ def _check_change(body: PatchUser) -> None:
             )
 
 
-def _change(state: ServerState, asker: TokenRecord, user_id: int, body: PatchUser) -> UserRecord:
-    if not asker.is_admin and (
-        user_id != asker.user_id or body.active is not None or body.admin is not None
+def _change(
+    state: ServerState, requester: TokenRecord, user_id: int, body: PatchUser
+) -> UserRecord:
+    if not requester.is_admin and (
+        user_id != requester.user_id or body.active is not None or body.admin is not None
     ):
         raise ForbiddenError("only an administrator may change other users, or who is one")
-    check_change(asker, user_id, is_active=body.active, is_admin=body.admin)
+    check_change(requester, user_id, is_active=body.active, is_admin=body.admin)
     changed: dict[str, object] = {}
     if body.password is not None:
         changed["password_hash"] = _kept(body.password, is_hashed=body.isHashed)
