@@ -123,7 +123,7 @@ def test_each_command_is_where_the_table_says(name: str) -> None:
 def test_version() -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     result = run_detcore("--version")
-    assert result.stdout == f"detcore {__version__} (plugin API 1.1, Python {python})\n"
+    assert result.stdout == f"detcore {__version__} (plugin API 1.2, Python {python})\n"
 
 
 @pytest.mark.parametrize(

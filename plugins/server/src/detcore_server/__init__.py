@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore_server._app import make_app
+    from detcore_server._auth import Records, Requester
     from detcore_server._passwords import hash_password
     from detcore_server._settings import ServerSettings
 
 __version__ = "0.1.0"
 
-__all__ = ["ServerSettings", "hash_password", "make_app"]
+__all__ = ["Records", "Requester", "ServerSettings", "hash_password", "make_app"]
 
-_HOMES = {"ServerSettings": "_settings", "hash_password": "_passwords", "make_app": "_app"}
+_HOMES = {
+    "Records": "_auth",
+    "Requester": "_auth",
+    "ServerSettings": "_settings",
+    "hash_password": "_passwords",
+    "make_app": "_app",
+}
 
 
 def __getattr__(name: str) -> object:

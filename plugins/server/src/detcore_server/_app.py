@@ -24,6 +24,7 @@ from detcore_server._auth import Requester
 from detcore_server._front import Front
 from detcore_server._jobs import Jobs
 from detcore_server._limits import BodyLimits
+from detcore_server._plugin_routes import make_routers
 from detcore_server._shortcut import Shortcut
 from detcore_server._state import ServerState
 
@@ -38,7 +39,9 @@ def make_app(settings: ServerSettings) -> FastAPI:
 
     Raises:
         DatabaseError: If the database cannot be opened.
+        RunError: If the routes of a plugin cannot be made.
     """
+    routers_of_plugins = make_routers(settings.plugins)
     database = Database.open(settings.environment.database_url)
     transport = EmbeddedTransport(settings.environment)
     jobs = Jobs(settings, database, transport)
@@ -77,6 +80,9 @@ def make_app(settings: ServerSettings) -> FastAPI:
         app.include_router(routes.make_router())
 
     app.include_router(_page.make_router())
+    # Behind all others, so that they replace none.
+    for router in routers_of_plugins:
+        app.include_router(router)
 
     @app.get("/openapi.json", include_in_schema=False)
     def get_openapi(_: Requester) -> dict[str, Any]:

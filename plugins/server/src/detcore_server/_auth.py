@@ -18,7 +18,7 @@ import anyio.to_thread
 from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from detcore.database import TokenRecord, token_digest
+from detcore.database import Database, TokenRecord, token_digest
 from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
 from detcore_server._login import LoggedIn, issue_token, log_in, log_out
 from detcore_server._state import ServerState
@@ -30,6 +30,7 @@ __all__ = [
     "LogInFirst",
     "LoggedIn",
     "PageUser",
+    "Records",
     "Requester",
     "SameOrigin",
     "State",
@@ -42,6 +43,7 @@ __all__ = [
     "issue_token",
     "log_in",
     "log_out",
+    "require_user",
     "set_cookie",
 ]
 
@@ -75,6 +77,13 @@ async def _state(request: Request) -> ServerState:
 
 
 State = Annotated[ServerState, Depends(_state)]
+
+
+async def _records(state: State) -> Database:
+    return state.database
+
+
+Records = Annotated[Database, Depends(_records)]
 
 
 async def find_token(state: ServerState, token: str) -> TokenRecord | None:
@@ -118,7 +127,8 @@ async def _known(request: Request, state: State, token: Token) -> TokenRecord:
 _Known = Annotated[TokenRecord, Depends(_known)]
 
 
-async def _requester(known: _Known) -> TokenRecord:
+async def require_user(known: _Known) -> TokenRecord:
+    """Return the token of a request, which is a user's."""
     if known.trial_id is not None:
         raise ForbiddenError(
             f"this token is for the workers of trial {known.trial_id}, and good for nothing else."
@@ -126,7 +136,7 @@ async def _requester(known: _Known) -> TokenRecord:
     return known
 
 
-Requester = Annotated[TokenRecord, Depends(_requester)]
+Requester = Annotated[TokenRecord, Depends(require_user)]
 
 
 async def _admin(requester: Requester) -> TokenRecord:
