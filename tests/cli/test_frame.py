@@ -167,16 +167,6 @@ def test_every_group_says_which_command_was_meant() -> None:
     assert "database' has no command 'bakup'.\nDid you mean 'backup'?" in result.stderr
 
 
-def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
-    result = run_detcore(
-        "serve", "--port", "0", "--launcher", "loca", only=[],
-        variables={"DETCORE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert result.returncode == 2
-    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
-    assert "Launchers here: local.\n" in result.stderr
-
-
 def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:
     write_distribution(
         tmp_path,

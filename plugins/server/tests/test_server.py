@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_distributions import run_detcore
 from plain_http import PlainHttp
 from running_server import USER, RunningServer
 
@@ -209,3 +210,13 @@ def test_help_lists_the_commands_for_passwords_with_the_others() -> None:
     text = CliRunner().invoke(main, ["user", "--help"]).output
     for name in ("create", "password", "list", "login"):
         assert f"\n  {name} " in text
+
+
+def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
+    result = run_detcore(
+        "serve", "--port", "0", "--launcher", "loca", only=["server"],
+        variables={"DETCORE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
+    assert "Launchers here: local.\n" in result.stderr

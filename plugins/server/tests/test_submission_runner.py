@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from job_server import wait_for
@@ -136,6 +137,12 @@ class Job:
 
     def states(self) -> list[str]:
         return [trial.state.value for trial in self.database.list_trials(self.id)]
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
+    with Detcore(tmp_path) as command:
+        yield command
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class SpoolLines:
         data: The lines.
     """
 
-    owner: Owner
+    owner: tuple[int, int]
     first: int
     start: int
     data: bytes

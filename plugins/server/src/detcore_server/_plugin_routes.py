@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends
 
@@ -44,7 +43,9 @@ def make_routers(plugins: PluginManager) -> list[APIRouter]:
 
 def _load(routes: RoutesType) -> APIRouter:
     module, _, path = routes.make_router.partition(":")
-    make = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    make: Any = importlib.import_module(module)
+    for attribute in path.split("."):
+        make = getattr(make, attribute)
     router = make()
     if not isinstance(router, APIRouter):
         raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
