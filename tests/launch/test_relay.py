@@ -91,6 +91,6 @@ def test_missing_lines_are_an_error(here: TrialInfo) -> None:
         log_header(here)
     open_log(here).close()
     copy = LogCopy(here)
-    with pytest.raises(WorkerError, match=r"has \d+ bytes here, and goes on at 9999"):
+    with pytest.raises(WorkerError, match=r"has \d+ bytes here, and continues at 9999"):
         copy.append(9999, b"x\n")
     copy.close()

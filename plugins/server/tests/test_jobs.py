@@ -315,7 +315,7 @@ def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) 
     following.send_signal(signal.SIGINT)
     stdout, stderr = following.communicate(timeout=60)
     assert following.returncode == 130, stderr
-    assert "experiment 1 goes on without being followed" in stderr
+    assert "experiment 1 continues without being followed" in stderr
     assert f"detcore run --resume 1 --master {jobs.url}" in stderr
     assert json.loads(stdout) == {"experiment_id": 1, "state": "RUNNING"}
     os.kill(jobs.runner_of(1), 0)

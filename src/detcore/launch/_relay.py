@@ -96,7 +96,7 @@ class LogCopy:
         """
         size = os.fstat(self._fd).st_size
         if start > size:
-            raise WorkerError(f"the log of a trial has {size} bytes here, and goes on at {start}")
+            raise WorkerError(f"the log of a trial has {size} bytes here, and continues at {start}")
         rest = lines[size - start :]
         while rest:
             rest = rest[os.write(self._fd, rest) :]
