@@ -33,10 +33,11 @@ KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
 REPORT = ["-e", "plugins/report"]
+SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *TESTING]
+HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *SERVER, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Each environment has folders of tests of its own.
@@ -219,7 +220,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict on the core, the plugins, the core's tests and those of the suites."""
+    """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
     install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
@@ -229,15 +230,17 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/testing/src/detcore_testing")
     session.run("mypy", "plugins/determined/src/detcore_determined")
     session.run("mypy", "plugins/report/src/detcore_report")
+    session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
-        "mypy", "tests", "plugins/testing/tests", "--exclude", "tests/examples",
+        "mypy", "tests", "plugins/server/tests", "plugins/testing/tests", "--exclude",
+        "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
     )  # fmt: skip
 
 
 @nox.session
 def bare(session: nox.Session) -> None:
-    """The core and the storage plugin with no framework; the page in a browser, behind nginx."""
+    """The core, the storage and the server with no framework; the page in a browser."""
     for program, package in DEBIAN_PROGRAMS.items():
         if not any(shutil.which(program, path=path) for path in (None, "/usr/sbin")):
             session.run("apt-get", "update", "-qq", external=True)
@@ -248,7 +251,7 @@ def bare(session: nox.Session) -> None:
     install_locked(session, "bare", *HOUSE)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/report/tests",
+        "plugins/determined/tests", "plugins/report/tests", "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 

@@ -44,24 +44,24 @@ ROOM_TESTS = {
     "checkpoint": "checkpoint plugins/testing/tests/test_torture.py core storage experimental run"
     " cli",
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
-    " server/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
-    " experimental launch server",
+    " plugins/server/tests/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
+    " experimental launch plugins/server/tests",
     "config": "config cli search run",
     "core": "core trial checkpoint run",
     "data": "data trial run",
-    "database": "database server/test_operating.py cli experimental core run server",
+    "database": "database plugins/server/tests/test_operating.py cli experimental core run"
+    " plugins/server/tests",
     "delivery": "delivery hooks run",
     "deprecation": "architecture/test_deprecation.py hooks core",
     "distributed": "distributed core launch trial metrics",
-    "experimental": "experimental server cli",
+    "experimental": "experimental plugins/server/tests cli",
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
-    "describe": "cli server experimental",
-    "remote": "server experimental core",
+    "describe": "cli plugins/server/tests experimental",
+    "remote": "plugins/server/tests experimental core",
     "runner": "run cli search launch experimental",
     "search": "search core plugins/testing/tests run",
-    "server": "server experimental",
     "storage": "storage checkpoint",
     "testing": "plugins/testing/tests/test_names.py",
     "trial": "trial plugins/testing/tests run",
@@ -72,7 +72,8 @@ PLUGIN_TESTS = {
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
-    "report": "plugins/report/tests tests/server tests/experimental/test_notebook.py",
+    "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
+    "server": "plugins/server/tests tests/experimental",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
     "testing": "plugins/testing/tests",
 }

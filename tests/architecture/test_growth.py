@@ -17,7 +17,7 @@ from detcore.core._cause import describe_cause
 from detcore.describe._text import escape
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter
-from detcore.server._log import hide_secrets
+from detcore_server._log import hide_secrets
 
 HEAD = "entrypoint: a:b\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
 FILES: dict[str, Callable[[int], str]] = {

@@ -46,7 +46,11 @@ _READ_AT_START = (
 )  # fmt: skip
 _ALLOWED_TO_DIFFER = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES"})
 # The programs and commands that start further processes.
-_PARENT_MODULES = ("detcore.launch.worker", "detcore.launch._agent", "detcore.runner.handed_in")
+_PARENT_MODULES = (
+    "detcore.launch.worker",
+    "detcore.launch._agent",
+    "detcore_server._submission_runner",
+)
 _PARENT_SCRIPTS = ("doc_driver.py",)
 _PARENT_COMMANDS = frozenset({"run", "launch", "serve"})
 _PR_SET_CHILD_SUBREAPER = 36

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         print_table,
     )
     from detcore.cli._records import master_option, open_records
+    from detcore.cli._user import read_new_password
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -44,6 +45,7 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "read_new_password",
     "survey_checkpoints",
 ]
 
@@ -61,6 +63,7 @@ _HOMES = {
     "print_json": "_output",
     "print_line": "_output",
     "print_table": "_output",
+    "read_new_password": "_user",
     "survey_checkpoints": "_checkpoint_store",
 }
 

@@ -1,9 +1,7 @@
-"""Commands and packages that are installed beside detcore, and how to install them."""
+"""Commands that are installed beside detcore, and how to install them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,30 +12,20 @@ from detcore.errors import RunError
 if TYPE_CHECKING:
     from detcore.hooks import PluginEntry
 
-__all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command", "server_extra"]
+__all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command"]
 
-DISTRIBUTION_OF_COMMAND = {
+DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "migrate": "detcore-determined",
     "report": "detcore-report",
+    "serve": "detcore-server",
     "top": "detcore-report",
+    "user create": "detcore-server",
+    "user password": "detcore-server",
 }
-"""Commands of detcore's own distributions: only that distribution may register the command."""
+"""Commands of detcore's own distributions: only that distribution may register the command.
 
-
-@contextlib.contextmanager
-def server_extra() -> Iterator[None]:
-    """Explain how to install a package that an import in the block does not find.
-
-    Raises:
-        RunError: If a package is missing.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise RunError(
-            f"the server needs a package that is not here: {error.name}.\n"
-            "Install it with: pip install 'detcore[server]'"
-        ) from error
+It registers those of a built-in group as a `click.Group` of that name.
+"""
 
 
 def explain_missing(name: str, entry: PluginEntry | None) -> str:
@@ -78,7 +66,7 @@ def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click
         ["words"], nargs=-1, metavar="...", type=click.UNPROCESSED, expose_value=False
     )
     return click.Command(
-        name,
+        name.rpartition(" ")[2],
         callback=fail,
         params=[words],
         help=f"{summary}\n\n\b\n{message}",

@@ -45,7 +45,23 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported if need be, or None."""
         lazy = self.lazy_commands.get(cmd_name)
-        return super().get_command(ctx, cmd_name) if lazy is None else import_command(lazy)
+        if lazy is None:
+            return super().get_command(ctx, cmd_name)
+        if lazy.target is None:
+            root = ctx.find_root().command
+            path = f"{self.name} {cmd_name}"
+            return root.find_elsewhere(ctx, path, lazy) if isinstance(root, CommandGroup) else None
+        return import_command(lazy)
+
+    def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command | None:
+        """Return a command of another distribution; called on the top-level group.
+
+        Args:
+            ctx: The context of the group that lists it.
+            path: The words that call it, without ``detcore``.
+            lazy: Its line in the group.
+        """
+        return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

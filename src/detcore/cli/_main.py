@@ -70,9 +70,7 @@ COMMANDS = {
     "model": Lazy(
         "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
     ),
-    "serve": Lazy(
-        "detcore.cli._serve:serve", "Serve records and a page over HTTP; run submitted experiments."
-    ),
+    "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
     "database": Lazy(
         "detcore.cli._database:database_group",
@@ -117,11 +115,18 @@ class _Main(CommandGroup):
             return _plugins_of(ctx).command(cmd_name)
         if lazy.target is not None:
             return import_command(lazy)
-        plugins = _plugins_of(ctx)
+        return self.find_elsewhere(ctx, name, lazy)
+
+    def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command:
+        """Return a command of another distribution, or one that says how to get it."""
+        plugins = _plugins_of(ctx.find_root())
+        name, _, inner = path.partition(" ")
         # The other plugins are not imported: none of them may register it.
         command = plugins.command(name) if name in plugins.declared_commands() else None
+        if inner:
+            command = command.get_command(ctx, inner) if isinstance(command, click.Group) else None
         if command is None:
-            return missing_command(name, lazy.summary, _declaring_plugin(plugins, name))
+            return missing_command(path, lazy.summary, _declaring_plugin(plugins, path))
         return command
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
@@ -133,7 +138,8 @@ class _Main(CommandGroup):
         """Write the commands from the table: their modules are not needed for it."""
         plugins = _plugins_of(ctx)
         declared = plugins.declared_commands()
-        missing = [name for name in DISTRIBUTION_OF_COMMAND if name not in declared]
+        elsewhere = [name for name, lazy in COMMANDS.items() if lazy.target is None]
+        missing = [name for name in elsewhere if name not in declared]
         ours = [(name, lazy.summary) for name, lazy in COMMANDS.items() if name not in missing]
         others = [
             (name, f"(from {entry.distribution})")
@@ -179,10 +185,10 @@ def _plugins_of(ctx: click.Context) -> PluginManager:
     return manager
 
 
-def _declaring_plugin(plugins: PluginManager, name: str) -> PluginEntry | None:
+def _declaring_plugin(plugins: PluginManager, path: str) -> PluginEntry | None:
     """Return the plugin of a command of another distribution, usable or not; None: not there."""
-    owner = DISTRIBUTION_OF_COMMAND[name]
-    found = [entry for entry in plugins.index() if name in entry.commands]
+    owner = DISTRIBUTION_OF_COMMAND[path]
+    found = [entry for entry in plugins.index() if path.partition(" ")[0] in entry.commands]
     return next((entry for entry in found if entry.distribution == owner), None)
 
 
@@ -194,8 +200,13 @@ def _make_context(params: dict[str, Any]) -> CliContext:
         environment=read_environment(),
         disabled=frozenset(params.get("no_plugin") or ()),
         allowed=None if allowed is None else _names(allowed),
-        reserved={**dict.fromkeys([*COMMANDS, *ALIASES]), **DISTRIBUTION_OF_COMMAND},
+        reserved=dict.fromkeys([*COMMANDS, *ALIASES]) | _owners(),
     )
+
+
+def _owners() -> dict[str, str]:
+    """Return the distributions that may register commands, by the first word of these."""
+    return {path.partition(" ")[0]: owner for path, owner in DISTRIBUTION_OF_COMMAND.items()}
 
 
 def _names(text: str) -> frozenset[str]:

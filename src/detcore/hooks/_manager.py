@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pluggy import HookCaller
 
     from detcore.environment import Environment
-    from detcore.hooks.types import LauncherType, SearcherType, StorageType
+    from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
     from detcore.types import Framework
 
-    Registered: TypeAlias = Framework | StorageType | LauncherType | SearcherType | click.Command
+    Registered: TypeAlias = (
+        Framework | StorageType | LauncherType | SearcherType | RoutesType | click.Command
+    )
 
 __all__ = ["PluginManager"]
 
@@ -136,6 +138,14 @@ class PluginManager:
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
         return self._runtime.items("searcher")
+
+    def routes(self) -> dict[str, RoutesType]:
+        """Return the registered routes of the server by name."""
+        return self._runtime.items("router")
+
+    def provider_of_routes(self, name: str) -> PluginEntry:
+        """Return the plugin of routes from `routes`."""
+        return self._runtime.provider("router", name)
 
     def settings_models(self) -> dict[str, Any]:
         """Return the arguments of `detcore.config.load_config` for plugins' settings.

@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
-from detcore.hooks.types import LauncherType, SearcherType, StorageType
+from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
 from detcore.types import Framework
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
@@ -47,7 +47,7 @@ class Registration:
     """One value that one plugin registered."""
 
     entry: PluginEntry
-    item: Any  # a Framework, StorageType, LauncherType, SearcherType or click.Command
+    item: Any  # a Framework, StorageType, LauncherType, SearcherType, RoutesType or click.Command
 
     @property
     def name(self) -> str:
@@ -100,6 +100,12 @@ KINDS = (
         optional_targets=("settings",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
+    Kind(
+        noun="router",
+        hook="detcore_register_routes",
+        load_type=lambda: RoutesType,
+        targets=("make_router",),
+    ),
 )
 
 
@@ -209,7 +215,13 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
 
 
 def command_clash(entry: PluginEntry, name: str, owner: str | None) -> PluginProblem:
-    """Return the problem of a command that only `owner` may register; None: it is built in."""
+    """Return the problem of a plugin's command that has a reserved name.
+
+    Args:
+        entry: The plugin.
+        name: The command.
+        owner: The distribution that may register it; None: it is built in.
+    """
     if owner is None:
         told = "has the name of a built-in command; the built-in one is used"
     else:
