@@ -35,7 +35,7 @@ PRELOAD = (
 )  # fmt: skip
 SOURCES = ("src", "plugins/*/src", "tests/toy_plugin")
 # Started with ``python -m``, or for authors of plugins' tests.
-NOT_PRELOADED = ("__main__", "testing", "templates", "migrations", "torture")
+NOT_PRELOADED = ("__main__", "detcore_testing", "testing", "templates", "migrations", "torture")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

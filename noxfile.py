@@ -33,6 +33,12 @@ KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
+REPORT = ["-e", "plugins/report"]
+SERVER = ["-e", "plugins/server"]
+DETERMINED = ["-e", "plugins/determined"]
+TESTING = ["-e", "plugins/testing"]
+# Installed in every environment of tests: the core, and what stands beside it.
+HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *SERVER, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
@@ -46,7 +52,7 @@ NUM_SHARES = 10
 DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
 # More than there are cores, since tests wait for processes; a process that is done takes tests
 # from the others.
-AT_ONCE = ["--numprocesses=4", "--dist=worksteal"]
+AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
 # Files in memory, for tests that wait for fsync a third of their time on a disk.
 MEMORY_FILES = Path("/dev/shm")
 MIN_MEMORY_BYTES = 8 << 30
@@ -176,7 +182,7 @@ def install_horovod(session: nox.Session) -> None:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install detcore with Keras and train the digits example."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *REPORT)
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
@@ -186,7 +192,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session(name="quickstart-torch")
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
-    install_locked(session, "torch", *CORE, *STORAGE, *TORCH)
+    install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
     install_pytorch(session)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
@@ -230,23 +236,28 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict on the core, the plugins and the core's tests."""
-    install_locked(session, "types", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
+    """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
+    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
     session.run("mypy", "src/detcore")
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
     session.run("mypy", "plugins/estimator/src/detcore_estimator")
     session.run("mypy", "plugins/ray/src/detcore_ray")
     session.run("mypy", "plugins/torch/src/detcore_torch")
+    session.run("mypy", "plugins/testing/src/detcore_testing")
+    session.run("mypy", "plugins/determined/src/detcore_determined")
+    session.run("mypy", "plugins/report/src/detcore_report")
+    session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
-        "mypy", "tests", "--exclude", "tests/examples",
+        "mypy", "tests", "plugins/server/tests", "plugins/testing/tests", "--exclude",
+        "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
     )  # fmt: skip
 
 
 @nox.session
 def bare(session: nox.Session) -> None:
-    """The core and the storage plugin with no framework; the page in a browser, behind nginx."""
+    """The core, the storage and the server with no framework; the page in a browser."""
     for program, package in DEBIAN_PROGRAMS.items():
         if not any(shutil.which(program, path=path) for path in (None, "/usr/sbin")):
             session.run("apt-get", "update", "-qq", external=True)
@@ -254,9 +265,10 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *CORE, *STORAGE)
+    install_locked(session, "bare", *HOUSE)
     run_tests(
-        session, "bare", *AT_ONCE, "tests", "plugins/storage/tests",
+        session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
+        "plugins/determined/tests", "plugins/report/tests", "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 
@@ -264,7 +276,7 @@ def bare(session: nox.Session) -> None:
 @nox.session
 def torch(session: nox.Session) -> None:
     """PyTorch trials; Ray clusters of several nodes; loops and example plugins."""
-    install_locked(session, "torch", *CORE, *STORAGE, *RAY, *TORCH)
+    install_locked(session, "torch", *HOUSE, *RAY, *TORCH)
     install_pytorch(session)
     # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
     run_tests(
@@ -280,7 +292,7 @@ def torch(session: nox.Session) -> None:
 @nox.session(name="tensorflow-2.15")
 def tensorflow_old(session: nox.Session) -> None:
     """Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
-    install_locked(session, "tensorflow-2.15", *CORE, *STORAGE, *KERAS, *ESTIMATOR, *RAY)
+    install_locked(session, "tensorflow-2.15", *HOUSE, *KERAS, *ESTIMATOR, *RAY)
     install_horovod(session)
     run_tests(
         session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
@@ -296,7 +308,7 @@ def tensorflow_old(session: nox.Session) -> None:
 @nox.session
 def tensorflow(session: nox.Session) -> None:
     """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *ESTIMATOR)
+    install_locked(session, "tensorflow", *HOUSE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
         "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
@@ -337,7 +349,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site in build/site, warnings as errors; ``-- serve`` shows it."""
-    install_locked(session, "docs", *CORE)
+    install_locked(session, "docs", *HOUSE)
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=PLAIN_MKDOCS)
     if not session.posargs:
         session.run("pytest", "tools/test_built_site.py")

@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -438,6 +439,7 @@ def _context(folder: Path) -> Any:
 def _determined(case: str, threads: int) -> None:
     # It writes TensorBoard files to a folder named after this.
     os.environ["DET_ALLOCATION_ID"] = f"benchmark-{os.getpid()}"
+    _put_back_tracking()
     import determined as det  # type: ignore[import-not-found]
     import tensorflow as tf
     from determined import core, errors, estimator
@@ -464,6 +466,16 @@ def _determined(case: str, threads: int) -> None:
         run(_determined_work(is_schedule=False))
     else:
         _repeat(lambda: run(_determined_work(is_schedule=True)))
+
+
+def _put_back_tracking() -> None:
+    """Give a module its old name, which Determined 0.23.4 imports; TensorFlow 2.10 renamed it."""
+    from tensorflow.python.trackable import autotrackable
+
+    package = types.ModuleType("tensorflow.python.training.tracking")
+    package.tracking = autotrackable  # type: ignore[attr-defined]
+    sys.modules[package.__name__] = package
+    sys.modules[f"{package.__name__}.tracking"] = autotrackable
 
 
 def _determined_work(*, is_schedule: bool) -> Iterator[Any]:

@@ -439,7 +439,8 @@ def show(found: dict[str, list[dict[str, float]]]) -> None:
     for case, rounds in found.items():
         middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
         peer = found.get(PEER.get(case, ""), [])
-        ratios = [a["rate"] / (b["rate"] or math.nan) for a, b in zip(rounds, peer, strict=False)]
+        # A round in which the peer answered nothing has no ratio.
+        ratios = [a["rate"] / b["rate"] for a, b in zip(rounds, peer, strict=False) if b["rate"]]
         low_high = f"{min(ratios):.1f}, {max(ratios):.1f}" if ratios else ""
         rows.append(
             (

@@ -41,37 +41,41 @@ RUNNER = Path(__file__).resolve().with_name("mutant_tests.py")
 # The tests of each room, its own first, then those of the rooms that use it.
 ROOM_TESTS = {
     "_log": "log database delivery core run",
-    "checkpoint": "checkpoint core storage experimental run cli",
+    "checkpoint": "checkpoint plugins/testing/tests/test_torture.py core storage experimental run"
+    " cli",
     "cli": "cli config checkpoint/test_command.py storage/test_command.py data/test_data_command.py"
-    " server/test_auth_commands.py testing/test_command.py run hooks delivery experimental launch"
-    " server",
-    "config": "config cli search run migrate",
+    " plugins/server/tests/test_auth_commands.py plugins/testing/tests/test_command.py run hooks delivery"
+    " experimental launch plugins/server/tests",
+    "config": "config cli search run",
     "core": "core trial checkpoint run",
     "data": "data trial run",
-    "database": "database server/test_operating.py cli experimental core run server",
+    "database": "database plugins/server/tests/test_operating.py cli experimental core run"
+    " plugins/server/tests",
     "delivery": "delivery hooks run",
     "deprecation": "architecture/test_deprecation.py hooks core",
     "distributed": "distributed core launch trial metrics",
-    "experimental": "experimental server cli",
+    "experimental": "experimental plugins/server/tests cli",
     "hooks": "hooks delivery cli architecture/test_public_api.py",
     "launch": "launch core distributed run",
     "metrics": "metrics trial core",
-    "migrate": "migrate cli/test_migrate.py docs",
-    "pages": "cli/test_pages.py server cli",
-    "remote": "server experimental core",
+    "describe": "cli plugins/server/tests experimental",
+    "remote": "plugins/server/tests experimental core",
     "runner": "run cli search launch experimental",
-    "search": "search core testing run",
-    "server": "server experimental",
+    "search": "search core plugins/testing/tests run",
     "storage": "storage checkpoint",
-    "testing": "testing",
-    "trial": "trial testing run",
+    "testing": "plugins/testing/tests/test_names.py",
+    "trial": "trial plugins/testing/tests run",
     "modules": "hooks core config trial cli checkpoint storage database",
 }
 PLUGIN_TESTS = {
+    "determined": "plugins/determined/tests tests/docs",
     "estimator": "plugins/estimator/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
+    "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
+    "server": "plugins/server/tests tests/experimental",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
+    "testing": "plugins/testing/tests",
     "torch": "plugins/torch/tests",
 }
 # The environments build nothing that takes minutes.
@@ -113,7 +117,10 @@ def tests_of(file: str) -> list[str]:
     kind, _, plugin = room_of(file).partition("/")
     if plugin:
         return PLUGIN_TESTS[plugin].split()
-    return [f"tests/{path}" for path in ROOM_TESTS[kind].split()]
+    return [
+        path if path.startswith("plugins/") else f"tests/{path}"
+        for path in ROOM_TESTS[kind].split()
+    ]
 
 
 def environment_of(file: str) -> str:

@@ -14,10 +14,10 @@ from detcore.cli._printable import printable
 from detcore.config import load_text
 from detcore.config._suggest import nearest
 from detcore.core._cause import describe_cause
+from detcore.describe._text import escape
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter
-from detcore.pages._text import escape
-from detcore.server._log import hide_secrets
+from detcore_server._log import hide_secrets
 
 HEAD = "entrypoint: a:b\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
 FILES: dict[str, Callable[[int], str]] = {

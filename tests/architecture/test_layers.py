@@ -6,18 +6,20 @@ import ast
 from collections.abc import Iterator
 
 from source_tree import (
+    FORWARDERS,
     PLUGIN_SOURCES,
     ROOT,
     SOURCE,
     Import,
     Module,
+    is_forwarder,
     is_private,
     modules_under,
 )
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation", "_secrets"),
+    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions"),
     ("_log",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
     ("remote",),
@@ -26,10 +28,9 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
-    ("pages",),
+    ("describe",),
     ("experimental", "migrate"),
-    ("server",),
-    ("cli", "testing"),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
@@ -37,7 +38,8 @@ LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 FACE = "detcore"
 FROM_THE_FACE = {"__version__"}
 
-CORE_MODULES = modules_under(SOURCE)
+SOURCE_MODULES = modules_under(SOURCE)
+CORE_MODULES = [module for module in SOURCE_MODULES if not module.is_forwarder]
 PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 
 
@@ -138,6 +140,10 @@ def test_the_search_for_cycles_finds_one() -> None:
     assert _find_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+# The server's page is made of the drawings of detcore-report, which it depends on.
+USES_REPORT = "detcore_server."
+
+
 def test_the_core_imports_no_plugin() -> None:
     plugins = [
         module.place(found.line)
@@ -148,13 +154,35 @@ def test_the_core_imports_no_plugin() -> None:
     assert plugins == []
 
 
+def test_forwarders_import_their_distribution_for_types_alone_and_only_commands_use_them() -> None:
+    forwarding = [module for module in SOURCE_MODULES if module.is_forwarder]
+    assert {module.name for module in forwarding} >= set(FORWARDERS)
+    known = {"__future__", "importlib", "importlib.util", "typing"}
+    wrong = [
+        f"{module.place(found.line)} imports {found.module}"
+        for module in forwarding
+        for found in module.imports
+        if found.module not in known
+        and not (found.for_types_only and found.module == FORWARDERS.get(module.name))
+    ]
+    wrong += [
+        f"{module.place(found.line)} imports {found.module}"
+        for module in [*CORE_MODULES, *PLUGIN_MODULES]
+        for found in module.imports
+        if is_forwarder(found.module) or is_forwarder(f"{found.module}.{found.name}")
+        if package_of(module.name) != "cli"
+    ]
+    assert wrong == []
+
+
 def test_plugins_import_only_public_names_and_no_other_plugin() -> None:
     wrong = []
     for module in PLUGIN_MODULES:
         own = module.name.partition(".")[0]
         for found in module.imports:
             top = found.module.partition(".")[0]
-            if top.startswith("detcore_") and top != own:
+            is_charts = top == "detcore_report" and module.name.startswith(USES_REPORT)
+            if top.startswith("detcore_") and top != own and not is_charts:
                 wrong.append(f"{module.place(found.line)}: {found.module} is another plugin's")
             if top == FACE:
                 wrong += [f"{module.place(found.line)}: {fault}" for fault in _not_public(found)]
@@ -234,13 +262,6 @@ SCRIPT_MODULES = {
     "detcore.trial._instance",
     "detcore.trial._native",
 }
-# Crash tests and benchmarks of checkpoints run processes with records of their own.
-HARNESS_MODULES = {
-    "detcore.checkpoint._bench",
-    "detcore.checkpoint._crash",
-    "detcore.checkpoint._scenarios",
-    "detcore.checkpoint.torture",
-}
 # Dictionaries that a script gives instead of an experiment file.
 CROSSINGS = {("detcore.trial._context", "config")}
 
@@ -250,7 +271,7 @@ def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:
         f"{module.place(found.line)} imports {package}"
         for module in CORE_MODULES
         if (package_of(module.name) in INSIDE or module.name in WORKER_MODULES)
-        and module.name not in SCRIPT_MODULES | HARNESS_MODULES
+        and module.name not in SCRIPT_MODULES
         for found, package in detcore_imports(module)
         if package not in INSIDE
         and not found.for_types_only

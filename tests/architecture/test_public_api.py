@@ -63,7 +63,7 @@ def test_the_public_api_is_the_one_that_is_written_down() -> None:
 def test_the_file_has_the_core_the_plugins_and_the_hooks() -> None:
     text = COMMITTED.read_text(encoding="utf-8")
     for line in (
-        "module detcore.testing",
+        "module detcore_testing",
         "module detcore_estimator.export",
         "  class TFKerasTrial(Trial, abc.ABC)",
         "module detcore_storage",

@@ -14,10 +14,14 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from fake_distributions import run_detcore, write_distribution
+from fake_distributions import run_detcore, run_python, write_distribution
 
 from detcore import __version__
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS, main
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 
 BAKE = """
 import os, sys, time
@@ -61,6 +65,16 @@ def detcore_register_commands():
     return bake
 """
 
+RESERVE_BAKE = """
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._groups import Lazy
+from detcore.cli._main import COMMANDS, main
+
+DISTRIBUTION_OF_COMMAND["bake"] = "detcore-bakery"
+main.lazy_commands["bake"] = COMMANDS["bake"] = Lazy(None, "Bake bread.")
+main(prog_name="detcore")
+"""
+
 
 def install_bake(site: Path, *, declared: bool = True) -> None:
     write_distribution(
@@ -74,7 +88,9 @@ def install_bake(site: Path, *, declared: bool = True) -> None:
 def test_help_lists_the_commands_with_one_line_each() -> None:
     result = run_detcore("--help", only=[])
     for name, lazy in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(lazy.summary)}$", result.stdout, re.MULTILINE)
+        if lazy.target is not None:
+            line = rf"^  {name} +{re.escape(lazy.summary)}$"
+            assert re.search(line, result.stdout, re.MULTILINE)
     assert "Commands of plugins" not in result.stdout
     assert result.returncode == 0
     assert result.stderr == ""
@@ -90,8 +106,12 @@ def test_help_documents_exit_codes_and_variables() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_where_the_table_says(name: str) -> None:
-    module, _, attribute = COMMANDS[name].target.partition(":")
-    command = getattr(importlib.import_module(module), attribute)
+    target = COMMANDS[name].target
+    if target is None:
+        command = PluginManager(read_environment()).command(name)
+    else:
+        module, _, attribute = target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command)
     assert command.name == name
     assert command.help
@@ -100,7 +120,7 @@ def test_each_command_is_where_the_table_says(name: str) -> None:
 def test_version() -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     result = run_detcore("--version")
-    assert result.stdout == f"detcore {__version__} (plugin API 1.1, Python {python})\n"
+    assert result.stdout == f"detcore {__version__} (plugin API 1.2, Python {python})\n"
 
 
 @pytest.mark.parametrize(
@@ -142,16 +162,6 @@ def test_every_group_says_which_command_was_meant() -> None:
     result = run_detcore("database", "bakup", only=[])
     assert result.returncode == 2
     assert "database' has no command 'bakup'.\nDid you mean 'backup'?" in result.stderr
-
-
-def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
-    result = run_detcore(
-        "serve", "--port", "0", "--launcher", "loca", only=[],
-        variables={"DETCORE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert result.returncode == 2
-    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
-    assert "Launchers here: local.\n" in result.stderr
 
 
 def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:
@@ -238,6 +248,98 @@ def test_an_interrupt(tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=30)
     assert stderr == "interrupted\n"
     assert process.returncode == 130
+
+
+def run_with_bake_reserved(
+    *arguments: str, site: Path, variables: dict[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run the command line where `bake` is a command of detcore-bakery alone."""
+    result = run_python("-c", RESERVE_BAKE, *arguments, sites=[site], variables=variables)
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("show",), ("--crust", "dark", "--", "-x"), ("-n", "1")])
+def test_a_command_of_a_distribution_that_is_not_installed(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert run_with_bake_reserved("bake", *arguments, site=tmp_path) == (
+        1,
+        "",
+        "error: 'detcore bake' is part of detcore-bakery, which is not installed.\n"
+        "Install it with: pip install 'detcore[bakery]'\n",
+    )
+
+
+def test_help_says_how_to_install_a_command(tmp_path: Path) -> None:
+    _, listed, _ = run_with_bake_reserved("--help", site=tmp_path)
+    assert re.search(
+        r"Commands that are not installed:\n(  .*\n)*"
+        r"  bake +pip install 'detcore\[bakery\]'\n", listed,
+    )  # fmt: skip
+    assert "Bake bread." not in listed
+    for words in (("bake", "--help"), ("help", "bake")):
+        code, text, _ = run_with_bake_reserved(*words, site=tmp_path)
+        assert "  Bake bread.\n" in text
+        assert "  Install it with: pip install 'detcore[bakery]'\n" in text
+        assert code == 0
+
+
+def test_a_command_of_a_distribution_that_is_installed(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    home = str(tmp_path / "home")
+    only = {"DETCORE_PLUGINS": "bakery", "DETCORE_HOME": home}
+    code, listed, errors = run_with_bake_reserved("--help", site=tmp_path, variables=only)
+    assert (code, errors) == (0, "")
+    assert re.search(r"^  bake +Bake bread\.$", listed, re.MULTILINE)
+    assert "bakery" not in listed
+    code, told, _ = run_with_bake_reserved("bake", "show", site=tmp_path, variables=only)
+    assert (code, told) == (0, f"{home} ['bakery', 'core']\n")
+    _, _, errors = run_with_bake_reserved("misread", site=tmp_path, variables=only)
+    assert "Did you mean 'detcore bake misread'?" in errors
+
+
+def test_a_command_of_a_distribution_that_is_switched_off(tmp_path: Path) -> None:
+    install_bake(tmp_path)
+    off = {"DETCORE_DISABLE_PLUGINS": "bakery"}
+    assert run_with_bake_reserved("bake", "show", site=tmp_path, variables=off) == (
+        1,
+        "",
+        "error: 'detcore bake' is part of detcore-bakery, whose plugin 'bakery' is switched off.\n"
+        "Details: detcore plugins info bakery\n",
+    )
+    _, listed, _ = run_with_bake_reserved("--help", site=tmp_path, variables=off)
+    assert re.search(r"  bake +switched off: detcore plugins info bakery\n", listed)
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_no_other_plugin_replaces_the_command_of_a_distribution(
+    is_installed: bool, tmp_path: Path
+) -> None:
+    if is_installed:
+        install_bake(tmp_path)
+    write_distribution(
+        tmp_path,
+        "detcore-mill",
+        modules={"detcore_mill.plugin": "raise SystemExit('imported')"},
+        commands={"bake": "detcore_mill.plugin"},
+    )
+    only = {"DETCORE_PLUGINS": "bakery,mill"}
+    code, told, errors = run_with_bake_reserved("bake", "show", site=tmp_path, variables=only)
+    assert "its command 'bake' has the name of the command of detcore-bakery" in errors
+    if is_installed:
+        assert (code, told.partition(" ")[2]) == (0, "['bakery', 'core', 'mill']\n")
+    else:
+        assert errors.endswith("Install it with: pip install 'detcore[bakery]'\n")
+
+
+def test_the_commands_of_distributions_are_listed_in_their_place() -> None:
+    elsewhere = {name for name, lazy in COMMANDS.items() if lazy.target is None}
+    for name in {*COMMANDS} - elsewhere:
+        group = import_command(COMMANDS[name])
+        if isinstance(group, CommandGroup):
+            lazies = group.lazy_commands.items()
+            elsewhere |= {f"{name} {inner}" for inner, lazy in lazies if lazy.target is None}
+    assert elsewhere == set(DISTRIBUTION_OF_COMMAND)
 
 
 def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:

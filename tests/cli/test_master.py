@@ -16,8 +16,8 @@ from plain_http import PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.database import Database
-from detcore.testing import DetcoreCommand
 from detcore.types import ExperimentState, TrialState
+from detcore_testing import DetcoreCommand
 
 LOGGED_IN = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
 

@@ -43,7 +43,9 @@ def write(name: str, kind: str, into: Path) -> Path:
 def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Path) -> None:
     folder = write("my-net", kind, tmp_path)
     wheel = build_wheel(folder, tmp_path / "wheels")
-    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel(), wheel])
+    clean = CleanEnvironment(
+        tmp_path / "environment", [detcore_wheel(), detcore_wheel("testing"), wheel]
+    )
     doctor = clean.run("detcore", "plugins", "doctor")
     assert (doctor.returncode, doctor.stdout) == (0, "no faults in 2 plugins\n"), doctor.stdout
     listed = clean.run("detcore", "plugins", "info", "my_net").stdout

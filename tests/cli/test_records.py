@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import subprocess
@@ -16,10 +15,9 @@ from terminal import on_a_terminal
 
 from detcore._log import Spool
 from detcore.cli._output import format_bytes, format_duration
-from detcore.cli._plot import draw_plot
 from detcore.database import Database
+from detcore.describe import summarize_config
 from detcore.errors import NotFoundError
-from detcore.pages import summarize_config
 from detcore.types import ExperimentState
 
 
@@ -291,17 +289,6 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
             assert len(line) <= 60, line
 
 
-def test_the_plot_is_ascii_where_nothing_else_can_be_shown(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trial = records.trained()
-    text = shown_on_a_terminal(records, "trial", "describe", str(trial), PYTHONIOENCODING="ascii")
-    assert text.isascii()
-    assert "*" in text
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
-    assert "".join(draw_plot([(0, 1), (1, 2)], width=40)).isascii()
-
-
 def test_the_commands_import_nothing_heavy_before_they_run() -> None:
     code = (
         "import sys, detcore.cli._trial, detcore.cli._experiment, detcore.cli._output\n"
@@ -309,36 +296,6 @@ def test_the_commands_import_nothing_heavy_before_they_run() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_a_plot_is_what_was_drawn_by_hand() -> None:
-    assert draw_plot([(0, 1), (5, 0), (10, 1)], width=30, unicode=False) == [
-        "  1 +*                       *",
-        "    | *                     *",
-        "    |  **                 **",
-        "    |    *               *",
-        "0.5 +     **           **",
-        "    |       *         *",
-        "    |        *       *",
-        "    |         *     *",
-        "    |          ** **",
-        "  0 +            *",
-        "    +-------------------------",
-        "     0                      10",
-    ]
-
-
-def test_a_plot_of_one_value_is_a_line_with_that_value() -> None:
-    (line,) = [text for text in draw_plot([(0, 2), (5, 2)], width=40, unicode=False) if "*" in text]
-    assert line.startswith("2 +*****")
-    assert draw_plot([(3, 2)], width=40, unicode=False)[-1] == "   3"
-    assert draw_plot([(3, math.nan)], width=40) == []
-
-
-def test_a_plot_takes_any_finite_numbers() -> None:
-    lines = draw_plot([(0, -1.7e308), (1, 1.7e308)], width=40, unicode=False)
-    assert lines[0].startswith(" 1.7e+308 +")
-    assert all(len(line) <= 40 for line in lines)
 
 
 def test_units_are_readable() -> None:

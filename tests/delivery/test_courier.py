@@ -98,8 +98,8 @@ def test_any_other_failure_is_named_once_and_counts_as_told(
         assert courier.deliver() is Stop.NOTHING_LEFT
         (message,) = caplog.messages
         assert message.startswith(
-            "plugin watch (detcore-watch 1.0): detcore_training_metrics failed, training goes on: "
-            f"{type(failure).__name__}: {failure} ("
+            "plugin watch (detcore-watch 1.0): detcore_training_metrics failed; training continues"
+            f": {type(failure).__name__}: {failure} ("
         )
         courier.close()
     assert caplog.messages[1:] == [
@@ -140,6 +140,22 @@ def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
         box.report(spool, step)
     assert box.courier().deliver(lambda: len(box.told) == 2) is Stop.ASKED
     assert len(box.told) == 2
+
+
+def test_a_log_that_has_not_grown_is_no_work(box: Box) -> None:
+    first = box.start_run(1)
+    assert box.mailbox().is_behind()
+    courier = box.courier()
+    courier.deliver()
+    assert not box.mailbox().is_behind()
+    box.report(first, 1)
+    assert box.mailbox().is_behind()
+    courier.deliver()
+    assert not box.mailbox().is_behind()
+    box.end_run(first)
+    courier.deliver()
+    box.start_run(2)
+    assert box.mailbox().is_behind()
 
 
 def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: Box) -> None:

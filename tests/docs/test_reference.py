@@ -121,7 +121,7 @@ def test_every_public_name_is_on_the_page_of_its_module(module: str) -> None:
 
 
 def test_the_public_modules_are_those_with_public_names() -> None:
-    assert {"detcore", "detcore.core", "detcore.testing", "detcore_keras"} <= set(MODULES)
+    assert {"detcore", "detcore.core", "detcore_testing", "detcore_keras"} <= set(MODULES)
     assert not any("._" in module for module in MODULES)
 
 

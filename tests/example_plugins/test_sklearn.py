@@ -15,7 +15,9 @@ PLUGIN = Path(__file__).parents[2] / "examples" / "plugins" / "detcore-sklearn"
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     folder = tmp_path_factory.mktemp("sklearn")
     wheel = build_wheel(PLUGIN, folder / "wheels")
-    return CleanEnvironment(folder / "environment", [detcore_wheel(), wheel])
+    return CleanEnvironment(
+        folder / "environment", [detcore_wheel(), detcore_wheel("testing"), wheel]
+    )
 
 
 @pytest.mark.soak

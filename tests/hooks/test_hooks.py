@@ -20,7 +20,7 @@ Install = Callable[..., PluginManager]
 HEAD = """
 import click
 from detcore import hookimpl
-from detcore.hooks import LauncherType, SearcherType, StorageType
+from detcore.hooks import LauncherType, RoutesType, SearcherType, StorageType
 from detcore.types import Framework
 told = []
 """
@@ -141,6 +141,18 @@ def test_detcore_register_commands(install: Install) -> None:
     assert sorted(manager.commands()) == ["x", "y"]
     assert manager.command("x") is manager.commands()["x"]
     assert manager.command("z") is None
+
+
+def test_detcore_register_routes(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_routes(): "
+        'return [RoutesType(name="x", make_router="m:f"), RoutesType(name="y", make_router="m.f")]'
+    )
+    [(name, routes)] = manager.routes().items()
+    assert (name, routes.make_router, routes.has_guards) == ("x", "m:f", False)
+    assert manager.provider_of_routes("x").name == "a"
+    [problem] = manager.problems()
+    assert "returned a router whose make_router is 'm.f', not a text like" in problem.message
 
 
 def test_detcore_trial_started(install: Install) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from detcore._log import Spool, is_spool_in_use, read_spool, spool_path
 from detcore.errors import WorkerError
-from detcore.launch.nodes import LogCopy, LogSource, log_header
+from detcore.launch.nodes import LogCopy, LogSource, create_log, log_header
 from detcore.types import TrialInfo
 
 
@@ -37,7 +37,7 @@ def open_log(info: TrialInfo) -> Spool:
 
 
 def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> None:
-    open_log(here).close()
+    create_log(here)
     source = LogSource(there, log_header(here))
     copy = LogCopy(here)
     worker = open_log(there)
@@ -55,7 +55,7 @@ def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> 
 
 
 def test_a_half_written_line_is_not_sent_and_the_end_is(here: TrialInfo, there: TrialInfo) -> None:
-    open_log(here).close()
+    create_log(here)
     source = LogSource(there, log_header(here))
     worker = open_log(there)
     worker.append("status", {"a": 1})
@@ -68,7 +68,7 @@ def test_a_half_written_line_is_not_sent_and_the_end_is(here: TrialInfo, there: 
 
 
 def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None:
-    open_log(here).close()
+    create_log(here)
     source = LogSource(here, log_header(here))
     with open_log(here) as worker:
         worker.append("status", {"a": 1})
@@ -80,7 +80,7 @@ def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None
 def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialInfo) -> None:
     with open_log(there) as stale:
         stale.append("status", {"of": "another home"})
-    open_log(here).close()
+    create_log(here)
     source = LogSource(there, log_header(here))
     assert not source.is_shared
     assert log_of(there).read_bytes() == log_header(here)
@@ -89,8 +89,8 @@ def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialIn
 def test_missing_lines_are_an_error(here: TrialInfo) -> None:
     with pytest.raises(WorkerError, match="the log of trial 4 is not there"):
         log_header(here)
-    open_log(here).close()
+    create_log(here)
     copy = LogCopy(here)
-    with pytest.raises(WorkerError, match=r"has \d+ bytes here, and goes on at 9999"):
+    with pytest.raises(WorkerError, match=r"has \d+ bytes here, and continues at 9999"):
         copy.append(9999, b"x\n")
     copy.close()

@@ -130,6 +130,21 @@ def test_settings_go_with_the_launcher_that_the_command_line_names(
     assert "did you mean 'journal'?" in wrong.stderr
 
 
+def test_the_settings_of_the_file_stay_when_the_command_line_names_its_launcher(
+    detcore: DetcoreWithLaunchers,
+) -> None:
+    journal = detcore.tmp_path / "journal"
+    config = detcore.config(launcher={"name": "noting", "journal": str(journal), "word": "go"})
+    arguments = ("run", config, MODEL_DIR, "--test", "--launcher")
+    with detcore:
+        same = detcore(*arguments, "noting", "--set", "launcher.word=start")
+        assert same.code == 0, same.stderr
+        assert journal.read_text().startswith("start 1 on 1")
+        other = detcore(*arguments, "local")
+        assert other.code == 0, other.stderr
+    assert journal.read_text().count("start") == 1
+
+
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [

@@ -14,7 +14,12 @@ from detcore.runner._running import RunningTrial
 def progress_after(*events: tuple[str, dict[str, Any]], unit: str = "epochs") -> float | None:
     nothing = cast(Any, None)  # events need neither workers nor an output
     config = {"searcher": {"max_length": {unit: 60}}}
-    info = cast(Any, types.SimpleNamespace(steps_completed=0, config=config, searcher_length=60))
+    info = cast(
+        Any,
+        types.SimpleNamespace(
+            steps_completed=0, config=config, searcher_length=60, trial_dir="/", run_id=1
+        ),
+    )
     trial = RunningTrial(0, info, nothing, nothing)
     for kind, fields in events:
         trial.note(WorkerEvent(kind, fields))

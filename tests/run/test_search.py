@@ -227,7 +227,7 @@ def test_a_trial_that_is_canceled_while_its_search_is_paused_is_never_started_ag
     process.kill()
     process.communicate()
     asked = searches.detcore("trial", "cancel", 1)
-    assert asked.stdout == "trial 1 ends: experiment 1 goes on without it\n", asked.stderr
+    assert asked.stdout == "trial 1 ends: experiment 1 continues without it\n", asked.stderr
     (searches.code / "go").touch()
     for _ in range(2):  # the second time, there is nothing left to do
         searches.resume(1, "--max-slots", 2)

@@ -70,7 +70,7 @@ def test_a_worker_has_neither_the_records_nor_what_reads_files(detcore: Detcore)
     told = json.loads(line.removeprefix("told "))
     foreign = {"sqlalchemy", "alembic", "pydantic", "yaml", "click", "optuna", "rich", "httpx"}
     assert foreign & {*told["packages"]} == set()
-    around = ("database", "config", "delivery", "runner", "search", "remote", "server", "cli")
+    around = ("database", "config", "delivery", "runner", "search", "remote", "cli")
     loaded = {name.split(".")[1] for name in told["modules"]}
     assert loaded & {*around} == set()
     assert told["best"] == 1.0

@@ -1,6 +1,6 @@
 """What storage back ends have in common, beyond the suite that all of them run.
 
-The suite is `detcore.testing.StorageSuite`: see tests/testing and plugins/storage/tests.
+The suite is `detcore_testing.StorageSuite`: see plugins/testing/tests and plugins/storage/tests.
 """
 
 from __future__ import annotations

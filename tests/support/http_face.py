@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from detcore.database import Database
 from detcore.environment import Environment
 from detcore.hooks import PluginManager
-from detcore.server import ServerSettings, make_app
+from detcore_server import ServerSettings, make_app
 
 __all__ = ["make_token", "served", "served_app"]
 

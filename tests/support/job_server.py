@@ -17,8 +17,8 @@ from toy_command import MODEL_DIR, TOY_PLUGIN
 from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.remote import HandIn, PackedContext, Session, open_session, pack
-from detcore.server import hash_password
-from detcore.testing import DetcoreCommand
+from detcore_server import hash_password
+from detcore_testing import DetcoreCommand
 
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
 
@@ -123,7 +123,7 @@ class JobServer:
         with self.database() as database:
             process = database.get_experiment(experiment_id).process
         assert process is not None
-        assert "handed_in" in Path(f"/proc/{process.pid}/cmdline").read_text()
+        assert "_submission_runner" in Path(f"/proc/{process.pid}/cmdline").read_text()
         return process.pid
 
     def reboot(self, experiment_id: int) -> None:

@@ -57,11 +57,15 @@ def build_wheel(folder: Path, into: Path) -> Path:
 
 
 @functools.cache
-def detcore_wheel() -> Path:
-    """Return detcore's own wheel, built once per process from the source beside these tests."""
+def detcore_wheel(plugin: str = "") -> Path:
+    """Return detcore's own wheel, built once per process from the source beside these tests.
+
+    Args:
+        plugin: A folder below ``plugins``, for the wheel of that distribution.
+    """
     folder = Path(tempfile.mkdtemp(prefix="detcore-wheel-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return build_wheel(ROOT, folder)
+    return build_wheel(ROOT / "plugins" / plugin if plugin else ROOT, folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

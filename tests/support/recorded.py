@@ -9,11 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
-from detcore.cli import CliContext
-from detcore.cli._groups import import_command
-from detcore.cli._main import COMMANDS
+from detcore.cli import CliContext, main
 from detcore.database import Database, MetricRecord
 from detcore.environment import read_environment
 
@@ -42,11 +41,10 @@ class Records:
     database: Database
 
     def __call__(self, *arguments: str) -> Result:
-        command = import_command(COMMANDS[arguments[0]])
-        environment = read_environment({"DETCORE_HOME": str(self.home)})
-        return CliRunner().invoke(
-            command, list(arguments[1:]), obj=CliContext(environment=environment)
-        )
+        obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))
+        command = main.get_command(click.Context(main, obj=obj), arguments[0])
+        assert command is not None
+        return CliRunner().invoke(command, list(arguments[1:]), obj=obj)
 
     def data(self, *arguments: str) -> Any:
         result = self(*arguments, "--json")

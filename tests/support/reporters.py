@@ -17,7 +17,7 @@ from typing import Any
 
 from detcore._log import Spool, read_spool
 from detcore.database import Database
-from detcore.server import hash_password
+from detcore_server import hash_password
 
 __all__ = ["Answer", "Reporter", "make_reporters"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.database import Database
-from detcore.server import hash_password
+from detcore_server import hash_password
 
 __all__ = ["PASSWORD", "USER", "RunningServer"]
 

@@ -8,11 +8,27 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PLUGIN_SOURCES", "ROOT", "SOURCE", "Import", "Module", "modules_under"]
+__all__ = [
+    "FORWARDERS",
+    "PLUGIN_SOURCES",
+    "ROOT",
+    "SOURCE",
+    "Import",
+    "Module",
+    "is_forwarder",
+    "is_private",
+    "modules_under",
+]
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/plugins/*/src")]))
+# Documented modules of the core that went to a distribution: old name -> the module there. Such a
+# module, or package, imports that one by its name, and has its names.
+FORWARDERS = {
+    "detcore.checkpoint.torture": "detcore_testing.torture",
+    "detcore.testing": "detcore_testing",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +59,11 @@ class Module:
         return self.path.name == "__init__.py"
 
     @property
+    def is_forwarder(self) -> bool:
+        """Whether it is one of `FORWARDERS`, or a part of one."""
+        return is_forwarder(self.name)
+
+    @property
     def is_private(self) -> bool:
         """Whether a part of its name starts with one underscore."""
         return any(is_private(part) for part in self.name.split("."))
@@ -69,6 +90,11 @@ class Module:
 def is_private(name: str) -> bool:
     """Whether a name starts with an underscore and is no ``__dunder__``."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def is_forwarder(name: str) -> bool:
+    """Whether a dotted name is one of `FORWARDERS`, or is in one."""
+    return any(f"{name}.".startswith(f"{old}.") for old in FORWARDERS)
 
 
 def modules_under(folder: Path) -> list[Module]:

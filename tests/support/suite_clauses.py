@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from detcore.testing import BrokenContractError, Suite
+from detcore_testing import BrokenContractError, Suite
 
 __all__ = ["broken_clauses", "clauses_of", "find_broken", "run_clause"]
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from detcore.testing import DetcoreCommand, Finished
+from detcore_testing import DetcoreCommand, Finished
 
 __all__ = ["MODEL_DIR", "TESTS", "TOY_PLUGIN", "Detcore", "Finished", "OnPostgresql", "worker_pids"]
 

@@ -46,7 +46,11 @@ _READ_AT_START = (
 )  # fmt: skip
 _ALLOWED_TO_DIFFER = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES"})
 # The programs and commands that start further processes.
-_PARENT_MODULES = ("detcore.launch.worker", "detcore.launch._agent", "detcore.runner.handed_in")
+_PARENT_MODULES = (
+    "detcore.launch.worker",
+    "detcore.launch._agent",
+    "detcore_server._submission_runner",
+)
 _PARENT_SCRIPTS = ("doc_driver.py",)
 _PARENT_COMMANDS = frozenset({"run", "launch", "serve"})
 _PR_SET_CHILD_SUBREAPER = 36
@@ -253,9 +257,9 @@ def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | 
     if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
         return None
     # Ray's processes start threads of gRPC, whose state no other process may have touched.
-    # The suites' own programs look at what is imported.
+    # Programs of detcore_testing are never warm: they look at what is imported.
     if words[1] == "-m" and len(words) > 2 and words[2].split(".")[0] == "detcore":
-        return None if words[2].startswith("detcore.testing") else "module"
+        return "module"
     is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
     return "script" if is_script else None
 

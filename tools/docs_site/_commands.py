@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import click
 
-from detcore.cli import main
+from detcore.cli import CliContext, main
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.environment import read_environment
 from docs_site._markdown import cell
 
 __all__ = ["all_commands", "commands_page"]
@@ -20,17 +22,11 @@ Made from the commands themselves; `detcore COMMAND --help` shows the same.
 
 
 def all_commands() -> Iterator[tuple[click.Context, click.Command]]:
-    """Yield every built-in command that is not hidden, groups before what is in them."""
-    root = click.Context(main, info_name="detcore", obj=None)
-    root.meta["plugins"] = _NoPlugins()
-    yield from _walk(root, main)
-
-
-class _NoPlugins:
-    """Stands for the plugins, whose commands are not part of this page."""
-
-    def declared_commands(self) -> dict[str, object]:
-        return {}
+    """Yield detcore's commands that are not hidden, groups before what is in them."""
+    # Commands of other plugins are not part of this page.
+    ours = {name.removeprefix("detcore-") for name in DISTRIBUTION_OF_COMMAND.values()}
+    obj = CliContext(environment=read_environment({}), allowed=frozenset(ours))
+    yield from _walk(click.Context(main, info_name="detcore", obj=obj), main)
 
 
 def _walk(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from detcore.migrate import migrate_file
+from detcore_determined.migrate import migrate_file
 from detcore_estimator import EstimatorTrial, MetricReducer, RunHook
 
 MODEL_DEF = """\

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detcore.testing import FrameworkSuite
+from detcore_testing import FrameworkSuite
 
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 

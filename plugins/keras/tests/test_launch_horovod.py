@@ -253,6 +253,20 @@ def test_a_stopped_worker_does_not_keep_the_job_alive(detcore: Detcore, stopped:
     assert not any(map(is_running, pids))
 
 
+def test_a_worker_that_is_announced_after_the_request_to_end_gets_it(detcore: Detcore) -> None:
+    (detcore.folder / "bin" / "ssh").write_text(
+        SSH.format(python=sys.executable).replace(
+            '" ".join(words)]', '"(" + " ".join(words) + ") | (sleep 3; cat)"]'
+        )
+    )
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", detcore.script(GENTLE))
+    pids = [int(text) for text in detcore.ready()]
+    job.send_signal(signal.SIGTERM)
+    _, stderr = job.communicate(timeout=30)
+    assert job.returncode == 75, stderr
+    assert not any(map(is_running, pids))
+
+
 @pytest.mark.soak
 def test_workers_that_ignore_the_request_to_end_are_killed(detcore: Detcore) -> None:
     detcore.variables = {"DETCORE_GRACE_S": "1"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detcore.testing import FrameworkSuite
+from detcore_testing import FrameworkSuite
 
 
 @pytest.mark.long(together="suite")

@@ -9,8 +9,8 @@ import pytest
 from ray_nodes import RayNodes
 
 from detcore.launch import Launcher
-from detcore.testing import LauncherSuite
 from detcore_ray import RayLauncher
+from detcore_testing import LauncherSuite
 
 
 class Kept(RayLauncher):

@@ -25,8 +25,8 @@ from storage_servers import (
 )
 
 from detcore.storage import StorageBackend, open_folder
-from detcore.testing import FolderAccess, StorageSuite
 from detcore_storage import GcsStorage, S3Storage
+from detcore_testing import FolderAccess, StorageSuite
 
 _ELSEWHERE = "files are in a bucket"
 _ENDPOINT = "the URL names the bucket, and not the server of the tests"

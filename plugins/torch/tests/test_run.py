@@ -12,7 +12,7 @@ from _lab import Lab
 from toy_command import Detcore
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
-from detcore.testing import DetcoreCommand
+from detcore_testing import DetcoreCommand
 from detcore_torch import (
     load_model_from_checkpoint_path,
     load_trial_from_checkpoint_path,

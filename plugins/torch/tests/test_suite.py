@@ -11,7 +11,7 @@ import pytest
 from _lab import line_data
 from safetensors.numpy import load_file
 
-from detcore.testing import FrameworkSuite
+from detcore_testing import FrameworkSuite
 
 
 @pytest.mark.long(together="suite")

@@ -14,7 +14,7 @@ from _lab import Lab, LineTrial, line_data
 from test_training import ClippedTrial, CountRecords, Dropped
 
 from detcore.errors import InvalidExperimentError
-from detcore.testing import RankError, run_ranks
+from detcore_testing import RankError, run_ranks
 from detcore_torch import DataLoader
 
 

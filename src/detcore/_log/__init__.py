@@ -1,6 +1,7 @@
 """The log of a trial's run: every durable fact, appended once; imports `errors` and `types` only.
 
-A worker appends to it with `Spool`; followers read it from a cursor: the records, observers.
+A worker appends to it with `Spool`; followers read it from a cursor: the records,
+observers, the display of a run.
 """
 
 from detcore._log.lines import Line, NotASpoolError, SpoolHeader, header_line, parse_line

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["decode_document", "decode_metrics", "encode_document", "encode_metrics"]
 
@@ -25,9 +25,9 @@ def encode_metrics(value: object) -> str:
     """
     try:
         # The usual case costs one pass in C; only NaN and infinities take the slow path.
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_unwrap)
+        return _STRICT.encode(value)
     except ValueError:
-        return json.dumps(_spell(value), allow_nan=False, separators=(",", ":"))
+        return _STRICT.encode(_spell(value))
 
 
 def encode_document(value: object) -> str:
@@ -61,6 +61,10 @@ def _unwrap(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
+
+
+# A report is encoded in the thread that trains, and to make an encoder takes longer than to use it.
+_STRICT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_unwrap)
 
 
 def _spell(value: object) -> Any:

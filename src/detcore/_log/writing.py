@@ -191,7 +191,7 @@ class Spool:
         return StorageFullError(
             f"no room for a report of {size_bytes} bytes in {self._path} (at least {missing} bytes "
             "are missing).\n"
-            "Reports are written here before training goes on, so that none is lost.\n"
+            "Reports are written here before training continues, so that none is lost.\n"
             f"Free some space on that disk: df -h {self._path.parent}",
             missing_bytes=missing,
         )

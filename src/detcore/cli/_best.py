@@ -9,8 +9,8 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
+from detcore.describe import searcher_metric
 from detcore.errors import NotFoundError
-from detcore.pages import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

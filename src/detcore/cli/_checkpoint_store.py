@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointStore", "open_store"]
+__all__ = ["READABLE", "SHOWN", "CheckpointStore", "open_store", "survey_checkpoints"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
@@ -83,6 +83,27 @@ class CheckpointStore:
             return verify_checkpoint(self.storage(record), record.uuid, observer=self.observer)
         except DetcoreError as error:  # a storage that is away must not hide what others hold
             return [Fault(record.storage_url, str(error).partition("\n")[0])]
+
+
+def survey_checkpoints(
+    obj: CliContext, database: Database, experiment_id: int, *, verify: bool
+) -> list[tuple[CheckpointRecord, list[str] | None]]:
+    """Return the checkpoints of an experiment, each with the faults of its files.
+
+    Args:
+        obj: Selects the records.
+        database: The records, open.
+        experiment_id: The experiment.
+        verify: Whether to read the files; the faults of those that were not read are None.
+    """
+    found: list[tuple[CheckpointRecord, list[str] | None]] = []
+    with CheckpointStore(obj, database) as store:
+        for record in database.list_checkpoints(experiment_id=experiment_id, states=SHOWN):
+            faults = None
+            if verify and record.state in READABLE:
+                faults = [str(fault) for fault in store.faults(record)]
+            found.append((record, faults))
+    return found
 
 
 @contextlib.contextmanager

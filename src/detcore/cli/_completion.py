@@ -143,6 +143,7 @@ def _line(text: str) -> str:
 
 
 EXPERIMENT_ID = _RecordId(_EXPERIMENTS, servers_list_them=True)
+"""Type of an argument or option that is the id of an experiment; shells complete it."""
 TRIAL_ID = _RecordId(_TRIALS, servers_list_them=False)
 PLUGIN_NAME = _PluginName(is_list=False)
 PLUGIN_NAMES = _PluginName(is_list=True)

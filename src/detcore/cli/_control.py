@@ -158,7 +158,7 @@ def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) 
     elif was_asked:
         click.echo(f"trial {trial_id}: its runner was asked to {what} it")
     else:
-        click.echo(f"trial {trial_id} ends: experiment {experiment_id} goes on without it")
+        click.echo(f"trial {trial_id} ends: experiment {experiment_id} continues without it")
 
 
 def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:

@@ -1,26 +1,75 @@
-"""Imports that need the extra ``detcore[server]``, with an error that says how to install it."""
+"""Commands that are installed beside detcore, and how to install them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import click
+
+from detcore._distributions import describe_missing, install_command
 from detcore.errors import RunError
 
-__all__ = ["server_extra"]
+if TYPE_CHECKING:
+    from detcore.hooks import PluginEntry
+
+__all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command"]
+
+DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "migrate": "detcore-determined",
+    "report": "detcore-report",
+    "serve": "detcore-server",
+    "top": "detcore-report",
+    "user create": "detcore-server",
+    "user password": "detcore-server",
+}
+"""Commands of detcore's own distributions: only that distribution may register the command.
+
+It registers those of a built-in group as a `click.Group` of that name.
+"""
 
 
-@contextlib.contextmanager
-def server_extra() -> Iterator[None]:
-    """Explain how to install a package that an import in the block does not find.
+def explain_missing(name: str, entry: PluginEntry | None) -> str:
+    """Return how to get a command of `DISTRIBUTION_OF_COMMAND` that cannot run.
 
-    Raises:
-        RunError: If a package is missing.
+    Args:
+        name: The command.
+        entry: The installed plugin that declares it, which cannot be used; None if the
+            distribution is not installed.
     """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise RunError(
-            f"the server needs a package that is not here: {error.name}.\n"
-            "Install it with: pip install 'detcore[server]'"
-        ) from error
+    if entry is None:
+        return install_command(DISTRIBUTION_OF_COMMAND[name])
+    return f"{entry.state.value}: detcore plugins info {entry.name}"
+
+
+def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click.Command:
+    """Return a command that takes any arguments and fails with how to get the real one.
+
+    Args:
+        name: A command of `DISTRIBUTION_OF_COMMAND`.
+        summary: The line that help shows of it.
+        entry: As for `explain_missing`.
+    """
+    distribution = DISTRIBUTION_OF_COMMAND[name]
+    if entry is None:
+        message = describe_missing(distribution, needed_by=f"'detcore {name}'")
+    else:
+        message = (
+            f"'detcore {name}' is part of {distribution}, whose plugin {entry.name!r} is "
+            f"{entry.state.value}.\nDetails: detcore plugins info {entry.name}"
+        )
+
+    def fail() -> None:
+        raise RunError(message)
+
+    # Without a place for the arguments, click would complain about them first.
+    words = click.Argument(
+        ["words"], nargs=-1, metavar="...", type=click.UNPROCESSED, expose_value=False
+    )
+    return click.Command(
+        name.rpartition(" ")[2],
+        callback=fail,
+        params=[words],
+        help=f"{summary}\n\n\b\n{message}",
+        short_help=summary,
+        context_settings={"ignore_unknown_options": True},
+    )

@@ -20,11 +20,12 @@ class Lazy:
     """A command that is imported when it runs.
 
     Attributes:
-        target: Where it is, as ``"module:attribute"``.
+        target: Where it is, as ``"module:attribute"``; None for a command of another distribution,
+            which its plugin registers.
         summary: The line that help shows of it.
     """
 
-    target: str
+    target: str | None
     summary: str
 
 
@@ -44,7 +45,23 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported if need be, or None."""
         lazy = self.lazy_commands.get(cmd_name)
-        return super().get_command(ctx, cmd_name) if lazy is None else import_command(lazy)
+        if lazy is None:
+            return super().get_command(ctx, cmd_name)
+        if lazy.target is None:
+            root = ctx.find_root().command
+            path = f"{self.name} {cmd_name}"
+            return root.find_elsewhere(ctx, path, lazy) if isinstance(root, CommandGroup) else None
+        return import_command(lazy)
+
+    def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command | None:
+        """Return a command of another distribution; called on the top-level group.
+
+        Args:
+            ctx: The context of the group that lists it.
+            path: The words that call it, without ``detcore``.
+            lazy: Its line in the group.
+        """
+        return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -68,9 +85,9 @@ class CommandGroup(click.Group):
         root = ctx.find_root()
         elsewhere = []
         if isinstance(root.command, CommandGroup):
-            for group_name, lazy in root.command.lazy_commands.items():
-                group = import_command(lazy)
-                if isinstance(group, CommandGroup) and name in group.list_commands(ctx):
+            for group_name in root.command.lazy_commands:
+                group = root.command.get_command(root, group_name)
+                if isinstance(group, click.Group) and name in group.list_commands(ctx):
                     elsewhere.append(f"'detcore {group_name} {name}'")
         near = near_name(name, names)
         if near and not elsewhere:
@@ -93,7 +110,8 @@ class CommandGroup(click.Group):
 
 
 def import_command(lazy: Lazy) -> click.Command:
-    """Import a command."""
+    """Import a command that has a target."""
+    assert lazy.target is not None
     module, _, attribute = lazy.target.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command

@@ -12,11 +12,12 @@ import click
 
 from detcore.cli._completion import PLUGIN_NAME, PLUGIN_NAMES
 from detcore.cli._context import CliContext
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND, explain_missing, missing_command
 from detcore.cli._groups import CommandGroup, Lazy, import_command
 from detcore.errors import ConfigError, DetcoreError
 
 if TYPE_CHECKING:
-    from detcore.hooks import PluginManager
+    from detcore.hooks import PluginEntry, PluginManager
 
 __all__ = ["ALIASES", "COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
 
@@ -56,10 +57,8 @@ COMMANDS = {
     "logs": Lazy(
         "detcore.cli._logs:experiment_logs", "Show the output of the trials of an experiment."
     ),
-    "top": Lazy("detcore.cli._top:top", "Follow the trials that run: steps, speed, last metrics."),
-    "report": Lazy(
-        "detcore.cli._report:report", "Write the records of an experiment into one HTML file."
-    ),
+    "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
+    "report": Lazy(None, "Write the records of an experiment into one HTML file."),
     "tensorboard": Lazy(
         "detcore.cli._tensorboard:tensorboard",
         "Start TensorBoard on the event files of experiments.",
@@ -71,9 +70,7 @@ COMMANDS = {
     "model": Lazy(
         "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
     ),
-    "serve": Lazy(
-        "detcore.cli._serve:serve", "Serve records and a page over HTTP; run submitted experiments."
-    ),
+    "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
     "database": Lazy(
         "detcore.cli._database:database_group",
@@ -83,9 +80,7 @@ COMMANDS = {
     "config": Lazy(
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
     ),
-    "migrate": Lazy(
-        "detcore.cli._migrate:migrate", "Rewrite code and experiment files written for Determined."
-    ),
+    "migrate": Lazy(None, "Rewrite code and experiment files written for Determined."),
     "data": Lazy("detcore.cli._data:data_group", "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
         "detcore.cli._plugins:plugins_group",
@@ -109,31 +104,60 @@ class _Main(CommandGroup):
     """A group whose commands are imported by name, and whose errors are one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the built-in commands, then those that plugins declare."""
-        return [*COMMANDS, *_plugins_of(ctx).declared_commands()]
+        """Return detcore's commands, then those that other plugins declare."""
+        return [*dict.fromkeys([*COMMANDS, *_plugins_of(ctx).declared_commands()])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a built-in command, else ask the plugins."""
-        lazy = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        name = ALIASES.get(cmd_name, cmd_name)
+        lazy = COMMANDS.get(name)
         if lazy is None:
             return _plugins_of(ctx).command(cmd_name)
-        return import_command(lazy)
+        if lazy.target is not None:
+            return import_command(lazy)
+        return self.find_elsewhere(ctx, name, lazy)
+
+    def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command:
+        """Return a command of another distribution, or one that says how to get it."""
+        plugins = _plugins_of(ctx.find_root())
+        name, _, inner = path.partition(" ")
+        # The other plugins are not imported: none of them may register it.
+        command = plugins.command(name) if name in plugins.declared_commands() else None
+        if inner:
+            command = command.get_command(ctx, inner) if isinstance(command, click.Group) else None
+        if command is None:
+            return missing_command(path, lazy.summary, _declaring_plugin(plugins, path))
+        return command
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
         """Return the message for an unknown command."""
-        hint = self.hint(ctx, name, [*COMMANDS, *_plugins_of(ctx).commands()])
+        hint = self.hint(ctx, name, dict.fromkeys([*COMMANDS, *_plugins_of(ctx).commands()]))
         return f"no command is called {name!r}.\n{hint}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands from the table: their modules are not needed for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
-        declared = _plugins_of(ctx).declared_commands()
-        if declared:
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl(
-                    [(name, f"(from {entry.distribution})") for name, entry in declared.items()]
-                )
+        plugins = _plugins_of(ctx)
+        declared = plugins.declared_commands()
+        elsewhere = [name for name, lazy in COMMANDS.items() if lazy.target is None]
+        missing = [name for name in elsewhere if name not in declared]
+        ours = [(name, lazy.summary) for name, lazy in COMMANDS.items() if name not in missing]
+        others = [
+            (name, f"(from {entry.distribution})")
+            for name, entry in declared.items()
+            if name not in COMMANDS
+        ]
+        unusable = [
+            (name, explain_missing(name, _declaring_plugin(plugins, name))) for name in missing
+        ]
+        sections = {
+            "Commands": ours,
+            "Commands of plugins": others,
+            "Commands that are not installed": unusable,
+        }
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error that detcore raised on purpose needs no traceback."""
@@ -161,6 +185,13 @@ def _plugins_of(ctx: click.Context) -> PluginManager:
     return manager
 
 
+def _declaring_plugin(plugins: PluginManager, path: str) -> PluginEntry | None:
+    """Return the plugin of a command of another distribution, usable or not; None: not there."""
+    owner = DISTRIBUTION_OF_COMMAND[path]
+    found = [entry for entry in plugins.index() if path.partition(" ")[0] in entry.commands]
+    return next((entry for entry in found if entry.distribution == owner), None)
+
+
 def _make_context(params: dict[str, Any]) -> CliContext:
     from detcore.environment import read_environment
 
@@ -169,8 +200,13 @@ def _make_context(params: dict[str, Any]) -> CliContext:
         environment=read_environment(),
         disabled=frozenset(params.get("no_plugin") or ()),
         allowed=None if allowed is None else _names(allowed),
-        reserved=frozenset({*COMMANDS, *ALIASES}),
+        reserved=dict.fromkeys([*COMMANDS, *ALIASES]) | _owners(),
     )
+
+
+def _owners() -> dict[str, str]:
+    """Return the distributions that may register commands, by the first word of these."""
+    return {path.partition(" ")[0]: owner for path, owner in DISTRIBUTION_OF_COMMAND.items()}
 
 
 def _names(text: str) -> frozenset[str]:

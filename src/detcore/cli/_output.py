@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from detcore.cli._printable import printable
-from detcore.pages import format_bytes, format_duration, format_number, format_time
+from detcore.describe import format_bytes, format_duration, format_number, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console

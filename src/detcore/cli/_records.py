@@ -1,4 +1,4 @@
-"""The records that commands read and change; `detcore.pages` describes them."""
+"""The records that commands read and change; `detcore.describe` describes them."""
 
 from __future__ import annotations
 

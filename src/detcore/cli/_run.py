@@ -44,7 +44,7 @@ Exit codes:
   2    the command or the experiment file is wrong
   75   interrupted after a checkpoint; resume it with --resume
   130  interrupted twice: ended without a checkpoint; with --master: interrupted
-       once, and the experiment goes on
+       once, and the experiment continues
 """
 
 
@@ -138,7 +138,7 @@ def run(
         raise click.UsageError("--verbose belongs to a run on this machine, not to --master")
     if detach and master is None:
         raise click.UsageError("--detach belongs to --master")
-    if resume is not None and master is not None and _flags(slots, launcher, max_slots):
+    if resume is not None and master is not None and (slots or launcher or max_slots):
         raise click.UsageError(
             "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
         )
@@ -201,22 +201,15 @@ def _settings_with_flags(
     settings: tuple[str, ...], slots: int | None, launcher: str | None, max_slots: int | None
 ) -> tuple[str, ...]:
     """Return the values of ``--set`` together with those of the dedicated options, which win."""
-    if launcher is not None and any(setting.startswith("launcher.") for setting in settings):
-        # The name replaces the section, so it comes before the settings of the launcher.
-        name = json.dumps(launcher)
-        settings = (f"launcher={{name: {name}}}", *settings, f"launcher.name={name}")
-        return (*settings, *_flags(slots, None, max_slots))
-    return (*settings, *_flags(slots, launcher, max_slots))
-
-
-def _flags(slots: int | None, launcher: str | None, max_slots: int | None) -> list[str]:
-    """Return the values of the dedicated options in the form of ``--set``."""
     given = {
+        "launcher.name": launcher,
         "resources.slots_per_trial": slots,
-        "launcher": launcher,
         "resources.max_slots": max_slots,
     }
-    return [f"{name}={value}" for name, value in given.items() if value is not None]
+    flags = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    # The name of another launcher replaces the file's section, but not the settings that follow.
+    first = () if launcher is None else (f"launcher={json.dumps(launcher)}",)
+    return (*first, *settings, *flags)
 
 
 def _run_at(
@@ -359,7 +352,7 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
     """Return lines on the best trial of a search, and on how to get its checkpoint."""
-    from detcore.pages import flatten
+    from detcore.describe import flatten
 
     best = result.ranked[0]
     if best.best_validation is None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore._distributions import (
+    MissingDistributionError,
+    import_distribution,
+    install_command,
+)
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
+from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
 from detcore.errors import NotFoundError
-from detcore.pages import best_of, can_resume, describe_state, flatten, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -89,7 +95,7 @@ def describe_command(
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
     _print_checkpoints(facts)
-    _print_plot(series)
+    _print_plot(series, _find_drawing())
     _print_hint(facts)
 
 
@@ -101,13 +107,25 @@ def describe_command(
 def plot_command(obj: CliContext, trial_id: int, metric: str | None) -> None:
     """Plot a metric of a trial over steps, on the terminal.
 
-    For a page or an image of all trials: detcore experiment plot.
+    For a page or an image of all trials: detcore experiment plot. Both need detcore-report:
+    pip install 'detcore[report]'.
     """
+    report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
     with open_records(obj) as database:
         series = _choose_series(_read(database, trial_id), metric)
     if series is None:
         click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
-    _print_plot(series)
+    _print_plot(series, report.draw_text_plot)
+
+
+def _find_drawing() -> Callable[..., list[str]] | None:
+    """Return the function that draws plots, or None without its distribution."""
+    try:
+        report = import_distribution("detcore_report", needed_by="the plot")
+    except MissingDistributionError:
+        return None
+    draw: Callable[..., list[str]] = report.draw_text_plot
+    return draw
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,29 +437,31 @@ def _print_checkpoints(facts: _Facts) -> None:
     )
 
 
-def _print_plot(series: _Series | None) -> None:
+def _print_plot(series: _Series | None, draw: Callable[..., list[str]] | None) -> None:
+    """Print a plot with its extremes; without a function that draws, how to get one."""
     from detcore.cli._output import (
         format_number,
         make_console,
         print_heading,
         print_line,
     )
-    from detcore.cli._plot import draw_plot
 
     if series is None:
         return
-    lines = draw_plot(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH))
     print_heading(f"{series.metric} ({series.kind}) over steps")
-    if not lines:
+    finite = [point for point in series.points if math.isfinite(point[1])]
+    if not finite:
         print_line("no finite value")
         return
     if len(series.points) == 1:
         step, value = series.points[0]
         print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
         return
-    for line in lines:
-        print_line(line, style="cyan")
-    finite = [point for point in series.points if abs(point[1]) < float("inf")]
+    if draw is None:
+        print_line(f"plots: {install_command('detcore-report')}", style="dim")
+    else:
+        for line in draw(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH)):
+            print_line(line, style="cyan")
     low, high = min(finite, key=_value), max(finite, key=_value)
     text = (
         f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "

@@ -11,7 +11,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records
-from detcore.pages import describe_trials, flatten, metric_value, searcher_metric, trial_state
+from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._extra import server_extra
-from detcore.cli._groups import CommandGroup
+from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import (
     Column,
     choose_format,
@@ -26,7 +25,7 @@ from detcore.errors import ConfigError, ForbiddenError, UnauthenticatedError
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
 
-__all__ = ["user_group"]
+__all__ = ["read_new_password", "user_group"]
 
 _EXAMPLES = """
 \b
@@ -44,7 +43,15 @@ _password_stdin = click.option(
 _url = click.argument("url", required=False)
 
 
-@click.group("user", cls=CommandGroup, epilog=_EXAMPLES)
+@click.group(
+    "user",
+    cls=CommandGroup,
+    lazy_commands={
+        "create": Lazy(None, "Add a user; the password is asked for."),
+        "password": Lazy(None, "Give a user another password, who is then logged out everywhere."),
+    },
+    epilog=_EXAMPLES,
+)
 def user_group() -> None:
     """Manage the users of the server of this record store; log in to a server.
 
@@ -52,23 +59,6 @@ def user_group() -> None:
     DETCORE_DB), where the server runs. login, logout, change-password and whoami send a request to
     a server, from anywhere; the default of URL is the variable DETCORE_MASTER.
     """
-
-
-@user_group.command("create")
-@click.argument("name")
-@click.option("--admin", is_flag=True, help="May manage the others.")
-@_password_stdin
-@click.pass_obj
-def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> None:
-    """Add a user; the password is asked for."""
-    with server_extra():
-        from detcore.server import check_name, check_new_password, hash_password
-
-    check_name(name)
-    password = check_new_password(_new_password(password_stdin))
-    with obj.open_database() as database:
-        database.create_user(name, password_hash=hash_password(password), is_admin=admin)
-    click.echo(f"user {name} may log in")
 
 
 @user_group.command("list")
@@ -107,22 +97,6 @@ def list_users(obj: CliContext, as_json: bool, as_csv: bool) -> None:
                 for user in users
             ],
         )
-
-
-@user_group.command("password")
-@click.argument("name")
-@_password_stdin
-@click.pass_obj
-def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
-    """Give a user another password, who is then logged out everywhere."""
-    with server_extra():
-        from detcore.server import check_new_password, hash_password
-
-    with obj.open_database() as database:
-        user = database.get_user(name)
-        password = check_new_password(_new_password(password_stdin))
-        database.update_user(user.id, password_hash=hash_password(password))
-    click.echo(f"user {name} has another password, and no token")
 
 
 @user_group.command("deactivate")
@@ -230,7 +204,7 @@ def change_password(
         )
     _warn_of_plain_text(where)
     old = _read_password() if password_stdin else _ask("Password so far", hidden=True)
-    new = _new_password(password_stdin)
+    new = read_new_password(password_stdin)
     certificate = remote.trusted_authorities(obj.environment)
     session = remote.Session(where, kept.token, certificate=certificate)
     try:
@@ -296,7 +270,15 @@ def _warn_of_plain_text(url: str) -> None:
         )
 
 
-def _new_password(from_stdin: bool) -> str:
+def read_new_password(from_stdin: bool) -> str:
+    """Return a new password: the first line of standard input, or asked for twice on a terminal.
+
+    Args:
+        from_stdin: Whether to read it from standard input.
+
+    Raises:
+        ConfigError: If the two are not the same, or standard input is no terminal to ask on.
+    """
     if from_stdin:
         return _read_password()
     password = _ask("Password", hidden=True)

@@ -11,7 +11,7 @@ from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._printable import printable
 from detcore.cli._records import master_option, open_records
-from detcore.pages import describe_experiment, describe_state
+from detcore.describe import describe_experiment, describe_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -29,8 +29,7 @@ def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         return _not_utf8(name, raw, exc)
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    source, text = Source.of_file(name, text)
     if not any(_has_content(line) for line in source.lines):
         span = Span(source, 0, 0, 0, 0)
         empty = Diagnostic(
@@ -91,7 +90,7 @@ def _not_utf8(
     name: str, raw: bytes, exc: UnicodeDecodeError
 ) -> tuple[Source, str, list[Diagnostic]]:
     text = raw.decode("utf-8", errors="replace").removeprefix("\ufeff")
-    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    source, _ = Source.of_file(name, text)
     before = raw[: exc.start].decode("utf-8-sig", errors="replace")
     line = before.count("\n")
     column = len(before) - (before.rfind("\n") + 1)

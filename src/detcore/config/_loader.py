@@ -183,10 +183,10 @@ def load_text(
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    source, text = Source.of_file(name, text)
     return _load(
         text,
-        Source(name=name, kind="file", lines=(*text.split("\n"),)),
+        source,
         Path(name),
         settings=(overrides, environment),
         known=(required, searchers, storage_types, launchers),
@@ -218,8 +218,7 @@ def load_mapping(
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
         ConfigError: If something in `config` cannot be written as YAML.
     """
-    text = mapping_text(config)
-    source = Source(name="config", kind="file", lines=(*text.split("\n"),))
+    source, text = Source.of_file("config", mapping_text(config))
     return _load(
         text,
         source,
@@ -267,7 +266,7 @@ def notices_of_code(
     """
     if len(text) > _MOST_CHARACTERS:
         return []
-    source = Source(name=name, kind="file", lines=(*text.split("\n"),))
+    source, text = Source.of_file(name, text)
     root, _, _ = _read(text, source, overrides, environment)
     return code_notices(root, code_dir)
 
@@ -279,7 +278,7 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
         loaded: The experiment file.
         refused: The plugin's error, by the name of the section, such as ``"searcher"``.
     """
-    source = Source(name=str(loaded.path), kind="file", lines=(*loaded.text.split("\n"),))
+    source, _ = Source.of_file(str(loaded.path), loaded.text)
     found = []
     for section, error in refused.items():
         origin = loaded.origins.get(f"{section}.name") or loaded.origins[section]

@@ -20,6 +20,7 @@ _LENGTHS = {
     ("searcher", "max_length"),
     ("searcher", "length_per_round"),
 }
+_LAUNCHER = ("launcher",)
 
 Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their positions, and the value
 
@@ -146,7 +147,15 @@ def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
         # A length has one unit: the new one replaces the unit in the file.
         alone = Node({str(place[-1]): Entry(keys[-1], node)}, keys[-1])
         return put(root, place[:-1], alone, keys), None
+    if place == _LAUNCHER and _is_name_of(node, find(root, place)):
+        return root, None
     return put(root, place, node, keys), None
+
+
+def _is_name_of(node: Node, section: Node | None) -> bool:
+    """Whether a value is the name of the section that it is laid over, which has settings, too."""
+    name = None if section is None else find(section, ("name",))
+    return name is not None and name.value == node.value
 
 
 def _spelling(name: str, current: Node | None) -> str:

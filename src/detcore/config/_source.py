@@ -25,6 +25,12 @@ class Source:
     kind: SourceKind
     lines: tuple[str, ...]
 
+    @classmethod
+    def of_file(cls, name: str, text: str) -> tuple[Source, str]:
+        """Return the source of a file, and its text with plain line ends."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return cls(name=name, kind="file", lines=(*text.split("\n"),)), text
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:

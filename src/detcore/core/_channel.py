@@ -18,8 +18,8 @@ __all__ = ["Answerer", "Channel"]
 Answerer: TypeAlias = Callable[[str, Mapping[str, Any]], "Mapping[str, Any] | None"]
 """Answers a question in the process that asks it; None: it cannot be answered now."""
 
-# These only move a display forward, and the next one repeats them.
-_DROPPABLE = frozenset({"progress", "training"})
+# It only moves a display forward, and the next one repeats it.
+_DROPPABLE = "progress"
 # The runner needs these, however many others wait before them.
 _NEEDED = frozenset({"searcher_completed", "finished", "damaged"})
 _MAX_PENDING_BYTES = 1 << 20
@@ -67,8 +67,8 @@ class Channel:
         """Send a message.
 
         Args:
-            type: ``"training"``, ``"validation"``, ``"checkpoint"``, ``"progress"``,
-                ``"status"``, ``"finished"``, or another word that the runner knows.
+            type: ``"progress"``, ``"status"``, ``"finished"``, or another word that the runner
+                knows.
             **fields: JSON values.
         """
         line = json.dumps({"type": type, **fields}).encode() + b"\n"
@@ -78,7 +78,7 @@ class Channel:
             if self._fd is None:
                 return
             is_too_much = len(self._pending) + len(line) > _MAX_PENDING_BYTES
-            if self._pending and (type in _DROPPABLE or (is_too_much and type not in _NEEDED)):
+            if self._pending and (type == _DROPPABLE or (is_too_much and type not in _NEEDED)):
                 return
             self._pending += line
             self._write_pending()

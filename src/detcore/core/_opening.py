@@ -239,7 +239,6 @@ def _make_checkpoint(
         database=records,
         owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
-        on_saved=records.checkpoint_saved if records is not None else None,
         observer=_make_observer(settings),
     )
 

@@ -104,12 +104,6 @@ class TrialRecords:
         if isinstance(event, events.ValidationMetrics) and self._metric is not None:
             self._own_best = self._better(self._own_best, event.metrics.get(self._metric))
 
-    def tell(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
-        """Tell the runner of metrics that are recorded."""
-        self._channel.send(
-            event.KIND, steps_completed=event.steps_completed, metrics=dict(event.metrics)
-        )
-
     def best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
@@ -176,18 +170,6 @@ class TrialRecords:
                 resources=resources,
                 **told,
             )
-        )
-
-    def checkpoint_saved(self, saved: CheckpointSaved) -> None:
-        """Tell the runner of a checkpoint that is recorded."""
-        self._channel.send(
-            "checkpoint",
-            uuid=saved.uuid,
-            steps_completed=saved.steps_completed,
-            url=saved.url,
-            size_bytes=saved.size_bytes,
-            stalled_s=saved.stalled_s,
-            total_s=saved.total_s,
         )
 
     def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:

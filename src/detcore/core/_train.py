@@ -200,7 +200,6 @@ class TrainContext:
         if self._mode is TensorboardMode.AUTO and event.metrics:
             scalars = {_tag(event.KIND, name): value for name, value in event.metrics.items()}
             self._event_file.add_scalars(event.steps_completed, scalars)
-        records.tell(event)
         if self.stops_at_nan:
             where = f"the {event.KIND} report at batch {event.steps_completed}"
             for metrics in (*(getattr(event, "batch_metrics", None) or ()), event.metrics):

@@ -8,7 +8,7 @@ from detcore.database._backup import (
 )
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
-from detcore.database._drain import Position
+from detcore.database._drain import Position, SpoolLines
 from detcore.database._follower import LogFollower
 from detcore.database._ingest import ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
@@ -64,6 +64,7 @@ __all__ = [
     "RankedTrial",
     "RestoredConfig",
     "RunRecord",
+    "SpoolLines",
     "SubmissionRecord",
     "TokenRecord",
     "TrialDraft",

@@ -12,6 +12,7 @@ from detcore.database._connections import ForkGuard
 from detcore.database._curves import CurveQueries
 from detcore.database._deletion import DeletionQueries
 from detcore.database._descriptions import DescriptionQueries
+from detcore.database._drain import SpoolQueries
 from detcore.database._engine import make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
@@ -46,6 +47,7 @@ class Database(
     UserQueries,
     SubmissionQueries,
     WorkerQueries,
+    SpoolQueries,
 ):
     """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 

@@ -17,7 +17,7 @@ from detcore.database._records import MetricRecord
 from detcore.database._schema import events, runs, spools
 from detcore.database._text import MAX_INDEXED
 
-__all__ = ["Owner", "Part", "Position", "add_parts", "parse_part"]
+__all__ = ["Owner", "Part", "Position", "SpoolLines", "add_parts", "parse_part"]
 
 # Trial and run.
 Owner = tuple[int, int]
@@ -40,6 +40,23 @@ class Position:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLines:
+    """Whole lines of a spool.
+
+    Attributes:
+        owner: Trial and run.
+        first: Byte of the spool where its records begin.
+        start: Byte where these lines begin.
+        data: The lines.
+    """
+
+    owner: tuple[int, int]
+    first: int
+    start: int
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     """A line, as the row or the change that it becomes.
 
@@ -58,7 +75,7 @@ class _Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Whole lines of a spool.
+    """Whole lines of a spool, parsed.
 
     Attributes:
         owner: Whose spool it is.
@@ -75,19 +92,19 @@ class Part:
     entries: Sequence[_Entry]
 
 
-def parse_part(data: bytes, owner: Owner, *, first: int, start: int) -> Part:
+def parse_part(lines: SpoolLines) -> Part:
     """Return whole lines, parsed into database rows; this costs most of the time.
 
     Damaged lines become events of kind "damaged".
     """
     entries = []
-    end = start
-    for text in data.split(b"\n")[:-1]:
+    owner, end = lines.owner, lines.start
+    for text in lines.data.split(b"\n")[:-1]:
         line = parse_line(text)
         entry = None if line is None else _entry(owner, line)
         entries.append(entry or _damaged(owner, end, text))
         end += len(text) + 1
-    return Part(owner=owner, first=first, start=start, end=end, entries=entries)
+    return Part(owner=owner, first=lines.first, start=lines.start, end=end, entries=entries)
 
 
 def add_parts(

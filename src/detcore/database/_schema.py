@@ -262,7 +262,7 @@ users = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", PlainText, nullable=False),
-    # The hash that `detcore.server` made of the password; NULL: this user cannot log in.
+    # The hash that the server made of the password; NULL: this user cannot log in.
     Column("password_hash", Text),
     Column("is_admin", Boolean, nullable=False),
     Column("is_active", Boolean, nullable=False),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ class RestoredConfig:
     config: dict[str, Any]
     missing: tuple[str, ...]
     path: Path
+
+    def code_masker(self) -> Callable[[str], str]:
+        """Return a function that masks these secrets in the text of a file of the user's code."""
+        from detcore._secrets import mask_code, secret_values
+
+        return functools.partial(mask_code, secrets=secret_values(self.config))
 
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:

@@ -48,7 +48,7 @@ class Failures:
             from detcore.hooks import describe_error
 
             _LOG.warning(
-                "plugin %s: %s failed, training goes on: %s",
+                "plugin %s: %s failed; training continues: %s",
                 self._label, hook, describe_error(error),
             )  # fmt: skip
 

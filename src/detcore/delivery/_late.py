@@ -124,7 +124,7 @@ class LateDelivery:
     def _find_watched(self) -> list[Mailbox]:
         with self._changed:
             folders = sorted(self._watched)
-        return [box for folder in folders for box in mailboxes_of(folder) if box.runs()]
+        return [box for folder in folders for box in mailboxes_of(folder) if box.is_behind()]
 
     def _find(self, *, only_mine: bool) -> list[Mailbox]:
         if only_mine and self._experiment_id is None:

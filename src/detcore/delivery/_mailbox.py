@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore._log import spool_path
 from detcore.delivery._runs import write_run
 from detcore.errors import StorageError
 
@@ -65,6 +66,20 @@ class Mailbox:
             return []
         found = (name.removeprefix(_RUN) for name in names if name.startswith(_RUN))
         return sorted(int(number) for number in found if number.isdigit())
+
+    def is_behind(self) -> bool:
+        """Whether a log has grown beyond the cursor; not whether a log that is read has ended."""
+        cursor = self.read()
+        for run_id in self.runs():
+            if run_id != cursor.run_id:
+                return True
+            try:
+                size = spool_path(self.trial_dir, run_id).stat().st_size
+            except FileNotFoundError:
+                continue
+            if size > cursor.offset:
+                return True
+        return False
 
     def observes(self, run_id: int) -> bool:
         """Whether the plugin gets the events of a run, which is the newest one."""

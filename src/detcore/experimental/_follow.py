@@ -32,7 +32,7 @@ class Detached(DetcoreError):
 
     def __init__(self, experiment_id: int, url: str) -> None:
         super().__init__(
-            f"experiment {experiment_id} goes on without being followed.\n"
+            f"experiment {experiment_id} continues without being followed.\n"
             f"Follow it again:  detcore run --resume {experiment_id} --master {url}\n"
             f"End it:           detcore experiment cancel {experiment_id} --master {url}"
         )
@@ -98,7 +98,7 @@ class _Following:
             if not self._is_away_told and now - self._away_since >= _SAID_AFTER_S:
                 self._is_away_told = True
                 self._listener.notice(
-                    f"{str(error).splitlines()[0]}\nThe experiment goes on; trying to reach the "
+                    f"{str(error).splitlines()[0]}\nThe experiment continues; trying to reach the "
                     "server again (Ctrl-C: stop following)"
                 )
             return None

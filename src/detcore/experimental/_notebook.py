@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import DetcoreError
-from detcore.experimental._enums import ModelOrderBy
-from detcore.pages import (
+from detcore._distributions import (
+    MissingDistributionError,
+    import_distribution,
+    install_command,
+)
+from detcore.describe import (
     cut,
+    describe_experiment,
+    describe_state,
+    describe_trials,
     escape,
-    experiment_part,
+    flatten,
     format_bytes,
     format_number,
     format_time,
     fragment,
-    read_view,
+    metric_value,
+    searcher_metric,
+    sort_key,
     table,
-    trial_part,
+    trial_state,
 )
+from detcore.errors import DetcoreError
+from detcore.experimental._enums import ModelOrderBy
 
 if TYPE_CHECKING:
     from detcore.database import Database
@@ -45,7 +56,11 @@ def experiment_html(experiment: ExperimentReference) -> str | None:
     """
 
     def show(database: Database) -> str:
-        return experiment_part(read_view(database, experiment.id, parts=_PARTS))
+        report = _find_report()
+        if report is None:
+            return _experiment_table(database, experiment.id)
+        part: str = report.experiment_part(report.read_view(database, experiment.id, parts=_PARTS))
+        return part
 
     return _from_records(experiment, show)
 
@@ -55,13 +70,79 @@ def trial_html(trial: TrialReference) -> str | None:
 
     def show(database: Database) -> str:
         number = database.get_trial(trial.id).experiment_id
-        view = read_view(
+        report = _find_report()
+        if report is None:
+            return _trial_table(database, number, trial.id)
+        view = report.read_view(
             database, number, all_metrics=True, max_charts=_MOST_CHARTS, only=[trial.id],
             parts=_PARTS,
         )  # fmt: skip
-        return trial_part(view)
+        part: str = report.trial_part(view)
+        return part
 
     return _from_records(trial, show)
+
+
+def _find_report() -> ModuleType | None:
+    """Return the package that draws, or None without its distribution."""
+    try:
+        return import_distribution("detcore_report", needed_by="the drawing of curves")
+    except MissingDistributionError:
+        return None
+
+
+def _no_curves() -> str:
+    return f'<p class="dim">Learning curves: {escape(install_command("detcore-report"))}</p>'
+
+
+def _experiment_table(database: Database, number: int) -> str:
+    """Return an experiment with its best trials, and how to get its curves."""
+    record = database.get_experiment(number)
+    trials = database.list_trials(number)
+    row = describe_experiment(database, record, len(trials))
+    metric, smaller = row["metric"], bool(row["smaller_is_better"])
+    rows = describe_trials(database, trials, metric=metric, smaller_is_better=smaller)
+    rows.sort(key=lambda one: sort_key(metric_value(one, metric), smaller_is_better=smaller))
+    state = describe_state(row["state"], row["is_alive"], row["host"])
+    told = f"{state} · {len(trials)} trial{'s' * (len(trials) != 1)}"
+    cells = [
+        [str(one["id"]), trial_state(one), str(one["steps_completed"]),
+         format_number(metric_value(one, metric)), cut(_told_hparams(one["hparams"]), _TEXT_SHOWN)]
+        for one in rows[:_MOST_ROWS]
+    ]  # fmt: skip
+    few = f" (the first {len(cells)} of {len(rows)})" if len(cells) < len(rows) else ""
+    header = ["trial", "state", "steps", f"best {cut(metric or 'metric', 40)}", "hyperparameters"]
+    best = table(f"Trials, the best first{few}", header, [("", row) for row in cells],
+                 right=[0, 2, 3]) if cells else ""  # fmt: skip
+    return fragment(
+        f"<h3>Experiment {number}: {escape(cut(record.name, _TEXT_SHOWN))}</h3>"
+        f"<p>{escape(told)}</p>{_error(record.error)}{best}{_no_curves()}"
+    )
+
+
+def _trial_table(database: Database, number: int, trial_id: int) -> str:
+    """Return a trial with the metrics of its best validation, and how to get its curves."""
+    experiment, trial = database.get_experiment(number), database.get_trial(trial_id)
+    metric, smaller = searcher_metric(experiment.config)
+    (row,) = describe_trials(database, [trial], metric=metric, smaller_is_better=bool(smaller))
+    best = row["best_validation"]
+    metrics = "" if best is None else _pairs(
+        f"Best validation, at step {best['steps_completed']}", ("metric", "value"), best["metrics"]
+    )  # fmt: skip
+    hparams = dict(list(flatten(row["hparams"]).items())[:_MOST_ROWS])
+    return fragment(
+        f"<h3>Trial {trial_id} of experiment {number}: {escape(cut(experiment.name))}</h3>"
+        f"<p>{escape(trial_state(row))} · {row['steps_completed']} steps</p>"
+        f"{_error(trial.error)}{_fields(hparams)}{metrics}{_no_curves()}"
+    )
+
+
+def _told_hparams(hparams: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in flatten(hparams).items()) or "-"
+
+
+def _error(error: str | None) -> str:
+    return f'<p class="bad">{escape(cut(error, 2000))}</p>' if error else ""
 
 
 def checkpoint_html(checkpoint: Checkpoint) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CheckpointSaved,
         EventInfo,
         LauncherType,
+        RoutesType,
         SearcherType,
         StorageType,
     )
@@ -38,6 +39,7 @@ __all__ = [
     "PluginManager",
     "PluginProblem",
     "PluginState",
+    "RoutesType",
     "SearcherType",
     "StorageType",
     "describe_error",
@@ -58,6 +60,7 @@ _HOMES = {
     "PluginManager": "_manager",
     "PluginProblem": "_problem",
     "PluginState": "_entry",
+    "RoutesType": "types",
     "SearcherType": "types",
     "StorageType": "types",
     "describe_error": "_load",

@@ -7,7 +7,7 @@ import re
 
 __all__ = ["API_VERSION", "ApiRange", "format_version"]
 
-API_VERSION = (1, 1)
+API_VERSION = (1, 2)
 """Version of the hooks: the second number grows with each new hook or argument, the first one
 when a plugin that worked may stop working."""
 

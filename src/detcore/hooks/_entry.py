@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 from detcore.hooks._api import ApiRange
 
-__all__ = ["BUILT_IN", "PluginEntry", "PluginState"]
+__all__ = ["BUILT_IN", "PluginEntry", "PluginState", "is_reserved"]
 
 BUILT_IN = "core"
 """Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
@@ -60,3 +61,8 @@ class PluginEntry:
     def label(self) -> str:
         """The plugin and its distribution, for messages."""
         return f"{self.name} ({self.distribution} {self.version})"
+
+
+def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, str | None]) -> bool:
+    """Whether a plugin may not register a command: it is built in, or another distribution's."""
+    return name in reserved and reserved[name] != entry.distribution

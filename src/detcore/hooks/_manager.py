@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.errors import PluginNotFoundError
-from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
 from detcore.hooks._observer import OBSERVER_HOOKS, Observer
 from detcore.hooks._problem import PluginProblem, nearest
 from detcore.hooks._runtime import Runtime
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pluggy import HookCaller
 
     from detcore.environment import Environment
-    from detcore.hooks.types import LauncherType, SearcherType, StorageType
+    from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
     from detcore.types import Framework
 
-    Registered: TypeAlias = Framework | StorageType | LauncherType | SearcherType | click.Command
+    Registered: TypeAlias = (
+        Framework | StorageType | LauncherType | SearcherType | RoutesType | click.Command
+    )
 
 __all__ = ["PluginManager"]
 
@@ -39,7 +41,8 @@ class PluginManager:
         environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
         disabled: Further plugins to disable.
         allowed: The only plugins to use besides the built-in one; None follows `environment`.
-        reserved_commands: Names of commands that no plugin may register.
+        reserved_commands: Names of commands, each with the only distribution whose plugins may
+            register it; None: no plugin may.
         on_problem: Called once with each problem when it is found; default: log a warning.
     """
 
@@ -49,7 +52,7 @@ class PluginManager:
         *,
         disabled: Iterable[str] = (),
         allowed: Iterable[str] | None = None,
-        reserved_commands: Iterable[str] = (),
+        reserved_commands: Mapping[str, str | None] | None = None,
         on_problem: Callable[[PluginProblem], None] | None = None,
     ) -> None:
         selection = Selection(
@@ -59,7 +62,7 @@ class PluginManager:
             allowed_by_caller=None if allowed is None else frozenset(allowed),
         )
         self._selection = selection
-        self._reserved = frozenset(reserved_commands)
+        self._reserved = dict(reserved_commands or {})
         self._runtime = Runtime(selection, self._reserved, on_problem or _log_problem)
 
     # -- installed plugins ------------------------------------------------------------------------
@@ -136,6 +139,14 @@ class PluginManager:
         """Return the registered search methods by name."""
         return self._runtime.items("searcher")
 
+    def routes(self) -> dict[str, RoutesType]:
+        """Return the registered routes of the server by name."""
+        return self._runtime.items("router")
+
+    def provider_of_routes(self, name: str) -> PluginEntry:
+        """Return the plugin of routes from `routes`."""
+        return self._runtime.provider("router", name)
+
     def settings_models(self) -> dict[str, Any]:
         """Return the arguments of `detcore.config.load_config` for plugins' settings.
 
@@ -156,20 +167,18 @@ class PluginManager:
     def declared_commands(self) -> dict[str, PluginEntry]:
         """Return the commands that usable plugins declare, by name; imports none of them.
 
-        Names of built-in commands, and names that two plugins declare, are excluded.
+        Names that are reserved for others, and names that two plugins declare, are excluded.
         """
         declared: dict[str, PluginEntry] = {}
         claims: Counter[str] = Counter()
         for entry in self._runtime.entries():
             if entry.state in (PluginState.READY, PluginState.LOADED):
                 for name in entry.commands:
+                    if is_reserved(name, entry, self._reserved):
+                        continue
                     declared.setdefault(name, entry)
                     claims[name] += declared[name].distribution != entry.distribution
-        return {
-            name: entry
-            for name, entry in sorted(declared.items())
-            if name not in self._reserved and not claims[name]
-        }
+        return {name: entry for name, entry in sorted(declared.items()) if not claims[name]}
 
     def command(self, name: str) -> click.Command | None:
         """Return a plugin's command, or None if it does not exist.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
-from detcore.hooks.types import LauncherType, SearcherType, StorageType
+from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
 from detcore.types import Framework
-
-if TYPE_CHECKING:
-    from detcore.hooks._entry import PluginEntry
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
 
@@ -49,7 +47,7 @@ class Registration:
     """One value that one plugin registered."""
 
     entry: PluginEntry
-    item: Any  # a Framework, StorageType, LauncherType, SearcherType or click.Command
+    item: Any  # a Framework, StorageType, LauncherType, SearcherType, RoutesType or click.Command
 
     @property
     def name(self) -> str:
@@ -102,6 +100,12 @@ KINDS = (
         optional_targets=("settings",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
+    Kind(
+        noun="router",
+        hook="detcore_register_routes",
+        load_type=lambda: RoutesType,
+        targets=("make_router",),
+    ),
 )
 
 
@@ -175,14 +179,14 @@ def _shorten(value: object) -> str:
 
 
 def settle(
-    kind: Kind, registrations: Sequence[Registration], reserved: frozenset[str]
+    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, str | None]
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
     """Drop names that were registered twice, except built-in ones.
 
     Args:
         kind: The hook.
         registrations: Registrations of all plugins.
-        reserved: Names that plugins may not register.
+        reserved: Names, each with the only distribution that may register it; None: none may.
     """
     claims: dict[tuple[str, str], list[Registration]] = {}
     for registration in registrations:
@@ -191,10 +195,11 @@ def settle(
     problems = []
     out: set[int] = set()
     for (noun, name), rivals in claims.items():
-        if name in reserved:
-            out.update(map(id, rivals))
-            problems += [command_clash(rival.entry, name) for rival in rivals]
-        elif len(rivals) > 1:
+        barred = [rival for rival in rivals if is_reserved(name, rival.entry, reserved)]
+        out.update(map(id, barred))
+        problems += [command_clash(rival.entry, name, reserved[name]) for rival in barred]
+        rivals = [rival for rival in rivals if rival not in barred]
+        if len(rivals) > 1:
             losers = [rival for rival in rivals if not rival.entry.is_built_in]
             out.update(map(id, losers))
             problems.append(_conflict(noun, name, rivals, losers))
@@ -209,13 +214,19 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
-def command_clash(entry: PluginEntry, name: str) -> PluginProblem:
-    """Return the problem of a plugin's command that has a built-in command's name."""
-    return author_problem(
-        "command-clash",
-        entry,
-        f"its command {name!r} has the name of a built-in command; the built-in one is used",
-    )
+def command_clash(entry: PluginEntry, name: str, owner: str | None) -> PluginProblem:
+    """Return the problem of a plugin's command that has a reserved name.
+
+    Args:
+        entry: The plugin.
+        name: The command.
+        owner: The distribution that may register it; None: it is built in.
+    """
+    if owner is None:
+        told = "has the name of a built-in command; the built-in one is used"
+    else:
+        told = f"has the name of the command of {owner}, which is used instead"
+    return author_problem("command-clash", entry, f"its command {name!r} {told}")
 
 
 def _conflict(

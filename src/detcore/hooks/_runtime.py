@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
 from detcore.hooks._selection import Selection
 
@@ -26,14 +26,15 @@ class Runtime:
 
     Args:
         selection: The enabled plugins.
-        reserved_commands: Names of commands that no plugin may register.
+        reserved_commands: Names of commands, each with the only distribution whose plugins may
+            register it; None: no plugin may.
         on_problem: Called once with each problem.
     """
 
     def __init__(
         self,
         selection: Selection,
-        reserved_commands: frozenset[str],
+        reserved_commands: Mapping[str, str | None],
         on_problem: Callable[[PluginProblem], None],
     ) -> None:
         self.problems: list[PluginProblem] = []
@@ -131,7 +132,7 @@ class Runtime:
             registrations = []
             for caller in self.callers(kind.hook):
                 registrations += self._ask(kind, caller)
-            reserved = self._reserved if kind.noun == "command" else frozenset[str]()
+            reserved = self._reserved if kind.noun == "command" else dict[str, str | None]()
             self._settled[kind.noun], problems = settle(kind, registrations, reserved)
             for problem in problems:
                 self.report(problem)
@@ -184,12 +185,13 @@ class Runtime:
             (entry, name)
             for entry in self._entries or ()
             if entry.state is PluginState.READY
-            for name in sorted(self._reserved.intersection(entry.commands))
+            for name in sorted(set(entry.commands))
+            if is_reserved(name, entry, self._reserved)
         ]
         for entry, name in clashes:
             from detcore.hooks._registry import command_clash
 
-            self.report(command_clash(entry, name))
+            self.report(command_clash(entry, name, self._reserved[name]))
 
 
 def _kind(noun: str) -> Kind:

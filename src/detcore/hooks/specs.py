@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         CheckpointSaved,
         EventInfo,
         LauncherType,
+        RoutesType,
         SearcherType,
         StorageType,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "detcore_register_commands",
     "detcore_register_framework",
     "detcore_register_launcher",
+    "detcore_register_routes",
     "detcore_register_searcher",
     "detcore_register_storage",
     "detcore_training_metrics",
@@ -132,6 +134,23 @@ def detcore_register_commands() -> click.Command | list[click.Command] | None:
 
     Returns:
         One `click.Command` (or group) or a list. Each has a name that is not a built-in command's.
+
+    Raises:
+        Exception: Any; recorded as a problem of the plugin.
+    """
+
+
+@hookspec
+def detcore_register_routes() -> RoutesType | list[RoutesType] | None:
+    """Register routes of the HTTP server.
+
+    When: when a server starts (``detcore serve``, of the distribution ``detcore-server``).
+    Kind: register.
+
+    Returns:
+        One `RoutesType` or a list. It names the function that makes the router as
+        ``"module:function"``, so this hook must not import an HTTP library. A path that the server
+        has itself stays the server's.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

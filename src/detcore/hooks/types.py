@@ -5,7 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-__all__ = ["CheckpointSaved", "EventInfo", "LauncherType", "SearcherType", "StorageType"]
+__all__ = [
+    "CheckpointSaved",
+    "EventInfo",
+    "LauncherType",
+    "RoutesType",
+    "SearcherType",
+    "StorageType",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,23 @@ class SearcherType:
     name: str
     method: str
     settings: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesType:
+    """Routes of the HTTP server, ``detcore serve``.
+
+    Attributes:
+        name: Name of these routes, for messages.
+        make_router: A function without arguments that returns a ``fastapi.APIRouter``, as
+            ``"module:function"``; it is called when a server starts.
+        has_guards: Whether the routes decide by themselves who may use them. If not, the server
+            answers them only to users who have logged in.
+    """
+
+    name: str
+    make_router: str
+    has_guards: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

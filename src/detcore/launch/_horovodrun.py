@@ -52,10 +52,11 @@ class HorovodRun:
         self._news: queue.SimpleQueue[tuple[int, list[str]]] = queue.SimpleQueue()
         self._running: dict[int, _Worker] = {}
         self._codes: dict[int, int] = {}
+        self._ended: list[tuple[int, int]] = []  # since the last poll
         self._first_failed: int | None = None
         self._end_at: float | None = None
         self._stop_s = stop_s
-        self._is_asked_to_end = False
+        self._asked_with: int | None = None  # the first signal that asked all to end
         self._kill_at: float | None = None
         self._calls: list[subprocess.Popen[bytes]] = []
         self.messages: list[str] = []
@@ -95,21 +96,8 @@ class HorovodRun:
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         """Return the ranks that ended since, with their codes; see `Workers.poll`."""
         self._run.poll(timeout_s)
-        ended = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                rank, (what, *words) = self._news.get_nowait()
-                if what == "started":
-                    self._running[rank] = _Worker(words[0], words[1], int(words[2]))
-                    if self.is_ending:
-                        self._send(signal.SIGTERM, [self._running[rank]], with_children=False)
-                    continue
-                self._running.pop(rank, None)
-                code = self._codes[rank] = int(words[0])
-                ended.append((rank, code))
-                if code not in (0, EXIT_COME_BACK) and self._first_failed is None:
-                    self._first_failed = rank
-                    self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
+        self._hear()
+        ended, self._ended = self._ended, []
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at and not self._run.is_ending:
             self.kill()
@@ -117,6 +105,24 @@ class HorovodRun:
             self.end()
         self._calls = [call for call in self._calls if call.poll() is None]
         return ended
+
+    def _hear(self) -> None:
+        """Take in what the agents have reported about their workers."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                rank, (what, *words) = self._news.get_nowait()
+                if what == "started":
+                    worker = self._running[rank] = _Worker(words[0], words[1], int(words[2]))
+                    if self._asked_with is not None:
+                        self._send(self._asked_with, [worker])
+                        self._send(signal.SIGCONT, [worker], with_children=True)
+                    continue
+                self._running.pop(rank, None)
+                code = self._codes[rank] = int(words[0])
+                self._ended.append((rank, code))
+                if code not in (0, EXIT_COME_BACK) and self._first_failed is None:
+                    self._first_failed = rank
+                    self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
 
     def end(self) -> None:
         """Ask all to end; kill those that are still there after the grace time."""
@@ -131,17 +137,18 @@ class HorovodRun:
 
     def signal(self, number: int, *, with_children: bool = False) -> None:
         """Pass a signal on to every worker; see `Workers.signal`."""
+        self._hear()
         workers = list(self._running.values())
         self._send(number, workers, with_children=with_children)
         if number in ENDING_SIGNALS:
             self._send(signal.SIGCONT, workers, with_children=True)
-            if not self._is_asked_to_end:
-                self._is_asked_to_end = True
+            if self._asked_with is None:
+                self._asked_with = number
                 self._end_at = min(self._end_at or math.inf, time.monotonic() + self._stop_s)
         if not self._running and number != signal.SIGUSR1:
             self._run.signal(signal.SIGTERM)  # it is still connecting
 
-    def _send(self, number: int, workers: list[_Worker], *, with_children: bool) -> None:
+    def _send(self, number: int, workers: list[_Worker], *, with_children: bool = False) -> None:
         over_ssh: dict[str, list[str]] = {}
         for worker in workers:
             target = -worker.pid if with_children else worker.pid

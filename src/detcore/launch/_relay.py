@@ -6,13 +6,24 @@ import fcntl
 import os
 from pathlib import Path
 
-from detcore._log import read_spool, spool_path
+from detcore._log import open_log, read_spool, spool_path
 from detcore.errors import WorkerError
 from detcore.types import TrialInfo
 
-__all__ = ["LogCopy", "LogSource", "log_header"]
+__all__ = ["LogCopy", "LogSource", "create_log", "log_header"]
 
 _MAX_HEADER_BYTES = 4096
+
+
+def create_log(info: TrialInfo) -> None:
+    """Create the log of a run, as the runner does before it starts the workers.
+
+    For tests of launchers, which start workers without a runner.
+
+    Raises:
+        StorageFullError: If there is no room for its first line.
+    """
+    open_log(info).close()
 
 
 def log_header(info: TrialInfo) -> bytes:
@@ -96,7 +107,7 @@ class LogCopy:
         """
         size = os.fstat(self._fd).st_size
         if start > size:
-            raise WorkerError(f"the log of a trial has {size} bytes here, and goes on at {start}")
+            raise WorkerError(f"the log of a trial has {size} bytes here, and continues at {start}")
         rest = lines[size - start :]
         while rest:
             rest = rest[os.write(self._fd, rest) :]

@@ -6,6 +6,7 @@ variables (`rank_variables`), starts one of them on its machine (`start_rank`), 
 workers find each other without a port that strangers reach (`RendezvousServer`), handles the
 failure of one of them (`Workers`), and brings the trial's log to the runner from a machine that
 does not share its folders (`LogSource` there, `LogCopy` here).
+Tests that start workers without a runner create the log themselves (`create_log`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from detcore.launch._places import (
     without_outer_job,
 )
 from detcore.launch._rank import start_rank
-from detcore.launch._relay import LogCopy, LogSource, log_header
+from detcore.launch._relay import LogCopy, LogSource, create_log, log_header
 from detcore.launch._rendezvous import MemoryStore, RendezvousServer, RendezvousStore
 from detcore.launch._workers import RemoteProcess, Workers
 
@@ -32,6 +33,7 @@ __all__ = [
     "RendezvousServer",
     "RendezvousStore",
     "Workers",
+    "create_log",
     "interface_with",
     "log_header",
     "place_ranks",

@@ -131,7 +131,7 @@ class SearchLoop:
             poll.register(trial.workers.fileno(), select.POLLIN)
         poll.poll(_WAIT_MS)
         for trial in list(self._running.values()):
-            for event in trial.workers.poll():
+            for event in trial.poll():
                 self._take_event(trial, event)
             if not trial.workers.is_alive:
                 self._end(trial)
@@ -211,6 +211,8 @@ class SearchLoop:
     def _release(self, trial: RunningTrial) -> None:
         """Release the resources of workers, and take in their reports."""
         trial.close()
+        for report in trial.read_reports():
+            self._take_event(trial, report)
         self._starter.logs.unfollow(trial.info)
         ingest_spools(
             self._database,

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore._log import spool_path
+from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
 from detcore.errors import NotANumberError, in_one_line
@@ -23,6 +25,7 @@ from detcore.launch.worker import (
     is_trial_class,
 )
 from detcore.runner._supervisor import Ending, WorkersEnded
+from detcore.runner._trial_logs import LogTail
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord
@@ -109,6 +112,7 @@ class RunningTrial:
         self.info = info
         self.workers = workers
         self.output = output
+        self._reports = LogTail(spool_path(Path(info.trial_dir), info.run_id))
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
         self.validated: set[str] = set()
@@ -123,10 +127,31 @@ class RunningTrial:
         self._signals: list[int] = []
         self._code = 0
 
+    def poll(self) -> list[WorkerEvent]:
+        """Return the reports in the log and the messages since the last call.
+
+        A worker reports first, so the reports before a message come before it.
+        """
+        messages = self.workers.poll()
+        return [*self.read_reports(), *messages]
+
+    def read_reports(self) -> list[WorkerEvent]:
+        """Return the reports in the log since the last call, of training metrics the newest."""
+        found: list[WorkerEvent] = []
+        for event in self._reports.read():
+            report = _report_of(event)
+            if report is None:
+                continue
+            if found and found[-1].type == report.type == TrainingMetrics.KIND:
+                found.pop()
+            found.append(report)
+        return found
+
     def note(self, event: WorkerEvent) -> None:
         """Remember the progress, or the end, that an event reports."""
         self._told.add(event.type)
-        self._steps_completed = event.fields.get("steps_completed", self._steps_completed)
+        steps = event.fields.get("steps_completed", self._steps_completed)
+        self._steps_completed = max(self._steps_completed, steps)
         if event.type == "started":
             self._length = int(event.fields["length"])
         if event.type == "progress":  # of a script, in the unit of the searcher
@@ -277,6 +302,19 @@ class RunningTrial:
         if self.is_invalid_hp:
             return "the trial rejected its hyperparameters"
         return f"the worker {describe_exit(self._code)}"
+
+
+def _report_of(event: Event) -> WorkerEvent | None:
+    """Return what a display shows of an event in the log, or None."""
+    match event:
+        case TrainingMetrics() | ValidationMetrics():
+            fields = {"steps_completed": event.steps_completed, "metrics": event.metrics}
+            return WorkerEvent(event.KIND, fields)
+        case CheckpointCommitted(url=str()):
+            names = ("uuid", "steps_completed", "url", "size_bytes", "stalled_s", "total_s")
+            return WorkerEvent("checkpoint", {name: getattr(event, name) for name in names})
+        case _:
+            return None
 
 
 def _length_in_batches(info: TrialInfo) -> int:

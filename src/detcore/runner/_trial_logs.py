@@ -1,4 +1,4 @@
-"""Follow the logs of the trials that run: into the records, and to observer plugins."""
+"""Follow the logs of the trials that run: into the records, to observer plugins, to a display."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import spool_path
+from detcore._log import SpoolDamagedError, SpooledRecord, read_spool, spool_path
 from detcore.database import LogFollower, answer_question
 
 if TYPE_CHECKING:
+    from detcore._log.events import Event
     from detcore.database import Database
     from detcore.delivery import LateDelivery
     from detcore.types import TrialInfo
 
-__all__ = ["TrialLogs"]
+__all__ = ["LogTail", "TrialLogs"]
 
 _JOIN_S = 5.0
 
@@ -73,3 +74,35 @@ class TrialLogs:
             question["fields"],
         )
         return {"type": "answer", "number": question["number"], "answer": found}
+
+
+class LogTail:
+    """Reads the events that a log has got since the last look, for a display.
+
+    A log that cannot be read has no events: its other followers report that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = Path(path)
+        self._end = 0
+
+    def read(self) -> Iterator[Event]:
+        """Yield the new events; one that is being written comes at the next look."""
+        while self._has_grown():
+            try:
+                part = read_spool(self._path, self._end)
+            except (SpoolDamagedError, OSError):
+                return
+            if not part.lines:
+                return
+            for record in part.records():
+                event = record.event if isinstance(record, SpooledRecord) else None
+                if event is not None:
+                    yield event
+            self._end = part.end
+
+    def _has_grown(self) -> bool:
+        try:
+            return self._path.stat().st_size > self._end
+        except OSError:
+            return False

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from detcore.testing import FrameworkSuite
+from detcore_testing import FrameworkSuite
 
 
 class TestSGDClassifier(FrameworkSuite):

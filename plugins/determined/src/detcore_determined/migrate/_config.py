@@ -1,0 +1,218 @@
+"""Rewrite an experiment file to detcore's spelling, and check the result."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+import yaml
+
+from detcore.config import ExperimentFileError, load_config
+from detcore_determined.migrate._names import GONE
+from detcore_determined.migrate._report import Finding, Migrated
+from detcore_determined.migrate._text import Edit, Text
+from detcore_determined.migrate._texts import HUB, migrate_entrypoint
+
+__all__ = ["migrate_config"]
+
+_IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
+_RENAMED = {"batches_per_step": "scheduling_unit"}
+_OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
+_ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
+_STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
+_NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
+
+
+def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
+    """Return an experiment file in detcore's spelling.
+
+    Findings are the mistakes that ``detcore config check`` reports for the new file, and, as notes,
+    the settings that it accepts without effect. A file that is not an experiment file is returned
+    unchanged.
+
+    Args:
+        source: The file, YAML.
+        metrics: Metrics that the code beside the file passes to ``compile``. With ``accuracy``
+            among them, and no ``acc``, the searcher's metric ``val_acc`` becomes
+            ``val_accuracy``.
+    """
+    if not _IS_EXPERIMENT.search(source):
+        return Migrated(source, 0, (), ())
+    text = Text(source)
+    try:
+        root = yaml.compose(source, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        found = (_unreadable(error),)
+        return Migrated(source, 0, found, found)
+    if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
+        return Migrated(source, 0, (), ())
+    edits = list(_edits(text, root))
+    if "accuracy" in metrics and "acc" not in metrics:
+        edits += _accuracy_edits(root)
+    new = text.apply(edits)
+    findings = tuple(sorted(_check(new)))
+    return Migrated(new, len(edits), findings, findings)
+
+
+def _keys(root: yaml.MappingNode) -> dict[str, yaml.Node]:
+    return {str(key.value): value for key, value in root.value}
+
+
+def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
+    keys = _keys(root)
+    for key, value in root.value:
+        start, end = key.start_mark.index, key.end_mark.index
+        new = _RENAMED.get(str(key.value))
+        if new is not None and new not in keys and text.text[start:end] == key.value:
+            yield Edit(start, end, new)
+        if key.value == "entrypoint":
+            yield from _entrypoint(text, value)
+        elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
+            yield from _steps(text, keys, value)
+        elif key.value == "checkpoint_storage" and isinstance(value, yaml.MappingNode):
+            yield from _storage_type(value)
+
+
+def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -> Iterator[Edit]:
+    """Convert ``max_steps`` of 0.12 to batches: a step had ``batches_per_step`` of them."""
+    given = keys.get("batches_per_step", keys.get("scheduling_unit"))
+    per_step = "100" if given is None else str(given.value)
+    if "max_length" in _keys(searcher) or not per_step.isdigit():
+        return
+    for key, value in searcher.value:
+        if key.value == "max_steps" and str(value.value).isdigit():
+            length = f"{{batches: {int(value.value) * int(per_step)}}}"
+            yield Edit(key.start_mark.index, key.end_mark.index, "max_length")
+            yield Edit(value.start_mark.index, value.end_mark.index, length)
+
+
+def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
+    """Name the accuracy as Keras has done since TensorFlow 2.0."""
+    searcher = _keys(root)["searcher"]
+    metric = _keys(searcher).get("metric") if isinstance(searcher, yaml.MappingNode) else None
+    if metric is not None and metric.value in _OLD_ACCURACIES:
+        new = metric.value.replace("acc", "accuracy")
+        yield Edit(metric.start_mark.index, metric.end_mark.index, new)
+
+
+def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
+    """Add the storage type, which early releases inferred from the fields."""
+    keys = _keys(storage)
+    kind = next((kind for field, kind in _STORAGE_FIELDS.items() if field in keys), None)
+    if kind is None or "type" in keys:
+        return
+    start = storage.value[0][0].start_mark
+    between = ", " if storage.flow_style else "\n" + " " * start.column
+    yield Edit(start.index, start.index, f"type: {kind}{between}")
+
+
+def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
+    """Remove Determined's launchers; a list that spans several lines is left to the check."""
+    start, end = node.start_mark.index, node.end_mark.index
+    source = text.text[start:end]
+    start += _PROPERTIES.match(source).end()  # type: ignore[union-attr]  # it matches nothing, too
+    if isinstance(node, yaml.ScalarNode):
+        new = migrate_entrypoint(str(node.value))
+        if new is not None and new != node.value:
+            yield _cut(text, start, end, str(node.value), new) or Edit(
+                start, end, _scalar(new) + _line_end_of(source)
+            )
+    elif isinstance(node, yaml.SequenceNode) and node.flow_style:
+        items = [str(item.value) for item in node.value]
+        old = shlex.join(items)
+        new = migrate_entrypoint(old)
+        if new is not None and new != old:
+            yield Edit(start, end, f"[{', '.join(map(_scalar, shlex.split(new)))}]")
+
+
+def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
+    """Return the removal of the beginning of a value, if it is written as it is read.
+
+    This keeps quotes, the style of a block (``>-``) and a comment after the value.
+    """
+    if not old.strip().endswith(new):
+        return None
+    gone = old.strip().removesuffix(new).replace("\\\n", " ").split()
+    pattern = r"(?:\s|\\(?=\r?\n))+".join([*map(re.escape, gone), ""])
+    found = re.compile(pattern).search(text.text, start, end)
+    if found is None:
+        return None
+    edit = Edit(*found.span(), "")
+    shorter = text.text[start : edit.start] + text.text[edit.end : end]
+    try:
+        value = yaml.safe_load(f"entrypoint: {shorter}\n")["entrypoint"]
+    except (yaml.YAMLError, TypeError):
+        return None
+    is_same = str(value).replace("\\\n", " ").split() == new.replace("\\\n", " ").split()
+    return edit if is_same else None
+
+
+def _line_end_of(source: str) -> str:
+    """Return the line ends at the end of a block scalar (``>-``), which belong to the file."""
+    return source[len(source.rstrip("\r\n")) :]
+
+
+def _scalar(value: str) -> str:
+    is_plain = re.fullmatch(r"[A-Za-z_/.][\w./@=+ -]*(:[\w.]+)*", value) and value == value.strip()
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
+
+
+def _check(source: str) -> Iterator[Finding]:
+    """Yield the findings of ``detcore config check`` for the new file."""
+    with tempfile.TemporaryDirectory(prefix="detcore-migrate-") as folder:
+        path = Path(folder, "experiment.yaml")
+        path.write_bytes(source.encode())
+        try:
+            loaded = load_config(path, required=("entrypoint",))
+        except ExperimentFileError as error:
+            for found in error.diagnostics:
+                words = [found.primary.text, *found.help]
+                advice = "; ".join(word for word in words if word)
+                yield Finding(found.line, found.column, "", found.message, advice, "left")
+            return
+    for notice in loaded.notices:
+        match = _NOTICE.fullmatch(notice)
+        place = (int(match["line"]), int(match["column"])) if match else (1, 1)
+        yield Finding(*place, "", match["text"] if match else notice, "", "note")
+    yield from _launchers(source)
+    yield from _accuracy(source)
+
+
+def _accuracy(source: str) -> Iterator[Finding]:
+    """Note metrics named ``acc``, as Keras called the accuracy until TensorFlow 2.0."""
+    for found in _ACCURACY.finditer(source):
+        line, column = Text(source).place(found.start(1))
+        new = found[1].replace("acc", "accuracy")
+        yield Finding(
+            line, column, found[1],
+            f"Keras calls metrics=['accuracy'] {new}; this is the name of metrics=['acc']",
+            "", "note",
+        )  # fmt: skip
+
+
+def _launchers(source: str) -> Iterator[Finding]:
+    for number, line in enumerate(Text(source).text.splitlines(), start=1):
+        code = line.partition(" #")[0]
+        if code.lstrip().startswith("#"):
+            continue
+        if hub := HUB.search(code):
+            name, advice = "model_hub", GONE["model_hub"]
+            yield Finding(number, hub.start() + 1, name, "there is no such module", advice)
+        match = re.search(r"(?<![\w./@-])determined\.\w+\.\w+", code)
+        if match:
+            yield Finding(
+                number, match.start() + 1, match[0], "there is no such module",
+                "'detcore run' starts a worker for each slot; name the trial class or the script",
+            )  # fmt: skip
+
+
+def _unreadable(error: Exception) -> Finding:
+    mark = getattr(error, "problem_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return Finding(line, column, "", f"it is not valid YAML: {problem}", "", "error")

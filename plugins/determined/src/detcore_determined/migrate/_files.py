@@ -1,0 +1,195 @@
+"""Find the files to migrate, and replace each one completely or not at all."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from detcore_determined.migrate._config import migrate_config
+from detcore_determined.migrate._notebook import mentions
+from detcore_determined.migrate._python import migrate_python
+from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate._text import UnreadableError, decode
+
+__all__ = ["FileReport", "find_files", "migrate_file"]
+
+_PYTHON = (".py", ".pyi")
+_YAML = (".yaml", ".yml")
+_NOTEBOOK = ".ipynb"
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileReport:
+    """Result of migrating one file.
+
+    Attributes:
+        path: The file, as the caller named it.
+        num_changes: Number of spans that were, or would be, replaced.
+        findings: Remaining work; a finding of kind ``error`` says why the file was left alone.
+        diff: The change as a unified diff; empty if nothing changes.
+    """
+
+    path: Path
+    num_changes: int
+    findings: tuple[Finding, ...]
+    diff: str = ""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the file changed, or would change."""
+        return bool(self.diff)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the file could not be read or written."""
+        return any(finding.kind == "error" for finding in self.findings)
+
+
+def find_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files to migrate, each once, in order of their names.
+
+    A file given by name is taken whatever its suffix. In folders, files that end in ``.py``,
+    ``.pyi``, ``.yaml``, ``.yml`` or ``.ipynb`` are taken, except in hidden folders, virtual
+    environments and installed packages; links to folders are not followed. A folder that cannot
+    be read is yielded itself.
+
+    Args:
+        paths: Files and folders.
+    """
+    seen = set()
+    for path in paths:
+        for file in _below(path) if path.is_dir() else [path]:
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                yield file
+
+
+def migrate_file(path: Path, *, write: bool = True) -> FileReport:
+    """Migrate a Python module or an experiment file.
+
+    A changed file is written next to the old one and replaces it in one step, with the same
+    permissions. If the path is a link, its target is replaced and the link stays.
+
+    Args:
+        path: The file.
+        write: Whether to write the file; otherwise the report describes the change.
+    """
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        status = real.stat()
+        if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                os.scandir(real).close()  # raises the reason, if the folder cannot be read
+            return _failed(path, "it is not a regular file")
+        content = real.read_bytes()
+        is_yaml = path.suffix in _YAML
+        text, encoding = decode(content, is_python=not is_yaml and path.suffix != _NOTEBOOK)
+    except (OSError, UnreadableError) as error:
+        return _failed(path, _words(error))
+    if path.suffix == _NOTEBOOK:
+        return FileReport(path, 0, tuple(mentions(text)))
+    if is_yaml:
+        migrated = migrate_config(text, metrics=_metrics_of_models(real.parent))
+    else:
+        migrated = migrate_python(text)
+    findings = migrated.remaining if write else migrated.findings
+    if migrated.text == text:
+        return FileReport(path, 0, findings)
+    report = FileReport(path, migrated.num_changes, findings, _diff(path, text, migrated.text))
+    if not write:
+        return report
+    try:
+        if not status.st_mode & 0o222:
+            raise PermissionError("it is read-only; make it writable: chmod u+w")
+        _replace(real, content, migrated.text.encode(encoding))
+    except (OSError, UnicodeError) as error:
+        findings = (*migrated.findings, *_failed(path, f"not written: {_words(error)}").findings)
+        return dataclasses.replace(report, findings=findings, num_changes=0, diff="")
+    return report
+
+
+def _metrics_of_models(folder: Path) -> frozenset[str]:
+    """Return the names that the modules of a folder pass to ``compile`` as ``metrics``."""
+    found: set[str] = set()
+    for path in folder.glob("*.py"):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # reported when that file is migrated
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "metrics":
+                constants = (n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant))
+                found.update(value for value in constants if isinstance(value, str))
+    return frozenset(found)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    failed: list[Path] = []
+    for root, folders, files in os.walk(
+        folder, onerror=lambda error: failed.append(Path(error.filename))
+    ):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _SKIPPED
+            and not Path(root, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            path = Path(root, name)
+            if path.suffix in (*_PYTHON, *_YAML, _NOTEBOOK) and path.is_file():
+                yield path
+    yield from failed
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    """Replace a file's content atomically, unless another process changed it in the meantime."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copystat(path, name)
+        with contextlib.suppress(PermissionError):  # only the owner, or root, may change the owner
+            os.chown(name, path.stat().st_uid, path.stat().st_gid)
+        if path.read_bytes() != old:
+            raise OSError("it was changed meanwhile; run the command again")
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _diff(path: Path, old: str, new: str) -> str:
+    names = (str(path), str(path)) if path.is_absolute() else (f"a/{path}", f"b/{path}")
+    lines = difflib.unified_diff(_lines(old), _lines(new), *names, lineterm="\n")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds only, as ``patch`` does."""
+    return list(io.StringIO(text, newline="\n"))
+
+
+def _failed(path: Path, problem: str) -> FileReport:
+    return FileReport(path, 0, (Finding(1, 1, "", problem, "", "error"),))
+
+
+def _words(error: Exception) -> str:
+    strerror = getattr(error, "strerror", None)
+    return str(strerror or error)

@@ -1,0 +1,145 @@
+"""``detcore report``, and what ``detcore experiment plot`` writes: an experiment in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import yaml
+
+from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
+from detcore.describe import format_time, visible_config
+from detcore_report._html import CheckpointRow, Report, plot_page, report_page
+from detcore_report._png import write_png
+from detcore_report._view import ExperimentView, read_view
+
+if TYPE_CHECKING:
+    from detcore.cli import CliContext
+    from detcore.database import Database
+
+__all__ = ["plot_experiment", "report"]
+
+_LOG_LINES = 30
+_FAILED_SHOWN = 10
+_REPORT_EXAMPLES = """
+\b
+Examples:
+  detcore report 3
+  detcore report 3 --no-verify -o - > report.html
+"""
+
+
+def plot_experiment(
+    records: contextlib.AbstractContextManager[Database],
+    experiment_id: int,
+    *,
+    output: str | None,
+    metric: str | None,
+) -> None:
+    """Draw learning curves of all trials, and their hyperparameters against the metric.
+
+    Args:
+        records: Opened after the output has been checked.
+        experiment_id: The experiment.
+        output: An ``.html`` or ``.png`` file, or ``-`` for a page on standard output; None: a page
+            in the current folder.
+        metric: What is drawn; None: the searcher's metric.
+
+    Raises:
+        click.UsageError: If the output is neither a page nor an image, or cannot be written.
+        RunError: If it is an image and matplotlib is not installed.
+    """
+    path = output or f"experiment-{experiment_id}.html"
+    kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
+    if kind not in ("html", "htm", "png"):
+        raise click.UsageError(f"-o {path}: its name must end in .html or .png")
+    with records as database:
+        view = read_view(database, experiment_id, metric=metric)
+    if kind == "png":
+        _write(path, lambda file: write_png(view, file))
+    else:
+        _write_text(path, plot_page(view))
+
+
+@click.command(epilog=_REPORT_EXAMPLES)
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option(
+    "-o", "--output", metavar="FILE",
+    help="Where to write it; - is standard output.  [default: report-ID.html, here]",
+)  # fmt: skip
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Whether to read the checkpoints and compare them with what was saved.  [default: yes]",
+)
+@master_option
+@click.pass_obj
+def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
+    """Write everything recorded about an experiment into one HTML file.
+
+    Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
+    of reading them. The file loads nothing: it can be sent, and opened without a network.
+    """
+    with open_records(obj) as database:
+        view = read_view(database, experiment_id, all_metrics=True)
+        rest = _gather(obj, database, view, verify=verify)
+    _write_text(output or f"report-{experiment_id}.html", report_page(view, rest))
+
+
+def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
+    settings = visible_config(view.record.config)
+    failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
+    checkpoints = _checkpoints(obj, database, view, verify=verify)
+    return Report(
+        config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
+        settings=settings,
+        checkpoints=checkpoints,
+        num_checkpoints=len(checkpoints),
+        logs={
+            trial_id: last_lines(database, database.get_trial(trial_id), _LOG_LINES)
+            for trial_id in failed
+        },
+        written_at=format_time(datetime.datetime.now(datetime.timezone.utc)),
+    )
+
+
+def _checkpoints(
+    obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
+) -> list[CheckpointRow]:
+    values = {}
+    if view.metric is not None:
+        values = database.checkpoint_metrics(view.record.id, view.metric)
+    return [
+        CheckpointRow(record, values.get(record.uuid), faults)
+        for record, faults in survey_checkpoints(obj, database, view.record.id, verify=verify)
+    ]
+
+
+def _write_text(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.buffer.write(text.encode())
+        return
+    _write(path, lambda file: file.write_bytes(text.encode()))
+
+
+def _write(path: str, write: Callable[[Path], object]) -> None:
+    """Write a file as a whole or not at all, and say where it is."""
+    target = Path(path)
+    if target.is_dir():
+        raise click.UsageError(f"{path} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise click.UsageError(f"there is no folder {target.parent}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    click.echo(str(target))

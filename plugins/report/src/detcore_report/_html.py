@@ -1,0 +1,394 @@
+"""Pages about an experiment (`detcore experiment plot`, `detcore report`), and parts of pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.describe import (
+    STYLE,
+    cut,
+    describe_state,
+    escape,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_time,
+    fragment,
+    summarize_config,
+    table,
+    took_s,
+)
+from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
+
+if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord, LogLine
+    from detcore_report._view import Chart, ExperimentView
+
+__all__ = [
+    "CheckpointRow", "Report", "experiment_part", "page", "plot_page", "report_page", "trial_part",
+]  # fmt: skip
+
+SIZE_LIMIT = 1_000_000
+# Numbers of points of a curve to try, until the page is below its limit.
+_POINTS = (400, 200, 100, 50, 24, 12, 6)
+_MAX_CHECKPOINTS = 500
+_MAX_LOGS = 10
+_MAX_CONFIG = 60_000
+# A part of another page is small, however large the experiment is.
+_PART_CURVES = 30
+_PART_ROWS = 10
+_PART_POINTS = 60
+_PART_HPARAMS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint, its metric, and the result of its verification.
+
+    Attributes:
+        faults: Faults of its files; empty if it is intact, None if it was not verified.
+    """
+
+    record: CheckpointRecord
+    value: float | None
+    faults: Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Contents of a report in addition to the view.
+
+    Attributes:
+        config: The configuration as YAML, with masked secrets.
+        settings: The same as values.
+        logs: The last lines of failed trials, by trial.
+        written_at: Time of the report, for users.
+    """
+
+    config: str
+    settings: Mapping[str, Any]
+    checkpoints: Sequence[CheckpointRow]
+    num_checkpoints: int
+    logs: Mapping[int, Sequence[LogLine]]
+    written_at: str
+
+
+def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
+    """Return a self-contained page, which may load nothing.
+
+    Args:
+        title: Not yet escaped.
+        body: HTML.
+        trials: Trials to highlight everywhere when the pointer is on one of their marks.
+    """
+    numbers = list(trials)
+    lit = ""
+    if numbers:
+        dim = "body:has(.t:hover,tr[class]:hover) g.t{opacity:.12}"
+        chosen = ",".join(f"body:has(.t{n}:hover) g.t{n}" for n in numbers)
+        rows = ",".join(f"body:has(g.t{n}:hover) tr.t{n}" for n in numbers)
+        lit = f"{dim}{chosen}{{opacity:1!important}}{rows}{{background:var(--box)}}"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{lit}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def plot_page(view: ExperimentView) -> str:
+    """Return a page with learning curves and hyperparameters of an experiment."""
+    title = _title(view)
+    for points in _POINTS:
+        body = "\n".join(
+            [_head(view, title), _curves(view, points=points, with_others=False),
+             _hyperparameters(view)]
+        )  # fmt: skip
+        html = page(title, body, trials=[trial.id for trial in view.trials])
+        if len(html.encode()) <= SIZE_LIMIT:
+            break
+    return html
+
+
+def report_page(view: ExperimentView, report: Report) -> str:
+    """Return a page with all data of an experiment, below `SIZE_LIMIT` if possible."""
+    title = _title(view)
+    rest = "\n".join(
+        [_hyperparameters(view), _checkpoints(view, report), _failures(view, report),
+         _configuration(report)]
+    )  # fmt: skip
+    for points in _points_to_try(view, len(rest.encode())):
+        body = "\n".join(
+            [_head(view, title), _summary(view, report),
+             _curves(view, points=points, with_others=True), rest]
+        )  # fmt: skip
+        html = page(title, body, trials=[trial.id for trial in view.trials])
+        if len(html.encode()) <= SIZE_LIMIT:
+            break
+    return html
+
+
+def experiment_part(view: ExperimentView) -> str:
+    """Return an experiment as a part of another page: curves of its metric, and its best trials."""
+    drawn = dataclasses.replace(
+        view, trials=view.trials[:_PART_CURVES], charts=[_first(one) for one in view.charts[:1]]
+    )
+    listed = dataclasses.replace(view, trials=view.trials[:_PART_ROWS])
+    parts = [f"<h3>{escape(_title(view))}</h3>", _state(view), _draw(drawn)]
+    if view.num_trials > len(drawn.trials):
+        parts.append(
+            f'<p class="dim">The best {len(drawn.trials)} of {view.num_trials} trials are drawn.'
+            "</p>"
+        )
+    if view.trials:
+        few = view.num_trials > len(listed.trials)
+        many = f" (the first {len(listed.trials)} of {view.num_trials})" if few else ""
+        parts.append(_trials(listed, f"Trials, the best first{many}"))
+    return fragment("".join(parts))
+
+
+def trial_part(view: ExperimentView) -> str:
+    """Return the only trial of a view as a part of another page: its curves, and their values."""
+    trial = view.trials[0]
+    told = [trial.state, f"{trial.steps} steps"]
+    if trial.value is not None:
+        told.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
+    bad = f'<p class="bad">{escape(cut(trial.error, 2000))}</p>' if trial.error else ""
+    hparams = "".join(
+        f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
+        for name, value in list(trial.hparams.items())[:_PART_HPARAMS]
+    )
+    return fragment(
+        f"<h3>Trial {trial.id} of experiment {view.record.id}: {escape(cut(view.record.name))}</h3>"
+        f"<p>{escape(' · '.join(told))}</p>{bad}<dl>{hparams}</dl>{_draw(view)}{_ends(view)}"
+    )
+
+
+def _first(chart: Chart) -> Chart:
+    return dataclasses.replace(chart, curves=chart.curves[:_PART_CURVES])
+
+
+def _draw(view: ExperimentView) -> str:
+    """Return the charts of a part of a page."""
+    if not view.charts:
+        return '<p class="dim">No metric with a finite value was reported yet.</p>'
+    # Ids of elements must be unique in a whole page: they are derived from the charts' content.
+    number = zlib.crc32(repr(view.charts).encode())
+    charts = [
+        draw_chart(view, chart, number=number + index, points=_PART_POINTS, is_wide=not index)
+        for index, chart in enumerate(view.charts)
+    ]
+    others = f'<div class="charts">{"".join(charts[1:])}</div>' if len(charts) > 1 else ""
+    return f"{legend(view) if len(view.trials) > 1 else ''}{charts[0]}{others}"
+
+
+def _ends(view: ExperimentView) -> str:
+    """Return a table of the metrics of the charts."""
+    rows = []
+    for chart in view.charts:
+        for curve in chart.curves:
+            low = min(curve.points, key=lambda point: point[1])
+            high = max(curve.points, key=lambda point: point[1])
+            last = curve.points[-1]
+            values = [f"{format_number(y)} at {x}" for x, y in (low, high, last)]
+            rows.append(("", [cut(chart.metric, 60), chart.kind, *values]))
+    header = ["metric", "of", "smallest", "largest", "last"]
+    return table("Metrics, and the steps of their values", header, rows) if rows else ""
+
+
+def _points_to_try(view: ExperimentView, spent: int) -> Sequence[int]:
+    """Return the numbers of points of a curve to try, leaving out those that cannot fit."""
+    lengths = [len(curve.points) for chart in view.charts for curve in chart.curves]
+    for index, points in enumerate(_POINTS):
+        # Charts after the first get half as many; a point is 10 bytes or more.
+        if 10 * sum(min(length, points // 2) for length in lengths) + spent <= SIZE_LIMIT:
+            return _POINTS[index:]
+    return _POINTS[-1:]
+
+
+def _title(view: ExperimentView) -> str:
+    return f"Experiment {view.record.id}: {cut(view.record.name, 200)}"
+
+
+def _head(view: ExperimentView, title: str) -> str:
+    return f"<h1>{escape(title)}</h1>\n{_state(view)}"
+
+
+def _state(view: ExperimentView) -> str:
+    row = view.overview
+    state = describe_state(row["state"], row["is_alive"], row["host"])
+    told = [state, f"{view.num_trials} trial{'s' * (view.num_trials != 1)}"]
+    best = view.best
+    if best is not None and best.value is not None:
+        told.append(
+            f"best {cut(view.metric)} {format_number(best.value)} "
+            f"(trial {best.id}, step {best.value_step})"
+        )
+    if took_s(row) is not None:
+        told.append(format_duration(took_s(row)))
+    bad = f'<p class="bad">{escape(cut(row["error"], 2000))}</p>' if row["error"] else ""
+    return f"<p>{escape(' · '.join(told))}</p>{bad}"
+
+
+def _summary(view: ExperimentView, report: Report) -> str:
+    row = view.overview
+    fields = summarize_config(report.settings)
+    fields["code"] = row["model_dir"]
+    fields["started"] = format_time(row["created_at"])
+    if row["ended_at"] is not None:
+        fields["ended"] = format_time(row["ended_at"])
+    if row["progress"] is not None:
+        fields["search"] = f"{row['progress']:.0%} done"
+    fields["report"] = f"written {report.written_at}"
+    items = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(cut(value, 1000))}</dd>"
+        for name, value in fields.items()
+    )
+    return f"<dl>{items}</dl>"
+
+
+def _curves(view: ExperimentView, *, points: int, with_others: bool) -> str:
+    parts = ["<h2>Learning curves</h2>"]
+    if not view.charts:
+        parts.append('<p class="dim">No trial has reported a metric with a finite value yet.</p>')
+        return "\n".join(parts)
+    parts.append(legend(view))
+    parts.append(draw_chart(view, view.charts[0], number=0, points=points, is_wide=True))
+    if with_others and len(view.charts) > 1:
+        others = [
+            draw_chart(view, chart, number=number, points=max(4, points // 2), is_wide=False)
+            for number, chart in enumerate(view.charts[1:], start=1)
+        ]
+        parts.append(f'<div class="charts">{"".join(others)}</div>')
+    if view.hidden_metrics:
+        names = ", ".join(cut(name) for name in view.hidden_metrics[:50])
+        parts.append(f'<p class="dim">Not drawn: {escape(names)}</p>')
+    return "\n".join(parts)
+
+
+def _hyperparameters(view: ExperimentView) -> str:
+    parts = ["<h2>Hyperparameters</h2>"] if view.constants or view.axes else []
+    if view.constants:
+        told = "".join(
+            f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
+            for name, value in list(view.constants.items())[:100]
+        )
+        who = "of all trials" if view.num_trials > 1 else "of the trial"
+        parts.append(f"<h3>Values {who}</h3><dl>{told}</dl>")
+    parallel = draw_parallel(view)
+    if parallel:
+        if not view.charts:
+            parts.append(legend(view))
+        parts.append(parallel)
+    parts.append("<h2>Trials</h2>")
+    if not view.trials:
+        parts.append('<p class="dim">None yet.</p>')
+        return "\n".join(parts)
+    shown = len(view.trials)
+    many = "" if shown == view.num_trials else f" (the first {shown} of {view.num_trials})"
+    parts.append(_trials(view, f"Trials, the best first{many}"))
+    return "\n".join(parts)
+
+
+def _trials(view: ExperimentView, caption: str) -> str:
+    classes = trial_classes(view)
+    has_rungs = any(trial.rung is not None for trial in view.trials)
+    varied = [axis.name for axis in view.axes if axis.name != view.metric][:50]
+    metric = cut(view.metric or "metric", 40)
+    header = ["trial", "state", "steps", *(["rung"] if has_rungs else []),
+              f"best {metric}", "at step", "last", *[cut(name, 60) for name in varied]]  # fmt: skip
+    rows = []
+    for trial in view.trials:
+        cells = [str(trial.id), trial.state, str(trial.steps)]
+        if has_rungs:
+            cells.append("-" if trial.rung is None else str(trial.rung))
+        cells += [
+            format_number(trial.value),
+            "-" if trial.value_step is None else str(trial.value_step),
+            format_number(None if trial.last is None else float(trial.last)),
+            *[
+                cut(format_number(trial.hparams[name])) if name in trial.hparams else "-"
+                for name in varied
+            ],
+        ]
+        rows.append((classes[trial.id].split()[0], cells))
+    first = 4 if has_rungs else 3
+    numbers = [0, 2, *([3] if has_rungs else []), first, first + 1, first + 2]
+    return table(caption, header, rows, right=numbers, is_tall=len(rows) > 20)
+
+
+def _checkpoints(view: ExperimentView, report: Report) -> str:
+    parts = ["<h2>Checkpoints</h2>"]
+    if not report.checkpoints:
+        parts.append('<p class="dim">There are none.</p>')
+        return "\n".join(parts)
+    looked = [row for row in report.checkpoints if row.faults is not None]
+    faulty = [row for row in looked if row.faults]
+    if not looked:
+        parts.append('<p class="dim">Their files were not read (not verified).</p>')
+    elif faulty:
+        parts.append(f'<p class="bad">{len(faulty)} of {len(looked)} are not as saved.</p>')
+    else:
+        parts.append(f'<p class="ok">All {len(looked)} that were read are as they were saved.</p>')
+    rows = []
+    for row in report.checkpoints[:_MAX_CHECKPOINTS]:
+        record = row.record
+        verified = "not verified"
+        if row.faults is not None:
+            verified = "ok" if not row.faults else cut("; ".join(row.faults), 200)
+        rows.append(
+            ("", [record.uuid, str(record.trial_id), str(record.steps_completed),
+                  _number(row.value), format_bytes(record.size_bytes), record.state, verified,
+                  format_time(record.committed_at), cut(record.storage_url, 120)])
+        )  # fmt: skip
+    shown = len(rows)
+    many = "" if shown == report.num_checkpoints else f" ({shown} of {report.num_checkpoints})"
+    parts.append(
+        table(
+            f"Checkpoints{many}",
+            ["checkpoint", "trial", "step", cut(view.metric or "metric", 40), "size", "state",
+             "files", "saved", "where"],
+            rows,
+            right=[1, 2, 3, 4],
+            is_tall=shown > 20,
+        )
+    )  # fmt: skip
+    return "\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else format_number(value)
+
+
+def _failures(view: ExperimentView, report: Report) -> str:
+    failed = [trial for trial in view.trials if trial.error]
+    if not failed:
+        return ""
+    parts = ["<h2>Failures</h2>"]
+    for trial in failed[:_MAX_LOGS]:
+        parts.append(f"<h3>Trial {trial.id}</h3><p>{escape(cut(trial.error, 2000))}</p>")
+        lines = report.logs.get(trial.id)
+        if lines:
+            text = "\n".join(f"{cut(line.text, 500)}" for line in lines)
+            parts.append(
+                f"<details><summary>last {len(lines)} lines it printed</summary>"
+                f"<pre>{escape(text)}</pre></details>"
+            )
+    if len(failed) > _MAX_LOGS:
+        rest = ", ".join(str(trial.id) for trial in failed[_MAX_LOGS:])
+        parts.append(f'<p class="dim">Failed, too: trials {escape(rest)}</p>')
+    return "\n".join(parts)
+
+
+def _configuration(report: Report) -> str:
+    return (
+        f'<h2>Configuration</h2><pre tabindex="0">{escape(cut(report.config, _MAX_CONFIG))}</pre>'
+    )

@@ -1,0 +1,306 @@
+"""``detcore top``: the running trials, in the terminal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli import (
+    EXPERIMENT_ID,
+    Column,
+    choose_format,
+    format_options,
+    make_console,
+    make_table,
+    master_option,
+    open_records,
+    print_csv,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.describe import (
+    duration_s,
+    format_bytes,
+    format_duration,
+    format_number,
+    searcher_metric,
+)
+
+if TYPE_CHECKING:
+    from detcore.cli import CliContext
+    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
+
+__all__ = ["top"]
+
+_REDRAW_S = 1.0
+_RECENT = 20
+_EXAMPLES = """
+\b
+Examples:
+  detcore top
+  detcore top --once --json      for programs
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--once", is_flag=True, help="Print what runs now and end; so do pipes.")
+@click.option(
+    "--experiment", "only", type=EXPERIMENT_ID, metavar="ID", help="Only this experiment."
+)
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=_REDRAW_S, show_default=True,
+    metavar="SECONDS", help="Time between two looks.",
+)  # fmt: skip
+@format_options
+@master_option
+@click.pass_obj
+def top(
+    obj: CliContext,
+    once: bool,
+    only: int | None,
+    interval: float,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it.
+
+    The last lines show how much CPU and memory the processes of each experiment use.
+    """
+    form = choose_format(as_json, as_csv)
+    with open_records(obj) as database:
+        if only is not None:
+            database.get_experiment(only)  # an unknown id is an error, not an idle experiment
+        usage = _Usage()
+        if form == "table" and not once and make_console().is_terminal:
+            _follow(obj, database, usage, only=only, interval=interval)
+            return
+        usage.sample()
+        time.sleep(0.2)
+        usage.sample()
+        rows, totals = _look(database, usage, only=only)
+    if form == "json":
+        print_json({"trials": rows, "experiments": totals})
+    elif form == "csv":
+        print_csv(rows, ["experiment_id", "trial_id"])
+    else:
+        _print(rows, totals)
+
+
+def _look(
+    database: Database, usage: _Usage, *, only: int | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the trials that run, and their experiments, as plain values."""
+    from detcore.remote import ServerRecords
+    from detcore.types import ExperimentState
+
+    # The process ids of a server mean other processes here.
+    is_here = not isinstance(database, ServerRecords)
+    rows, totals = [], []
+    counts = database.count_trials()
+    for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
+        if only not in (None, experiment.id):
+            continue
+        is_alive = database.experiment_is_alive(experiment.id)
+        if is_alive is False:
+            continue
+        running = database.list_trials(experiment.id, states=[ExperimentState.RUNNING])
+        rows += [_row(database, experiment, trial) for trial in running]
+        cpu, memory = None, None
+        if is_here and is_alive and experiment.process is not None:
+            cpu, memory = usage.of_tree(experiment.process.pid)
+        totals.append(
+            {
+                "experiment_id": experiment.id,
+                "name": experiment.name,
+                "num_trials": counts.get(experiment.id, 0),
+                "num_running": len(running),
+                "progress": experiment.progress,
+                "elapsed_s": duration_s(experiment.created_at, None),
+                "host": experiment.process.host if experiment.process else None,
+                "pid": experiment.process.pid if experiment.process else None,
+                "cpu_percent": cpu,
+                "memory_bytes": memory,
+            }
+        )
+    return rows, totals
+
+
+def _row(database: Database, experiment: ExperimentRecord, trial: TrialRecord) -> dict[str, Any]:
+    metric, _ = searcher_metric(experiment.config)
+    training = _newest(database, trial.id, "training")
+    validations = _newest(database, trial.id, "validation")
+    last = training[-1] if training else None
+    values = dict(last.metrics) if last else {}
+    validation = validations[-1].metrics.get(metric) if validations and metric else None
+    latest = max((row.steps_completed for row in (*training[-1:], *validations[-1:])), default=0)
+    return {
+        "experiment_id": experiment.id,
+        "trial_id": trial.id,
+        "state": trial.state.value,
+        "rung": trial.rung,
+        "steps_completed": latest,
+        "progress": _progress(experiment, trial, latest),
+        "steps_per_second": _speed([row for row in training if row.run_id == trial.run_id]),
+        "training": {k: v for k, v in values.items() if isinstance(v, (int, float))},
+        "metric": metric,
+        "validation": validation,
+    }
+
+
+def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
+    return database.metrics(trial_id, kind, with_batches=False, newest=_RECENT)
+
+
+def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
+    """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
+    searcher = experiment.config.get("searcher") or {}
+    length = searcher.get("max_length")
+    if not isinstance(length, Mapping) or not length.get("batches"):
+        return experiment.progress if searcher.get("name") == "single" else None
+    wanted = trial.length or int(length["batches"])
+    return min(1.0, steps / wanted) if wanted else None
+
+
+def _speed(rows: list[MetricRecord]) -> float | None:
+    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
+        return None
+    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
+    steps = rows[-1].steps_completed - rows[0].steps_completed
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+class _Usage:
+    """CPU and memory of processes and their children, on Linux; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, dict[int, float]] = (0.0, {})
+        self._now: tuple[float, dict[int, float]] = (0.0, {})
+        self._memory: dict[int, int] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def sample(self) -> None:
+        """Look at all processes of this machine."""
+        ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+        cpu: dict[int, float] = {}
+        self._memory, self._children = {}, {}
+        for pid, fields in _processes():
+            cpu[pid] = (int(fields[11]) + int(fields[12])) / ticks
+            self._memory[pid] = int(fields[21]) * page
+            self._children.setdefault(int(fields[1]), []).append(pid)
+        self._before, self._now = self._now, (time.monotonic(), cpu)
+
+    def of_tree(self, pid: int) -> tuple[float | None, int | None]:
+        """Return percent of one CPU between the last two samples, and resident bytes."""
+        (then, before), (now, after) = self._before, self._now
+        tree, waiting = [], [pid] if pid in after else []
+        while waiting:
+            tree.append(waiting.pop())
+            waiting += self._children.get(tree[-1], [])
+        if not tree:
+            return None, None
+        memory = sum(self._memory[each] for each in tree)
+        if not before or now <= then:
+            return None, memory
+        used = sum(after[each] - before.get(each, after[each]) for each in tree)
+        return max(0.0, 100 * used / (now - then)), memory
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Yield each process with the fields of its ``stat`` from field 3 on; see proc(5)."""
+    folder = Path("/proc")
+    if not (folder / "self" / "stat").exists():
+        return
+    for entry in folder.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it has ended meanwhile
+        yield int(entry.name), text.rpartition(")")[2].split()
+
+
+def _follow(
+    obj: CliContext, database: Database, usage: _Usage, *, only: int | None, interval: float
+) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from detcore.database import ingest_spools
+
+    console = make_console()
+    with Live(console=console, screen=False, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            usage.sample()
+            ingest_spools(database, obj.environment.home)
+            rows, totals = _look(database, usage, only=only)
+            fitting = max(1, console.height - len(totals) - 4)
+            columns, cells = _table(rows[:fitting])
+            parts: list[Any] = [make_table(columns, cells)] if rows else []
+            if len(rows) > fitting:
+                parts.append(Text(f"{len(rows) - fitting} more trials", style="dim"))
+            parts += [Text(line, style="dim") for line in _total_lines(totals)]
+            live.update(Group(*parts), refresh=True)
+            time.sleep(interval)
+
+
+def _print(rows: list[dict[str, Any]], totals: list[dict[str, Any]]) -> None:
+    if rows:
+        print_table(*_table(rows))
+    for line in _total_lines(totals):
+        print_line(line, style="dim")
+
+
+def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
+    columns = [
+        Column("EXP", align="right"),
+        Column("TRIAL", align="right", style="bold"),
+        Column("STEPS", align="right"),
+        Column("DONE", align="right"),
+        Column("STEPS/S", align="right"),
+        Column("TRAINING", wrap=True),
+        Column("VALIDATION", wrap=True),
+    ]
+    cells = []
+    for row in rows:
+        training = [f"{name} {format_number(value)}" for name, value in row["training"].items()]
+        speed, done = row["steps_per_second"], row["progress"]
+        validation = "-"
+        if row["validation"] is not None:
+            validation = f"{row['metric']} {format_number(row['validation'])}"
+        cells.append(
+            [
+                str(row["experiment_id"]),
+                str(row["trial_id"]),
+                str(row["steps_completed"]),
+                "-" if done is None else f"{done:.0%}",
+                "-" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}",
+                "  ".join(training[:3]) or "-",
+                validation,
+            ]
+        )
+    return columns, cells
+
+
+def _total_lines(totals: list[dict[str, Any]]) -> list[str]:
+    if not totals:
+        return ["nothing runs"]
+    lines = []
+    for row in totals:
+        parts = [f"{row['num_running']} of {row['num_trials']} trials running"]
+        if row["progress"] is not None:
+            parts.append(f"search {row['progress']:.0%} done")
+        parts.append(format_duration(row["elapsed_s"]))
+        if row["cpu_percent"] is not None:
+            parts.append(f"cpu {row['cpu_percent']:.0f} %")
+        if row["memory_bytes"] is not None:
+            parts.append(f"memory {format_bytes(row['memory_bytes'])}")
+        lines.append(f"experiment {row['experiment_id']} {row['name']}: {', '.join(parts)}")
+    return lines

@@ -1,0 +1,367 @@
+"""Read the data for a page about an experiment: trials, downsampled curves, axes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.describe import (
+    describe_experiment,
+    describe_trials,
+    is_loss,
+    metric_value,
+    sort_key,
+    trial_state,
+)
+from detcore.errors import NotFoundError
+from detcore_report._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
+from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord
+
+__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "thin"]
+
+# More curves than this could be neither distinguished nor drawn within a second.
+MAX_CURVES = 200
+MAX_ROWS = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialView:
+    """A trial.
+
+    Attributes:
+        state: Its state, for users.
+        value: Best finite value of the ranking metric, or None.
+        value_step: Step of that value.
+        last: The last value of that metric, or None; may be NaN.
+        hparams: Hyperparameters; nested names have dots.
+        rank: Its rank among the trials with a value, from 0, or None.
+        number: Its index among the experiment's trials by id, from 0: its colour on every page.
+    """
+
+    id: int
+    number: int
+    state: str
+    steps: int
+    rung: int | None
+    error: str | None
+    value: float | None
+    value_step: int | None
+    last: float | None
+    hparams: Mapping[str, object]
+    rank: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A metric of a trial over steps; values that are not finite are counted and left out."""
+
+    trial_id: int
+    points: Sequence[tuple[int, float]]
+    num_not_finite: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A metric of all trials over steps.
+
+    Attributes:
+        is_thinned: Whether the curves were downsampled.
+    """
+
+    metric: str
+    kind: str
+    curves: Sequence[Curve]
+    is_thinned: bool = False
+
+    def scales(self) -> tuple[Scale, Scale]:
+        """Return the scales of steps and of values."""
+        steps = [x for curve in self.curves for x, _ in curve.points]
+        values = [y for curve in self.curves for _, y in curve.points]
+        # From 0, where training begins, but a single point is not drawn at the edge.
+        return make_scale([float(x) for x in (0, *steps)], is_log=False), make_scale(values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentView:
+    """An experiment, ready to be drawn.
+
+    Attributes:
+        overview: As in `detcore experiment list --json`.
+        trials: The shown trials, the best first; those without a value are last.
+        num_trials: Total number of trials.
+        metric: The metric that ranks trials, or None.
+        kind: Whether that is a metric of "training" or of "validation".
+        charts: Charts, that metric's first.
+        metrics: Kind and name of all reported metrics.
+        hidden_metrics: Metrics without a chart.
+        axes: Varied hyperparameters, then the metric.
+        constants: Hyperparameters that all trials share.
+    """
+
+    record: ExperimentRecord
+    overview: Mapping[str, Any]
+    trials: Sequence[TrialView]
+    num_trials: int
+    metric: str | None
+    kind: str
+    smaller_is_better: bool
+    charts: Sequence[Chart]
+    metrics: Sequence[tuple[str, str]]
+    hidden_metrics: Sequence[str]
+    axes: Sequence[Axis]
+    constants: Mapping[str, object]
+
+    @property
+    def best(self) -> TrialView | None:
+        """The best trial, or None if none has a value."""
+        return self.trials[0] if self.trials and self.trials[0].rank == 0 else None
+
+
+def read_view(
+    database: Database,
+    experiment_id: int,
+    *,
+    metric: str | None = None,
+    kind: str | None = None,
+    smaller_is_better: bool | None = None,
+    all_metrics: bool = False,
+    max_charts: int = 8,
+    only: Collection[int] | None = None,
+    parts: int | None = None,
+) -> ExperimentView:
+    """Read an experiment.
+
+    Args:
+        database: The records.
+        experiment_id: The experiment.
+        metric: The metric to rank trials by; None: the searcher's metric.
+        all_metrics: Whether to make charts of the other metrics, too.
+        max_charts: Maximum number of charts.
+        kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if it
+            exists.
+        smaller_is_better: Whether a smaller value of it is better; None: derived from its name (a
+            loss, a score), or else the searcher's setting.
+        only: Only these trials; None: all.
+        parts: Downsample each curve to the extremes in this many parts of the steps, which is
+            faster; None: read all reports.
+
+    Raises:
+        NotFoundError: If the experiment does not exist, or no trial has reported `metric`.
+    """
+    record = database.get_experiment(experiment_id)
+    records = database.list_trials(experiment_id)
+    overview = describe_experiment(database, record, len(records))
+    own, smaller = overview["metric"], smaller_is_better
+    if smaller is None and metric not in (None, own):
+        smaller = is_loss(metric)
+    if smaller is None:
+        smaller = overview["smaller_is_better"] is not False
+    reports: Reports
+    if parts is None:
+        reports = AllReports(database, records, asked=metric or own, everything=all_metrics)
+    else:
+        reports = DrawnReports(database, experiment_id, parts=parts)
+    names = reports.names
+    if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
+        listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
+        raise NotFoundError(
+            f"no trial of experiment {experiment_id} has reported a metric {metric!r}.\n"
+            f"Metrics there: {listed}."
+        )
+    metric = metric or own or next((name for _, name in names), None)
+    rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
+    kind = next((own_kind for own_kind, name in names if _is_asked((own_kind, name), metric, kind)),
+                "validation")  # fmt: skip
+    few = None if only is None else tuple(sorted(only))
+    if few is None and parts is not None and kind == "validation" and len(rows) > MAX_ROWS:
+        few = _best_ids(rows, metric, smaller_is_better=smaller)
+    trials = _rank(rows, reports, kind, metric, smaller_is_better=smaller, only=few)
+    shown = trials if only is None else [trial for trial in trials if trial.id in only]
+    drawn = [trial.id for trial in shown[:MAX_CURVES]]
+    wanted = sorted(names, key=lambda name: (name != (kind, metric), names.index(name)))
+    if not all_metrics:
+        wanted = [name for name in wanted if name == (kind, metric)]
+    charts = [
+        _chart(reports.curves(kind, name, few), drawn, kind, name, parts)
+        for kind, name in wanted[:max_charts]
+    ]
+    varied, constants = _split([trial.hparams for trial in shown])
+    return ExperimentView(
+        record=record,
+        overview=overview,
+        trials=shown[:MAX_ROWS],
+        num_trials=len(records),
+        metric=metric,
+        kind=kind,
+        smaller_is_better=smaller,
+        charts=[chart for chart in charts if any(curve.points for curve in chart.curves)],
+        metrics=names,
+        hidden_metrics=[f"{name} ({kind})" for kind, name in wanted[max_charts:]],
+        axes=_axes(shown[:MAX_CURVES], varied, record.config, metric),
+        constants=constants,
+    )
+
+
+def _best_ids(
+    rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
+) -> tuple[int, ...]:
+    """Return the trials to show if there are very many, so that other curves are not read."""
+
+    def place(row: dict[str, Any]) -> tuple[int, float]:
+        value = number_of(metric_value(row, metric))
+        return sort_key(value, smaller_is_better=smaller_is_better)
+
+    return tuple(row["id"] for row in sorted(rows, key=place)[:MAX_ROWS])
+
+
+def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bool:
+    return name[1] == metric and kind in (None, name[0])
+
+
+def _rank(
+    rows: list[dict[str, Any]],
+    reports: Reports,
+    kind: str,
+    metric: str | None,
+    *,
+    smaller_is_better: bool,
+    only: tuple[int, ...] | None,
+) -> list[TrialView]:
+    """Return the trials, the best first."""
+    found = []
+    # The best value of a training metric is known only from its curve, so all curves are read.
+    curves: Mapping[int, Series] = {}
+    if metric is not None:
+        curves = reports.curves(kind, metric, only if kind == "validation" else None)
+    for row in rows:
+        series = curves.get(row["id"], NO_CURVE).points
+        value, step = None, None
+        if kind == "validation":
+            value = number_of(metric_value(row, metric))
+        if value is not None:
+            step = row["best_validation"]["steps_completed"]
+        else:  # a training metric, or the best is infinite
+            finite = [(number_of(y), x) for x, y in series if number_of(y) is not None]
+            if finite:
+                value, step = (min if smaller_is_better else max)(finite)
+        last = series[-1][1] if series else None
+        found.append((row, value, step, last if isinstance(last, (int, float)) else None))
+    found.sort(key=lambda item: sort_key(item[1], smaller_is_better=smaller_is_better))
+    numbers = {trial_id: at for at, trial_id in enumerate(sorted(row["id"] for row in rows))}
+    return [
+        TrialView(
+            id=row["id"],
+            number=numbers[row["id"]],
+            state=trial_state(row),
+            steps=row["steps_completed"],
+            rung=row["rung"],
+            error=row["error"],
+            value=value,
+            value_step=step,
+            last=last,
+            hparams=_flat(row["hparams"]),
+            rank=None if value is None else place,
+        )
+        for place, (row, value, step, last) in enumerate(found)
+    ]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _chart(
+    found: Mapping[int, Series], trials: Sequence[int], kind: str, metric: str, parts: int | None
+) -> Chart:
+    curves = []
+    for trial_id in trials:
+        curve = found.get(trial_id, NO_CURVE)
+        numbers = [(x, number_of(y)) for x, y in curve.points]
+        points = [(x, y) for x, y in numbers if y is not None]
+        gone = len(curve.points) - len(points) + curve.num_nan
+        curves.append(Curve(trial_id=trial_id, points=points, num_not_finite=gone))
+    return Chart(metric=metric, kind=kind, curves=curves, is_thinned=parts is not None)
+
+
+def _split(
+    hparams: Sequence[Mapping[str, object]],
+) -> tuple[list[str], dict[str, object]]:
+    """Return the names of hyperparameters that differ between trials, and those that all share."""
+    names = dict.fromkeys(name for tree in hparams for name in tree)
+    varied, constants = [], {}
+    for name in names:
+        values = {repr(tree[name]) if name in tree else None for tree in hparams}
+        if len(values) > 1:
+            varied.append(name)
+        else:
+            constants[name] = hparams[0][name]
+    return varied, constants
+
+
+def _axes(
+    trials: Sequence[TrialView],
+    varied: Sequence[str],
+    config: Mapping[str, Any],
+    metric: str | None,
+) -> list[Axis]:
+    from detcore.config import ranges
+
+    settings: dict[str, Mapping[str, Any]] = {}
+    tree = config.get("hyperparameters")
+    if isinstance(tree, Mapping):
+        settings = {".".join(map(str, place)): setting for place, setting in ranges(tree)}
+    axes = []
+    for name in varied:
+        values = {trial.id: trial.hparams[name] for trial in trials if name in trial.hparams}
+        axes.append(make_axis(name, values, settings.get(name)))
+    if axes and metric is not None:
+        reached = {trial.id: trial.value for trial in trials if trial.value is not None}
+        scale = make_scale(reached.values())
+        axes.append(
+            Axis(
+                name=metric,
+                note="log" if scale.is_log else "",
+                ticks=scale.ticks() if reached else [],
+                positions={trial: scale.position(value) for trial, value in reached.items()},
+            )
+        )
+    return axes
+
+
+def thin(points: Sequence[tuple[int, float]], limit: int) -> list[tuple[int, float]]:
+    """Return at most `limit` points of a curve, with every visible peak.
+
+    The steps are cut into equal parts; the smallest and the largest value of each stay, and so do
+    the first and the last point.
+
+    Args:
+        points: Steps, ascending, and finite values.
+        limit: Maximum number of points; >= 4.
+    """
+    if len(points) <= limit:
+        return list(points)
+    parts = (limit - 2) // 2
+    first, last = points[0][0], points[-1][0]
+    kept = {0, len(points) - 1}
+    ends: dict[int, tuple[int, int]] = {}
+    for index, (x, y) in enumerate(points):
+        part = min(parts - 1, math.floor((x - first) / max(1, last - first) * parts))
+        low, high = ends.get(part, (index, index))
+        ends[part] = (
+            index if y < points[low][1] else low,
+            index if y > points[high][1] else high,
+        )
+    for low, high in ends.values():
+        kept |= {low, high}
+    return [points[index] for index in sorted(kept)]

@@ -1,0 +1,445 @@
+"""``detcore report`` and ``detcore experiment plot``: pages and images that stand alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shutil
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from page_check import Page
+from recorded import CONFIG, Records
+
+from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.database import Database, MetricRecord, TrialLog
+from detcore.describe import escape, table  # fmt: skip
+from detcore.distributed import DistributedContext
+from detcore.errors import NotFoundError, RunError
+from detcore.storage import LocalStorage
+from detcore.types import ExperimentState, TrialState
+from detcore_report import Chart, Curve, chart_table, read_view
+from detcore_report._html import Report, page, plot_page, report_page
+from detcore_report._scales import make_axis, make_scale
+from detcore_report._view import thin
+
+HOSTILE = (
+    "</title></style><script>alert('1')</script>\"'><img src=x onerror=alert(1)>\x00\u202e&amp;"
+)
+HYPERPARAMETERS = {
+    "rate": {"type": "log", "minval": -4, "maxval": -1, "base": 10},
+    "optimizer": {"name": {"type": "categorical", "vals": ["sgd", "adam", "rmsprop"]}},
+    "units": {"type": "int", "minval": 16, "maxval": 256},
+    "batch": 32,
+}
+SEARCH_CONFIG = {
+    **CONFIG,
+    "checkpoint_storage": {"type": "shared_fs", "host_path": "/nowhere", "secret_key": "hunter2"},
+    "hyperparameters": HYPERPARAMETERS,
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    home = tmp_path_factory.mktemp("pages") / "home"
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        yield Records(home, database)
+
+
+def search(records: Records, num_trials: int, num_reports: int = 20, **more: Any) -> int:
+    """Record a search that has ended."""
+    experiment = records.experiment({**SEARCH_CONFIG, **more})
+    reports: list[MetricRecord] = []
+    for index in range(num_trials):
+        share = index / max(1, num_trials - 1)
+        trial = records.trial(
+            experiment,
+            rate=10 ** (-4 + 3 * share),
+            optimizer={"name": ("sgd", "adam")[index % 2]},
+            units=16 + index,
+            batch=32,
+        )
+        run = records.database.start_run(trial)
+        for step in range(1, num_reports + 1):
+            loss = 2 * math.exp(-step / num_reports) + share + 0.1 * math.sin(step * 7)
+            for kind, metrics in (
+                ("validation", {"val_loss": loss, "accuracy": 1 / (1 + loss)}),
+                ("training", {"loss": loss}),
+            ):
+                reports.append(
+                    MetricRecord(
+                        trial_id=trial, run_id=run, kind=kind, steps_completed=10 * step,
+                        metrics=metrics,
+                    )
+                )  # fmt: skip
+        records.database.set_trial_state(trial, TrialState.COMPLETED)
+    records.database.add_metrics(reports)
+    records.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+    return experiment
+
+
+def written(records: Records, folder: Path, *arguments: object) -> Page:
+    """Run a command that writes a page, and read the page."""
+    path = folder / "page.html"
+    result = records(*map(str, arguments), "-o", str(path))
+    assert result.exit_code == 0, result.exception
+    assert result.stdout == f"{path}\n"
+    html = Page(path.read_text(encoding="utf-8"))
+    assert html.policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    return html
+
+
+def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
+    experiment = search(records, 3)
+    html = written(records, tmp_path, "report", experiment, "--no-verify")
+    for expected in (
+        f"Experiment {experiment}: digits", "Learning curves", "val_loss (validation)",
+        "accuracy (validation)", "loss (training)", "rate (log)", "optimizer.name", "sgd",
+        "rmsprop", "Trials, the best first", "Configuration",
+        "single, val_loss, goal: minimize",
+    ):  # fmt: skip
+        assert expected in html.text, expected
+    assert "hunter2" not in html.html
+    assert "secret_key: '********'" in html.text
+    # Three metrics and the hyperparameters; the first and the last for a desk and a phone.
+    assert len(html.drawings()) == 6
+
+
+def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
+    records: Records, tmp_path: Path
+) -> None:
+    experiment = search(records, 12)
+    html = written(records, tmp_path, "experiment", "plot", experiment)
+    assert len(html.drawings()) == 4
+    assert "best: trial" in html.text
+    other = written(records, tmp_path, "experiment", "plot", experiment, "--metric", "loss")
+    assert "loss (training)" in other.text
+    with pytest.raises(NotFoundError, match=r"metric 'f1'.\nMetrics there: accuracy, val_loss, "):
+        raise records("experiment", "plot", str(experiment), "--metric", "f1").exception or OSError
+
+
+def test_a_view_for_the_server_is_as_one_for_a_file(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the points of long curves, and for what nobody sees of very many trials."""
+    experiment = search(records, 9, 6)
+    whole = read_view(records.database, experiment, all_metrics=True)
+    drawn = read_view(records.database, experiment, all_metrics=True, parts=1000)
+    assert drawn.trials == whole.trials
+    assert drawn.axes == whole.axes
+    assert [chart.curves for chart in drawn.charts] == [chart.curves for chart in whole.charts]
+    for metric, kind in (("loss", "training"), ("accuracy", "validation")):
+        one = read_view(records.database, experiment, metric=metric, kind=kind, parts=1000)
+        assert one.trials == read_view(records.database, experiment, metric=metric).trials
+    pair = [whole.trials[4].id, whole.trials[2].id]
+    few = read_view(records.database, experiment, only=pair, parts=1000)
+    assert few.trials == [whole.trials[2], whole.trials[4]]
+    assert {curve.trial_id for curve in few.charts[0].curves} == set(pair)
+    monkeypatch.setattr("detcore_report._view.MAX_ROWS", 5)
+    many = read_view(records.database, experiment, parts=1000)
+    assert (many.trials, many.num_trials) == (whole.trials[:5], 9)
+
+
+def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: Path) -> None:
+    experiment = search(records, 100, 3)
+    html = written(records, tmp_path, "report", experiment)
+    assert html.html.count("<path") == 6 * 100  # no trial is left out
+    view = read_view(records.database, experiment, all_metrics=True)
+    ids = [trial.id for trial in view.trials]
+    # Eight metrics, 500 reports of each trial: 400,000 points.
+    shape = [math.sin(step / 9) for step in range(500)]
+    charts = [
+        Chart(
+            metric=f"metric {number}",
+            kind="validation",
+            curves=[
+                Curve(
+                    trial_id=trial_id,
+                    points=[(10 * step, y * trial_id) for step, y in enumerate(shape)],
+                    num_not_finite=0,
+                )
+                for trial_id in ids
+            ],
+        )
+        for number in range(8)
+    ]
+    text = plot_page(view)
+    assert len(text.encode()) < 200_000
+    rest = Report(
+        config="", settings={}, checkpoints=[], num_checkpoints=0, logs={}, written_at="now"
+    )
+    html = Page(report_page(dataclasses.replace(view, charts=charts), rest))
+    assert 300_000 < len(html.html.encode()) < 1_000_000
+    assert html.html.count("<path") == 11 * 100
+
+
+def test_experiments_of_any_kind_have_a_report(records: Records, tmp_path: Path) -> None:
+    empty = records.experiment()  # this process runs it
+    assert "None yet" in written(records, tmp_path, "report", empty).text
+    silent = search(records, 12, 0)
+    text = written(records, tmp_path, "report", silent).text
+    assert "No trial has reported a metric with a finite value yet." in text
+    single = search(records, 1, 1)
+    html = written(records, tmp_path, "report", single)
+    assert html.html.count("<circle") == 4  # one report is a point, not a line
+    script = records.experiment({"is_standalone": True})
+    trial = records.trial(script, rate=1)
+    records.database.start_run(trial)
+    records.report(trial, "training", 3, loss=0.5)
+    assert "loss (training)" in written(records, tmp_path, "report", script).text
+
+
+def test_values_that_are_not_finite_are_counted(records: Records, tmp_path: Path) -> None:
+    experiment = records.experiment()
+    for value in (math.nan, math.inf, -math.inf, 1e308, -1e308, 0.5, 10**400):
+        trial = records.trial(experiment, value=str(value)[:9])
+        records.database.start_run(trial)
+        records.report(trial, "validation", 1, val_loss=value)
+        records.report(trial, "validation", 2, val_loss=2.0)
+    html = written(records, tmp_path, "report", experiment)
+    assert "values that are not finite are left out" in html.text
+    assert "nan" not in "".join(html.drawings()).replace("nan</text>", "").split("<path")[1]
+    written(records, tmp_path, "experiment", "plot", experiment)
+
+
+def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: Path) -> None:
+    config = {
+        **CONFIG,
+        HOSTILE: HOSTILE,
+        "description": HOSTILE,
+        "hyperparameters": {HOSTILE: {"type": "categorical", "vals": [HOSTILE, 1]}},
+        "searcher": {"name": HOSTILE, "metric": HOSTILE, "max_length": {HOSTILE: 1}},
+    }
+    experiment = records.database.create_experiment(
+        config=config, config_text=HOSTILE, model_dir=HOSTILE, name=HOSTILE
+    )
+    for index in range(9):
+        trial = records.trial(
+            experiment, **{HOSTILE: HOSTILE if index % 2 else index, "b": HOSTILE}
+        )
+        folder = records.folder(trial)
+        log = TrialLog(folder, records.database.start_run(trial))
+        log.append("stderr", HOSTILE)
+        log.close()
+        records.report(trial, "validation", 1, **{HOSTILE: 1.0 + index, "x" + HOSTILE: 2.0})
+        records.report(trial, "training", 1, **{HOSTILE: 1.0})
+        records.database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
+        records.database.checkpoint_started(
+            uuid=f"{HOSTILE}{experiment}{index}", trial_id=trial, experiment_id=experiment,
+            storage_url=HOSTILE, steps_completed=1,
+        )  # fmt: skip
+    records.database.set_experiment_state(experiment, ExperimentState.ERROR, error=HOSTILE)
+    for command in (("report",), ("experiment", "plot")):
+        html = written(records, tmp_path, *command, experiment)  # parsed: no other element
+        assert "<script" not in html.html
+        assert "<img" not in html.html
+        assert "\x00" not in html.html
+        assert "\u202e" not in html.html
+        assert "<script>alert('1')</script>" in html.text  # it is shown, as what it is
+
+
+def test_what_failed_is_shown_with_its_last_words(records: Records, tmp_path: Path) -> None:
+    experiment = records.experiment()
+    trial = records.trial(experiment)
+    log = TrialLog(records.folder(trial), records.database.start_run(trial))
+    for number in range(40):
+        log.append("stderr", f"line {number}")
+    log.close()
+    records.database.set_trial_state(trial, TrialState.ERROR, error="ValueError: shapes differ")
+    html = written(records, tmp_path, "report", experiment)
+    assert "ValueError: shapes differ" in html.text
+    assert "line 39" in html.text
+    assert "line 9\n" not in html.text
+
+
+def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    experiment = records.experiment(
+        {**CONFIG, "checkpoint_storage": {"type": "shared_fs", "host_path": str(kept)}}
+    )
+    trial = records.trial(experiment)
+    records.database.start_run(trial)
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "weights").write_bytes(bytes(range(200)))
+    storage = LocalStorage(kept)
+    context = CheckpointContext(
+        storage=storage,
+        distributed=DistributedContext(),
+        database=records.database,
+        owner=CheckpointOwner(trial_id=trial, experiment_id=experiment),
+    )
+    whole, damaged = [context.upload(files, {"steps_completed": step}) for step in (5, 10)]
+    records.report(trial, "validation", 5, val_loss=0.125)
+    text = written(records, tmp_path, "report", experiment).text
+    assert "All 2 that were read are as they were saved." in text
+    assert "0.125" in text[text.index(whole) :]
+    (kept / damaged / "weights").write_bytes(bytes(200))
+    text = written(records, tmp_path, "report", experiment).text
+    assert "1 of 2 are not as saved." in text
+    assert "weights: " in text
+    text = written(records, tmp_path, "report", experiment, "--no-verify").text
+    assert text.count("not verified") == 3  # one line, and two rows
+    shutil.rmtree(kept)
+    assert "2 of 2 are not as saved." in written(records, tmp_path, "report", experiment).text
+
+
+def test_a_page_goes_to_standard_output(records: Records) -> None:
+    experiment = search(records, 2)
+    result = records("report", str(experiment), "-o", "-")
+    Page(result.stdout)
+    assert result.stdout.startswith("<!DOCTYPE html>")
+
+
+def test_an_image(records: Records, tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    many = search(records, 12)
+    empty = records.experiment()
+    for experiment in (many, empty):
+        result = records("experiment", "plot", str(experiment), "-o", str(path))
+        assert result.exit_code == 0, result.exception
+        head = path.read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n"
+        width, height = struct.unpack(">II", head[16:])
+        assert width > 1000
+        assert height > 500
+
+
+def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
+    experiment = records.experiment(name="$\\frac{$\x00")
+    for index in range(2):
+        trial = records.trial(experiment, **{"$a_$\x1b": f"$\\nothing{{{index}$"})
+        records.database.start_run(trial)
+        records.report(trial, "validation", 1, val_loss=index + 1.0)
+    path = tmp_path / "plot.png"
+    assert records("experiment", "plot", str(experiment), "-o", str(path)).exit_code == 0
+
+
+def test_without_matplotlib_an_image_is_refused(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = search(records, 1)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    path = tmp_path / "plot.png"
+    error = records("experiment", "plot", str(experiment), "-o", str(path)).exception
+    assert isinstance(error, RunError)
+    assert "pip install 'detcore[plot]'" in str(error)
+    assert list(tmp_path.iterdir()) == []  # no half-written file either
+    written(records, tmp_path, "experiment", "plot", experiment)
+
+
+@pytest.mark.parametrize("name", ["plot.gif", "plot", "missing/plot.html", "."])
+def test_a_place_that_cannot_be_written(records: Records, tmp_path: Path, name: str) -> None:
+    experiment = search(records, 1)
+    result = records("experiment", "plot", str(experiment), "-o", str(tmp_path / name))
+    assert result.exit_code == 2
+    assert str(tmp_path) in result.stderr
+
+
+POINTS = st.lists(
+    st.tuples(st.integers(0, 10**6), st.floats(allow_nan=False, allow_infinity=False)), min_size=1
+).map(sorted)
+
+
+@given(points=POINTS, limit=st.integers(4, 40))
+@settings(max_examples=60, deadline=None)
+def test_thin_curves_keep_their_ends_and_extremes(
+    points: list[tuple[int, float]], limit: int
+) -> None:
+    kept = thin(points, limit)
+    assert len(kept) <= max(limit, min(len(points), limit))
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert kept == sorted(kept, key=lambda point: point[0])
+    values = [y for _, y in points]
+    assert {min(values), max(values)} <= {y for _, y in kept}
+
+
+def test_a_peak_of_one_step_is_kept() -> None:
+    points = [(step, 1.0) for step in range(100_000)]
+    points[77_777] = (77_777, 9.0)
+    assert (77_777, 9.0) in thin(points, 100)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(values=st.lists(FINITE, min_size=1, max_size=5), is_log=st.sampled_from([None, True, False]))
+@settings(max_examples=150, deadline=None)
+def test_a_scale_takes_any_finite_numbers(values: list[float], is_log: bool | None) -> None:
+    scale = make_scale(values, is_log=is_log)
+    for value in values:
+        assert -1e-9 <= scale.position(value) <= 1 + 1e-9
+    ticks = scale.ticks()
+    assert 1 <= len(ticks) <= 40
+    for position, label in ticks:
+        assert -1e-6 <= position <= 1 + 1e-6
+        float(label)
+
+
+def test_ticks_are_round() -> None:
+    assert [label for _, label in make_scale([0.0, 2.6]).ticks()] == [
+        "0", "0.5", "1", "1.5", "2", "2.5",
+    ]  # fmt: skip
+    assert [label for _, label in make_scale([1e-4, 0.1]).ticks()] == [
+        "0.0001", "0.001", "0.01", "0.1",
+    ]  # fmt: skip
+
+
+def test_axes_follow_the_types_of_hyperparameters() -> None:
+    log = make_axis("rate", {1: 1e-4, 2: 1e-1}, HYPERPARAMETERS["rate"])  # type: ignore[arg-type]
+    assert log.note == "log"
+    assert log.positions == pytest.approx({1: 0, 2: 1})
+    setting = {"type": "categorical", "vals": ["sgd", "adam", "rmsprop", True]}
+    category = make_axis("optimizer", {1: "adam", 2: True}, setting)
+    assert [label for _, label in category.ticks] == ["sgd", "adam", "rmsprop", "True"]
+    assert category.positions == {1: 0.375, 2: 0.875}
+    whole = make_axis("units", {1: 64}, {"type": "int", "minval": 0, "maxval": 128})
+    assert whole.positions == {1: 0.5}
+    mixed = make_axis("anything", {1: 3, 2: "auto", 3: None})
+    assert [label for _, label in mixed.ticks] == ["3", "None", "auto"]
+    many = make_axis("names", {number: f"name {number}" for number in range(500)})
+    assert len(many.ticks) <= 12
+    assert len(set(many.positions.values())) == 500
+    huge = {"type": "log", "minval": 0, "maxval": 10**6, "base": 10}
+    assert make_axis("huge", {1: 10.0, 2: 20.0}, huge).positions == {1: 0, 2: 1}
+
+
+@given(text=st.text())
+def test_text_stays_text(text: str) -> None:
+    html = Page(page(text, f'<p class="{escape(text)}">{escape(text)}</p>'
+                     + table(text, [text], [(text, [text])])))  # fmt: skip
+    assert html.policy
+
+
+def test_a_chart_as_a_table_has_the_ends_and_the_extremes_with_their_steps(
+    records: Records,
+) -> None:
+    number = search(records, num_trials=2, num_reports=2)
+    view = read_view(records.database, number)
+    first, second = (trial.id for trial in view.trials)
+    chart = Chart(
+        metric="loss",
+        kind="validation",
+        curves=[
+            Curve(
+                trial_id=first,
+                points=[(10, 5.0), (20, 1.0), (30, 9.0), (40, 4.0)],
+                num_not_finite=3,
+            ),
+            Curve(trial_id=second, points=[], num_not_finite=2),
+        ],
+    )
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", chart_table(view, chart), re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    assert [row for row in cells if row] == [
+        [str(first), "5", "10", "1", "20", "9", "30", "4", "40", "3"],
+        [str(second), *["-"] * 8, "2"],
+    ]

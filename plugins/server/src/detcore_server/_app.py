@@ -1,0 +1,91 @@
+"""The application: routes of every part, each behind its guard."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+
+from detcore import __version__
+from detcore.database import Database
+from detcore.experimental import EmbeddedTransport
+from detcore_server import (
+    _client_routes,
+    _determined,
+    _errors,
+    _job_routes,
+    _page,
+    _record_routes,
+    _user_routes,
+)
+from detcore_server._auth import Requester
+from detcore_server._front import Front
+from detcore_server._jobs import Jobs
+from detcore_server._limits import BodyLimits
+from detcore_server._plugin_routes import make_routers
+from detcore_server._shortcut import Shortcut
+from detcore_server._state import ServerState
+
+if TYPE_CHECKING:
+    from detcore_server._settings import ServerSettings
+
+__all__ = ["make_app"]
+
+
+def make_app(settings: ServerSettings) -> FastAPI:
+    """Return the application of a server; its database is open until the application ends.
+
+    Raises:
+        DatabaseError: If the database cannot be opened.
+        RunError: If the routes of a plugin cannot be made.
+    """
+    routers_of_plugins = make_routers(settings.plugins)
+    database = Database.open(settings.environment.database_url)
+    transport = EmbeddedTransport(settings.environment)
+    jobs = Jobs(settings, database, transport)
+    state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        jobs.start()
+        try:
+            yield
+        finally:
+            jobs.stop()
+            transport.close()
+            database.close()
+
+    app = FastAPI(
+        title="detcore",
+        version=__version__,
+        lifespan=lifespan,
+        # The document is open only with a token, and its viewers need assets from outside.
+        openapi_url=None,
+        responses={"4XX": {"model": _errors.ErrorAnswer}, "5XX": {"model": _errors.ErrorAnswer}},
+    )
+    app.state.detcore = state
+    _errors.install(app)
+    app.add_middleware(Shortcut, state=state)
+    app.add_middleware(BodyLimits, state=state)
+    app.add_middleware(Front)
+    for routes in (
+        _user_routes,
+        _client_routes,
+        _job_routes,
+        _record_routes,
+        _determined,
+    ):
+        app.include_router(routes.make_router())
+
+    app.include_router(_page.make_router())
+    # Behind all others, so that they replace none.
+    for router in routers_of_plugins:
+        app.include_router(router)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def get_openapi(_: Requester) -> dict[str, Any]:
+        return app.openapi()
+
+    return app

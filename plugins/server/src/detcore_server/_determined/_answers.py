@@ -1,0 +1,170 @@
+"""Answers in the form that the earlier system's clients read.
+
+Refusals are put into that form by `detcore_server._errors`, by their path.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from pydantic import AfterValidator, Field
+
+from detcore_server._client_models import MOST_DEPTH, is_too_deep
+from detcore_server._errors import ErrorAnswer
+
+__all__ = [
+    "STREAM_TYPE",
+    "Document",
+    "Limit",
+    "Nested",
+    "Numbers",
+    "Offset",
+    "Text",
+    "Texts",
+    "answer",
+    "as_float",
+    "decode_moment",
+    "line",
+    "lines_answer",
+    "moment",
+    "new_router",
+    "page",
+    "part",
+    "refuse",
+    "spelled",
+]
+
+Document = dict[str, Any]
+# One JSON value per line.
+STREAM_TYPE = "application/x-ndjson"
+_MOST = 2**31 - 1
+
+
+def _check_text(text: str) -> str:
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        # No ValueError, which would give 422: the OpenAPI document cannot state this rule.
+        raise refuse(400, "a text has to be of Unicode letters, none of which is NUL")
+    return text
+
+
+def _check_depth(document: Document) -> Document:
+    if is_too_deep(document):
+        raise refuse(400, f"metadata is nested at most {MOST_DEPTH} times")
+    return document
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Nested = Annotated[Document, AfterValidator(_check_depth)]
+# Lists in a request's first line, which must not become too long.
+Texts = Annotated[list[Text], Field(max_length=100)]
+Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MOST)]], Field(max_length=300)]
+Limit = Annotated[int, Query(ge=-2, le=_MOST, description="0: no limit; -1: all; -2: none")]
+Offset = Annotated[int, Query(ge=-_MOST, le=_MOST, description="below 0: from the end")]
+
+
+def new_router() -> APIRouter:
+    """Return a router for routes of this part."""
+    return APIRouter(
+        tags=["determined"],
+        responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
+        # The earlier system's client sends JSON without saying so.
+        strict_content_type=False,
+    )
+
+
+def lines_answer() -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of a stream of results, one a line."""
+    kind = {STREAM_TYPE: {"schema": {"type": "string"}}}
+    return {200: {"content": kind, "description": "Results, each as JSON in a line of its own."}}
+
+
+def refuse(status: int, message: str) -> HTTPException:
+    """Return the exception to raise in order to refuse a request."""
+    return HTTPException(status, message)
+
+
+def answer(document: Document) -> Response:
+    """Return an answer; numbers that JSON does not have are texts in it."""
+    return Response(_encode(document), media_type="application/json")
+
+
+def line(document: Document) -> bytes:
+    """Return a line of a stream of results."""
+    return f'{{"result":{_encode(document)}}}\n'.encode()
+
+
+def moment(given: datetime.datetime | float | None) -> str | None:
+    """Return a time in the format of RFC 3339, in UTC."""
+    if given is None:
+        return None
+    if isinstance(given, float | int):
+        given = datetime.datetime.fromtimestamp(given, datetime.timezone.utc)
+    text = given.astimezone(datetime.timezone.utc).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+def decode_moment(text: str) -> float:
+    """Return the seconds since 1970 of a time in the format of RFC 3339.
+
+    Raises:
+        HTTPException: If the text is no such time.
+    """
+    try:
+        found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        zone = found.tzinfo or datetime.timezone.utc
+        return found.replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
+        raise refuse(400, f"{text!r} is no time such as 2026-01-31T12:00:00Z") from None
+
+
+def part(total: int, limit: int, offset: int) -> tuple[int, int]:
+    """Return the requested part of a list of `total` entries: start, and end (exclusive)."""
+    start = min(offset, total) if offset >= 0 else max(0, total + offset)
+    if limit == -2:
+        return start, start
+    return start, (total if limit in (0, -1) else min(total, start + limit))
+
+
+def page(total: int, start: int, end: int, *, limit: int, offset: int) -> Document:
+    """Return the position of a part in its list."""
+    return {
+        "offset": offset,
+        "limit": limit,
+        "startIndex": start,
+        "endIndex": end,
+        "total": total,
+    }
+
+
+def as_float(value: object) -> float | None:
+    """Return a metric as float; None for other types, and integers beyond all floats."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def spelled(value: object) -> Any:
+    """Return a value with numbers that JSON does not have as texts, as in the earlier system."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): spelled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(item) for item in value]
+    return value
+
+
+def _encode(document: Document) -> str:
+    try:
+        # The usual case is one pass in C.
+        return json.dumps(document, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(spelled(document), allow_nan=False, separators=(",", ":"))

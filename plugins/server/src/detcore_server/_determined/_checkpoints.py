@@ -1,0 +1,241 @@
+"""Checkpoints: lists, metadata, downloads, and deletion."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from detcore.database import CheckpointRecord, TokenRecord
+from detcore.types import searcher_metric
+from detcore_server._auth import Id, Requester, State
+from detcore_server._determined import _enums
+from detcore_server._determined._answers import (
+    Document,
+    Limit,
+    Nested,
+    Offset,
+    Text,
+    answer,
+    as_float,
+    new_router,
+    page,
+    part,
+    refuse,
+)
+from detcore_server._determined._archive import open_archive
+from detcore_server._determined._documents import (
+    CHECKPOINT_STATES,
+    checkpoint_documents,
+    take_in,
+)
+from detcore_server._state import ServerState
+
+__all__ = ["make_router"]
+
+_GZIP = ("application/gzip", "application/x-gzip", "application/*", "*/*")
+_TAR = ("application/x-tar",)
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_ARCHIVES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {_GZIP[0]: _BYTES, _TAR[0]: _BYTES},
+        "description": "A tar archive, compressed by gzip unless told otherwise.",
+    }
+}
+_Uuids = Annotated[list[Text], Field(min_length=1, max_length=1000)]
+
+
+class Listed(BaseModel):
+    """Which checkpoints are listed, in which order, and which part of the list."""
+
+    states: list[_enums.CheckpointState] = Field([], max_length=100)
+    sort_by: _enums.CheckpointSort = Field(_enums.CheckpointSort.UNSPECIFIED, alias="sortByAttr")
+    sort_by_metric: Text = Field("", alias="sortByMetric")
+    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
+    limit: Limit = 0
+    offset: Offset = 0
+
+    @property
+    def by_metric(self) -> bool:
+        """Whether they are sorted by a metric."""
+        is_searcher = self.sort_by is _enums.CheckpointSort.SEARCHER_METRIC
+        return is_searcher or bool(self.sort_by_metric)
+
+
+class Metadata(BaseModel):
+    """The metadata of a checkpoint."""
+
+    metadata: Nested = {}
+
+
+class PostMetadata(BaseModel):
+    """A checkpoint, of which only the metadata is used: it replaces the current metadata."""
+
+    checkpoint: Metadata
+
+
+class DeleteCheckpoints(BaseModel):
+    """Which checkpoints are deleted."""
+
+    checkpointUuids: _Uuids
+
+
+class RemoveFiles(DeleteCheckpoints):
+    """Which files of which checkpoints are deleted."""
+
+    checkpointGlobs: Annotated[list[Text], Field(max_length=1000)] = []
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = new_router()
+
+    @router.get("/api/v1/experiments/{experiment_id}/checkpoints")
+    def list_of_experiment(
+        state: State, _: Requester, experiment_id: Id, listed: Annotated[Listed, Query()]
+    ) -> Response:
+        """List the checkpoints of an experiment."""
+        state.database.get_experiment(experiment_id)
+        take_in(state, experiment_id)
+        records = state.database.list_checkpoints(experiment_id=experiment_id)
+        return answer(_list(state, experiment_id, records, listed))
+
+    @router.get("/api/v1/trials/{trial_id}/checkpoints")
+    def list_of_trial(
+        state: State, _: Requester, trial_id: Id, listed: Annotated[Listed, Query()]
+    ) -> Response:
+        """List the checkpoints of a trial."""
+        owner = state.database.get_trial(trial_id).experiment_id
+        take_in(state, owner, trial_id)
+        records = state.database.list_checkpoints(trial_id=trial_id)
+        return answer(_list(state, owner, records, listed))
+
+    @router.get("/api/v1/checkpoints/{uuid}")
+    def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
+        """Return a checkpoint."""
+        return answer({"checkpoint": _one(state, uuid)})
+
+    @router.post("/api/v1/checkpoints/{uuid}/metadata")
+    def post_metadata(state: State, _: Requester, uuid: Text, body: PostMetadata) -> Response:
+        """Replace the metadata of a checkpoint; its files stay as they are."""
+        record = state.database.get_checkpoint(uuid)
+        wanted = body.checkpoint.metadata
+        gone = [key for key in record.metadata if key not in wanted]
+        if gone:
+            state.database.remove_checkpoint_metadata(record.uuid, gone)
+        if wanted:
+            state.database.add_checkpoint_metadata(record.uuid, wanted)
+        return answer({"checkpoint": _one(state, record.uuid)})
+
+    @router.delete("/api/v1/checkpoints")
+    def delete_checkpoints(state: State, requester: Requester, body: DeleteCheckpoints) -> Response:
+        """Delete checkpoints; those in the model registry are refused."""
+        _delete(state, requester, body.checkpointUuids, None)
+        return answer({})
+
+    @router.post("/api/v1/checkpoints/rm")
+    def remove_files(state: State, requester: Requester, body: RemoveFiles) -> Response:
+        """Delete the files of checkpoints that match; without patterns nothing is done."""
+        _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
+        return answer({})
+
+    @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVES)
+    def download(request: Request, state: State, _: Requester, uuid: Text) -> Response:
+        """Stream the files of a checkpoint as a tar archive, by default compressed."""
+        accept = request.headers.get("Accept") or "*/*"
+        types = {kind.partition(";")[0].strip().lower() for kind in accept.split(",")}
+        is_compressed = not types.isdisjoint(_GZIP)
+        if not is_compressed and types.isdisjoint(_TAR):
+            raise refuse(406, f"there is application/gzip and application/x-tar, not {accept}")
+        record = state.database.get_checkpoint(uuid)
+        suffix = "tar.gz" if is_compressed else "tar"
+        return StreamingResponse(
+            open_archive(state, record, is_compressed=is_compressed),
+            media_type=_GZIP[0] if is_compressed else _TAR[0],
+            headers={"Content-Disposition": f'attachment; filename="{record.uuid}.{suffix}"'},
+        )
+
+    return router
+
+
+def _one(state: ServerState, uuid: str) -> Document:
+    record = state.database.get_checkpoint(uuid)
+    take_in(state, record.experiment_id, record.trial_id)
+    (document,) = checkpoint_documents(state, [state.database.get_checkpoint(record.uuid)])
+    return document
+
+
+def _delete(
+    state: ServerState, requester: TokenRecord, uuids: Sequence[str], globs: list[str] | None
+) -> None:
+    # Only whole UUIDs, and only if all of them exist: deleted files cannot be restored.
+    found = [state.database.get_checkpoint(uuid) for uuid in uuids]
+    for uuid, record in zip(uuids, found, strict=True):
+        if uuid != record.uuid:
+            raise refuse(404, f"no checkpoint {uuid!r}; nothing was deleted")
+        state.jobs.require_owner(requester, record.experiment_id)
+    for record in found:
+        if globs is None or globs:
+            state.transport.delete_checkpoint(record.uuid, globs)
+
+
+def _list(
+    state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
+) -> Document:
+    names = {found.value for found in listed.states if found.value != "STATE_UNSPECIFIED"}
+    if not names and listed.by_metric:
+        names = {"STATE_COMPLETED"}  # only these have files to use
+    if names:
+        records = [record for record in records if CHECKPOINT_STATES[record.state] in names]
+    if listed.by_metric:
+        records = _by_metric(state, experiment_id, records, listed)
+    else:
+        records = _by_attribute(records, listed)
+    start, end = part(len(records), listed.limit, listed.offset)
+    where = page(len(records), start, end, limit=listed.limit, offset=listed.offset)
+    return {"checkpoints": checkpoint_documents(state, records[start:end]), "pagination": where}
+
+
+def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[CheckpointRecord]:
+    sort = _enums.CheckpointSort
+    keys: Mapping[_enums.CheckpointSort, Callable[[CheckpointRecord], Any]] = {
+        sort.UUID: lambda record: record.uuid,
+        sort.TRIAL_ID: lambda record: (record.trial_id, record.steps_completed),
+        sort.BATCH_NUMBER: lambda record: (record.steps_completed, record.started_at),
+        sort.END_TIME: lambda record: record.committed_at or record.started_at,
+        sort.STATE: lambda record: record.state,
+    }
+    key = keys.get(listed.sort_by, _age)
+    is_descending = listed.order_by is _enums.Order.DESC
+    return sorted(records, key=lambda record: (key(record), record.uuid), reverse=is_descending)
+
+
+def _age(record: CheckpointRecord) -> datetime.datetime:
+    return record.started_at
+
+
+def _by_metric(
+    state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
+) -> list[CheckpointRecord]:
+    """Return checkpoints by a validation metric at their step, those without it last."""
+    config = state.database.get_experiment(experiment_id).config
+    metric, smaller_is_better = searcher_metric(config)
+    is_descending = listed.order_by is _enums.Order.DESC
+    if listed.sort_by_metric:
+        metric = listed.sort_by_metric
+    elif listed.order_by is _enums.Order.UNSPECIFIED:
+        is_descending = not smaller_is_better
+    validations = state.database.checkpoint_validations([record.uuid for record in records])
+    values: dict[str, float] = {}
+    for uuid, found in validations.items():
+        value = as_float(found.metrics.get(metric)) if metric is not None else None
+        if value is not None and not math.isnan(value):
+            values[uuid] = -value if is_descending else value
+    known = [record for record in records if record.uuid in values]
+    known.sort(key=lambda record: (values[record.uuid], record.trial_id, record.steps_completed))
+    return known + [record for record in records if record.uuid not in values]

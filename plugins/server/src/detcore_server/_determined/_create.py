@@ -1,0 +1,252 @@
+"""Submission of experiments by the earlier system's client, with the code in the request."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import io
+import secrets
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, ValidationError
+
+from detcore.config import LoadedConfig
+from detcore.database import TokenRecord, restore_secrets
+from detcore.errors import NotFoundError
+from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
+from detcore_server import _hand_in
+from detcore_server._auth import Id, Requester, State
+from detcore_server._determined._answers import Document, answer, new_router, refuse
+from detcore_server._determined._experiments import one_experiment
+from detcore_server._determined._places import PLACE_ID
+from detcore_server._limits import allow_body
+from detcore_server._state import ServerState
+
+__all__ = ["make_router"]
+
+# The code in base 64, names, and the experiment file.
+_MOST_BODY_BYTES = MOST_CONTEXT_BYTES * 4 // 3 + 16_000_000
+_FILE, _FOLDER = ord(tarfile.REGTYPE), ord(tarfile.DIRTYPE)
+
+
+class File(BaseModel):
+    """A file or folder of the code."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    type: int
+    content: str = Field(default="", repr=False)
+    mode: int = 0o644
+
+
+class Create(BaseModel):
+    """A submission of an experiment."""
+
+    config: str = Field(max_length=1 << 20)
+    modelDefinition: list[File] = Field(default=[], max_length=MOST_CONTEXT_ENTRIES)
+    activate: bool | None = None
+    validateOnly: bool | None = None
+    parentId: int | None = None
+    projectId: int | None = None
+    template: str | None = None
+    unmanaged: bool | None = None
+
+
+class _Judged(NamedTuple):
+    """A valid experiment: its file, its record, and whether only validation was requested."""
+
+    loaded: LoadedConfig
+    plain: dict[str, Any]
+    is_all: bool
+
+
+_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["config"],
+                    "properties": {
+                        "config": {"type": "string", "description": "The experiment file (YAML)."},
+                        "modelDefinition": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "required": ["path", "type"],
+                                "properties": {
+                                    "path": {"type": "string", "minLength": 1},
+                                    "type": {"type": "integer", "enum": [_FILE, _FOLDER]},
+                                    "content": {"type": "string", "description": "In base 64."},
+                                    "mode": {"type": "integer"},
+                                },
+                            },
+                        },
+                        "validateOnly": {"type": "boolean"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = new_router()
+    # A body may take hundreds of megabytes of memory while it is understood.
+    one_at_once = anyio.CapacityLimiter(1)
+
+    @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
+    async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
+        """Accept an experiment with its code, and queue it; or only validate it."""
+        allow_body(request, _MOST_BODY_BYTES)
+        experiments = state.settings.environment.home / "experiments"
+        await anyio.Path(experiments).mkdir(parents=True, exist_ok=True)
+        # To disk: a slow upload must not block others, and many must not fill the memory.
+        with tempfile.TemporaryDirectory(
+            prefix=_hand_in.INCOMING, dir=experiments, ignore_cleanup_errors=True
+        ) as folder:
+            body, archive = Path(folder, "body"), Path(folder, "code.tar.gz")
+            with body.open("wb") as file:
+                async for chunk in request.stream():
+                    file.write(chunk)
+            judge = functools.partial(_judge, state, body, archive)
+            judged = await _hand_in.in_time(judge, one_at_once)
+            # Without a deadline: this client would submit the same experiment a second time.
+            work = functools.partial(_take_in, state, requester, judged, archive)
+            return answer(await anyio.to_thread.run_sync(work, limiter=one_at_once))
+
+    @router.get("/api/v1/experiments/{experiment_id}/model_def")
+    def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
+        """Return the code of a submitted experiment, as a tar archive in base 64."""
+        record = state.database.get_experiment(experiment_id)
+        if state.database.get_submission(experiment_id) is None:
+            raise NotFoundError(
+                f"the code of experiment {experiment_id} is not on the server: it was started by "
+                f"detcore run from {record.model_dir}."
+            )
+        home = state.settings.environment.home
+        mask = restore_secrets(home, experiment_id, record.config).code_masker()
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            code = _copy_without_secrets(Path(record.model_dir), Path(folder, "code"), mask)
+            with pack(code).file as file:
+                file.seek(0)
+                return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
+
+    return router
+
+
+def _copy_without_secrets(source: Path, target: Path, mask: Callable[[str], str]) -> Path:
+    def copy(path: str, to: str) -> None:
+        content = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+        Path(to).write_bytes(mask(content).encode("utf-8", "surrogateescape"))
+        shutil.copymode(path, to)
+
+    shutil.copytree(source, target, symlinks=True, copy_function=copy)
+    return target
+
+
+def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
+    """Check a submission, and put its code into an archive such as other clients send."""
+    try:
+        wanted = Create.model_validate_json(body.read_bytes())
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[:5]
+        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+        raise refuse(400, f"this is no experiment: {where}") from None
+    _check(wanted)
+    given = _hand_in.Given(
+        text=wanted.config, name="config", overrides={}, environment={}, test_mode=False
+    )
+    judged = _Judged(*_hand_in.check(given, state.settings), bool(wanted.validateOnly))
+    if not judged.is_all:
+        _pack(wanted.modelDefinition, archive)
+    return judged
+
+
+def _take_in(
+    state: ServerState, requester: TokenRecord, judged: _Judged, archive: Path
+) -> Document:
+    if judged.is_all:
+        experiment = _only_judged(requester, judged.plain)
+        return {"experiment": experiment, "config": judged.plain, "warnings": []}
+    experiment_id = _hand_in.take_in(
+        archive,
+        loaded=judged.loaded,
+        plain=judged.plain,
+        test_mode=False,
+        user_id=requester.user_id,
+        submission_id=secrets.token_hex(16),
+        database=state.database,
+        settings=state.settings,
+    )
+    state.jobs.wake()
+    made = one_experiment(state, requester, experiment_id)
+    return {"experiment": made, "config": made["config"], "warnings": []}
+
+
+def _check(wanted: Create) -> None:
+    """Refuse options that detcore does not support."""
+    for what, is_asked in (
+        ("templates", bool(wanted.template)),
+        ("forks of other experiments", bool(wanted.parentId)),
+        (f"projects but {PLACE_ID}", wanted.projectId not in (None, 0, PLACE_ID)),
+        ("experiments without a runner", bool(wanted.unmanaged)),
+        ("experiments that are paused before they begin", wanted.activate is False
+         and not wanted.validateOnly),
+    ):  # fmt: skip
+        if is_asked:
+            raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
+
+
+def _only_judged(requester: TokenRecord, plain: dict[str, Any]) -> Document:
+    """Return a placeholder for an experiment that was only validated."""
+    return {
+        "id": 0,
+        "jobId": "",
+        "name": str(plain.get("name", "")),
+        "archived": False,
+        "config": plain,
+        "originalConfig": "",
+        "numTrials": 0,
+        "projectId": PLACE_ID,
+        "projectOwnerId": requester.user_id,
+        "searcherType": "",
+        "startTime": "1970-01-01T00:00:00Z",
+        "state": "STATE_UNSPECIFIED",
+        "username": requester.user_name,
+    }
+
+
+def _pack(files: list[File], path: Path) -> None:
+    with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            _add(archive, file)
+
+
+def _add(archive: tarfile.TarFile, file: File) -> None:
+    if file.type not in (_FILE, _FOLDER):
+        raise refuse(400, f"{file.path!r} is neither a file nor a folder. Nothing was recorded.")
+    info = tarfile.TarInfo(file.path)
+    if file.type == _FOLDER:
+        info.type = tarfile.DIRTYPE
+        info.mode = 0o755
+        archive.addfile(info)
+        return
+    info.mode = 0o755 if file.mode & 0o100 else 0o644
+    try:
+        data = base64.b64decode(file.content, validate=True)
+    except binascii.Error as error:
+        raise refuse(400, f"{file.path!r} is not in base 64: {error}") from None
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))

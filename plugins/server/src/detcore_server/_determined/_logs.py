@@ -1,0 +1,196 @@
+"""Logs of trials as streams of results, one a line; they may be followed."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from detcore_server._auth import Id, Requester, State
+from detcore_server._determined import _enums
+from detcore_server._determined._answers import (
+    STREAM_TYPE,
+    Document,
+    Numbers,
+    Text,
+    Texts,
+    decode_moment,
+    line,
+    lines_answer,
+    moment,
+    new_router,
+    refuse,
+)
+from detcore_server._state import ServerState
+
+__all__ = ["make_router"]
+
+_POLL_S = 0.3
+_PAGE = 2000
+_MOST_TAIL = 100_000
+# Stream of the runner's lines in a trial's log; all other lines come from the trial's task.
+_RUNNER = "detcore"
+_TASK = re.compile(r"trial-(\d{1,9})")
+
+
+class Filters(BaseModel):
+    """Which lines are wanted."""
+
+    limit: int = Field(0, ge=0, le=2**31 - 1, description="0: no limit")
+    follow: bool = False
+    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
+    levels: list[_enums.LogLevel] = Field([], max_length=100)
+    rank_ids: Numbers = Field([], alias="rankIds")
+    stdtypes: Texts = []
+    sources: Texts = []
+    agent_ids: Texts = Field([], alias="agentIds")
+    container_ids: Texts = Field([], alias="containerIds")
+    allocation_ids: Texts = Field([], alias="allocationIds")
+    search_text: Text = Field("", alias="searchText")
+    before: Text = Field("", alias="timestampBefore")
+    after: Text = Field("", alias="timestampAfter")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The filters with parsed times, to check each line."""
+
+    filters: Filters
+    before: float | None
+    after: float | None
+
+    def has(self, found: Document) -> bool:
+        filters = self.filters
+        is_runner = found["stream"] == _RUNNER
+        return (
+            (not filters.levels or _enums.LogLevel.INFO in filters.levels)
+            and (not filters.rank_ids or (found["rank"] in filters.rank_ids and not is_runner))
+            and (not filters.stdtypes or found["stream"] in filters.stdtypes)
+            and (not filters.sources or _source(found) in filters.sources)
+            and not (filters.agent_ids or filters.container_ids or filters.allocation_ids)
+            and filters.search_text in found["text"]
+            and (self.before is None or found["at"] < self.before)
+            and (self.after is None or found["at"] > self.after)
+        )
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = new_router()
+
+    @router.get(
+        "/api/v1/trials/{trial_id}/logs",
+        response_class=StreamingResponse,
+        responses=lines_answer(),
+    )
+    def stream_trial_log(
+        state: State, _: Requester, trial_id: Id, filters: Annotated[Filters, Query()]
+    ) -> Response:
+        """Stream lines that the workers of a trial printed."""
+        return _stream(state, trial_id, filters)
+
+    @router.get(
+        "/api/v1/tasks/{task_id}/logs",
+        response_class=StreamingResponse,
+        responses=lines_answer(),
+    )
+    def stream_task_log(
+        state: State, _: Requester, task_id: str, filters: Annotated[Filters, Query()]
+    ) -> Response:
+        """Stream lines of the task of a trial, ``trial-N``."""
+        found = _TASK.fullmatch(task_id)
+        if found is None:
+            raise refuse(404, f"no task {task_id!r}: detcore has those of trials, as trial-7")
+        return _stream(state, int(found[1]), filters)
+
+    return router
+
+
+def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
+    state.database.get_trial(trial_id)  # refused now, not in the middle of the stream
+    wanted = _Wanted(
+        filters=filters,
+        before=decode_moment(filters.before) if filters.before else None,
+        after=decode_moment(filters.after) if filters.after else None,
+    )
+    is_tail = filters.order_by is _enums.Order.DESC
+    lines = _last(state, trial_id, wanted) if is_tail else _all(state, trial_id, wanted)
+    return StreamingResponse(lines, media_type=STREAM_TYPE)
+
+
+async def _last(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncIterator[bytes]:
+    """Yield the current last lines, the last one first."""
+    kept: collections.deque[bytes] = collections.deque(maxlen=wanted.filters.limit or _MOST_TAIL)
+    async for found in _pages(state, trial_id, follow=False):
+        kept.extend(_line(trial_id, number, one) for number, one in found if wanted.has(one))
+    while kept:
+        yield b"".join(kept.pop() for _ in range(min(_PAGE, len(kept))))
+
+
+async def _all(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncIterator[bytes]:
+    """Yield lines, the first one first."""
+    limit = wanted.filters.limit
+    left = limit
+    async for found in _pages(state, trial_id, follow=wanted.filters.follow):
+        lines = [_line(trial_id, number, one) for number, one in found if wanted.has(one)]
+        if limit:
+            lines = lines[:left]
+            left -= len(lines)
+        if lines:
+            yield b"".join(lines)
+        if limit and not left:
+            return
+
+
+async def _pages(
+    state: ServerState, trial_id: int, *, follow: bool
+) -> AsyncIterator[list[tuple[int, Document]]]:
+    """Yield the lines of a trial with their numbers; with `follow`, wait for more."""
+    position = 0
+    number = 0
+    while True:
+        found: Document = await anyio.to_thread.run_sync(_read, state, trial_id, position)
+        position = found["position"]
+        lines: list[Any] = found["lines"]
+        if lines:
+            yield list(enumerate(lines, number + 1))
+            number += len(lines)
+            continue
+        if not follow or found["is_over"] or state.ending.is_set():
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _read(state: ServerState, trial_id: int, position: int) -> Document:
+    return state.transport.read_log(trial_id, position=position, limit=_PAGE)
+
+
+def _source(found: Document) -> str:
+    return "master" if found["stream"] == _RUNNER else "task"
+
+
+def _line(trial_id: int, number: int, found: Document) -> bytes:
+    at = moment(found["at"])
+    is_runner = found["stream"] == _RUNNER
+    who = "" if is_runner else f"[rank={found['rank']}] "
+    document = {
+        "id": str(number),
+        "trialId": trial_id,
+        "taskId": f"trial-{trial_id}",
+        "timestamp": at,
+        "level": _enums.LogLevel.INFO.value,
+        "message": f"[{at}] {who}{found['text']}\n",
+        "log": found["text"],
+        "source": _source(found),
+    }
+    if not is_runner:
+        document |= {"rankId": found["rank"], "stdtype": found["stream"]}
+    return line(document)

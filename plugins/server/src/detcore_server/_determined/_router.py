@@ -1,0 +1,82 @@
+"""All routes of this part, and the refusal of all others."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+
+from detcore_server._auth import Requester
+from detcore_server._determined import (
+    _checkpoints,
+    _cluster,
+    _create,
+    _experiments,
+    _logs,
+    _metrics,
+    _model_versions,
+    _models,
+    _places,
+    _session,
+    _trials,
+    _users,
+)
+from detcore_server._determined._answers import new_router, refuse
+from detcore_server._errors import error_body
+
+__all__ = ["make_router"]
+
+_PARTS = (
+    _session,
+    _users,
+    _places,
+    _cluster,
+    _create,
+    _experiments,
+    _metrics,
+    _trials,
+    _logs,
+    _checkpoints,
+    _models,
+    _model_versions,
+)
+_REFUSAL = (
+    "detcore does not have {} {} of Determined.\n"
+    "What works with its client: docs/determined-client.md"
+)
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    routers = [made.make_router() for made in _PARTS]
+    router = new_router()
+    for part in routers:
+        router.include_router(part)
+
+    @router.api_route("/api/v1/{rest:path}", methods=_METHODS, include_in_schema=False)
+    async def refuse_unknown(request: Request, _: Requester, rest: str) -> Response:
+        """Refuse a request for something that detcore does not have."""
+        there = [
+            route
+            for part in routers
+            for route in part.routes
+            if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE
+        ]
+        # A route with the exact path takes precedence over one with a parameter.
+        there = [route for route in there if "{" not in route.path] or there
+        allowed = {method for route in there for method in route.methods or ()}
+        message = _REFUSAL.format(request.method, f"/api/v1/{rest}")
+        if allowed:
+            # Answered here: the error handler would count this route as one that allows all.
+            body = error_body(request.url.path, 405, "NotFoundError", message)
+            return JSONResponse(body, 405, {"Allow": ", ".join(sorted(allowed))})
+        raise refuse(404, message)
+
+    @router.get("/resources/{rest:path}", include_in_schema=False)
+    async def refuse_resources(_: Requester, rest: str) -> Response:
+        """Refuse requests for the usage of a cluster, which detcore does not have."""
+        raise refuse(404, _REFUSAL.format("GET", f"/resources/{rest}"))
+
+    return router

@@ -1,0 +1,147 @@
+"""Errors as answers, which a client raises again as the same class with the same text."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, compile_path
+
+from detcore import errors
+from detcore_server._auth import LogInFirst
+
+__all__ = ["ErrorAnswer", "ErrorText", "error_body", "install"]
+
+# The first match counts. Any other error is a fault of the server, and is answered with 500.
+_STATUS = (
+    (errors.UnauthenticatedError, 401),
+    (errors.LogInThrottledError, 429),
+    (errors.ForbiddenError, 403),
+    (errors.NotFoundError, 404),
+    (errors.StorageFullError, 507),
+    (errors.ConfigError, 400),
+    (errors.InvalidArgumentError, 400),
+    (errors.UnsafePathError, 400),
+    (errors.DatabaseError, 409),
+    (errors.DetcoreError, 409),
+)
+# Class names for errors that have only a status; `ServerAway` is not in `detcore.errors`.
+_KINDS = {404: "NotFoundError", 408: "ServerAway", 503: "ServerAway"}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_PARTS_LISTED = 10
+# Attributes of errors besides their text.
+_DETAILS = ("missing_bytes", "rank", "ranks", "retry_after_s", "uuid")
+
+
+class ErrorText(BaseModel):
+    """The class, text and attributes of an error."""
+
+    type: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class ErrorAnswer(BaseModel):
+    """The answer to a request that failed."""
+
+    error: ErrorText
+
+
+def error_body(
+    path: str, status: int, kind: str, message: str, details: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the body of an error's answer, in the form that clients of `path` read."""
+    told: dict[str, Any] = {"type": kind, "message": message}
+    if details:
+        told["details"] = details
+    if not path.startswith("/api/detcore/"):
+        told.update(code=status, reason=kind, error=message)  # the earlier system's names
+    return {"error": told}
+
+
+def install(app: FastAPI) -> None:
+    """Answer errors that were raised on purpose with their class and text."""
+
+    @app.exception_handler(errors.DetcoreError)
+    async def answer(request: Request, error: errors.DetcoreError) -> Response:
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        headers = {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(error, errors.LogInThrottledError):
+            headers["Retry-After"] = str(error.retry_after_s)
+        details = {name: vars(error)[name] for name in _DETAILS if name in vars(error)}
+        return _answer(request, status, _public_name(error), str(error), headers, details)
+
+    @app.exception_handler(HTTPException)
+    async def answer_http(request: Request, error: HTTPException) -> Response:
+        status = error.status_code
+        kind = _KINDS.get(status, "InvalidArgumentError")
+        headers = dict(error.headers or {})
+        if status == 405:
+            headers["Allow"] = ", ".join(_methods(app, request))
+        return _answer(request, status, kind, str(error.detail), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
+        # Without the values: one of them may be a password, or as long as a body.
+        found = [
+            f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
+            for each in error.errors()[:_PARTS_LISTED]
+        ]
+        return _answer(request, 422, "InvalidArgumentError", "\n".join(found), {})
+
+    @app.exception_handler(LogInFirst)
+    async def redirect(_: Request, error: LogInFirst) -> RedirectResponse:
+        query = f"?{urllib.parse.urlencode({'next': error.path})}" if error.path else ""
+        return RedirectResponse(f"/ui/login{query}", 303)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """Return the methods that a path allows: the router names only those of its first route.
+
+    The OpenAPI document comes first: routes that refuse unknown paths take any method.
+    """
+    documented = {
+        method.upper()
+        for template, methods in app.openapi()["paths"].items()
+        if compile_path(template)[0].match(request.url.path)
+        for method in methods
+    }
+    return sorted(documented & {*_METHODS}) or [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in app.router.routes
+        )
+    ]
+
+
+def _public_name(error: errors.DetcoreError) -> str:
+    """Return the name of the nearest class that clients also have."""
+    return next(
+        str(kind.__name__)
+        for kind in type(error).__mro__
+        if getattr(errors, kind.__name__, None) is kind
+    )
+
+
+def _answer(
+    request: Request,
+    status: int,
+    kind: str,
+    message: str,
+    headers: dict[str, str],
+    details: Mapping[str, Any] | None = None,
+) -> Response:
+    # In ASCII: a message may quote text that is not valid Unicode.
+    body = json.dumps(error_body(request.url.path, status, kind, message, details))
+    return Response(body, status, headers, "application/json")

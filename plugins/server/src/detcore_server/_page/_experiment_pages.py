@@ -1,0 +1,270 @@
+"""An experiment: curves, hyperparameters, trials side by side, checkpoints, configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from detcore.database import answer_read, ingest_reports
+from detcore.describe import (
+    can_resume,
+    describe_experiment,
+    describe_state,
+    metric_value,
+    summarize_config,
+    took_s,
+)
+from detcore_report import (
+    chart_table,
+    draw_chart,
+    draw_parallel,
+    draw_scatters,
+    legend,
+    read_view,
+    trial_classes,
+)
+from detcore_server._auth import Id, PageUser, State
+from detcore_server._page._paging import Paging
+from detcore_server._page._render import PageRoute, render, svg
+from detcore_server._page._side_by_side import compare
+from detcore_server._page._verify import Verifier
+
+if TYPE_CHECKING:
+    from detcore.database import TokenRecord
+    from detcore_report import ExperimentView
+    from detcore_server._state import ServerState
+
+__all__ = ["make_router"]
+
+_CHECKPOINTS_SHOWN = 100
+MAX_SIDE_BY_SIDE = 8
+# Parts that curves are cut into, so that a page with many stays small.
+_POINTS_ON_A_PAGE = 8000
+_MIN_PARTS, _MAX_PARTS = 40, 250
+_Metric = Annotated[str, Query(max_length=1000)]
+_Kind = Literal["", "training", "validation"]
+_Better = Literal["", "smaller", "larger"]
+_Page = Annotated[int, Query(ge=1, le=10**6)]
+_Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
+
+
+def make_router(verifier: Verifier) -> APIRouter:
+    """Return the routes of this part."""
+    router = APIRouter(
+        prefix="/ui/experiments/{experiment_id}", route_class=PageRoute, include_in_schema=False
+    )
+
+    @router.get("")
+    def show_curves(
+        request: Request,
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        metric: _Metric = "",
+        kind: _Kind = "",
+        better: _Better = "",
+    ) -> Response:
+        view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
+        classes = trial_classes(view)
+        return render(
+            request, "curves.html", user, tab="curves", **_head(state, user, view),
+            charts=_charts(view), legend=svg(legend(view)), view=view,
+            colours={trial: name.split()[1] for trial, name in classes.items()},
+            summary=summarize_config(_masked(state, experiment_id)),
+            max_side_by_side=MAX_SIDE_BY_SIDE,
+        )  # fmt: skip
+
+    @router.get("/hyperparameters")
+    def show_hyperparameters(
+        request: Request,
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        metric: _Metric = "",
+        kind: _Kind = "",
+        better: _Better = "",
+    ) -> Response:
+        view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
+        return render(
+            request, "hyperparameters.html", user, tab="hyperparameters",
+            **_head(state, user, view), view=view, legend=svg(legend(view)),
+            scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
+        )  # fmt: skip
+
+    @router.get("/compare")
+    def show_side_by_side(
+        request: Request,
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        trial: Annotated[list[int], Query(max_length=1000)] = [],  # noqa: B006  (FastAPI copies it)
+    ) -> Response:
+        chosen = list(dict.fromkeys(trial))
+        whole = _read(state, experiment_id)
+        note = None
+        # Not those of the view: of very many trials, it has only the best.
+        known = {found.id for found in state.database.list_trials(experiment_id)}
+        unknown = [number for number in chosen if number not in known]
+        chosen = [number for number in chosen if number in known]
+        if unknown:
+            note = f"Not trials of this experiment: {', '.join(map(str, unknown[:20]))}."
+        if len(chosen) > MAX_SIDE_BY_SIDE:
+            note = f"These are the first {MAX_SIDE_BY_SIDE} of the {len(chosen)} that you chose."
+            chosen = chosen[:MAX_SIDE_BY_SIDE]
+        view = compared = None
+        if len(chosen) > 1:
+            view = _read(state, experiment_id, only=chosen, all_metrics=True, parts=_MAX_PARTS)
+            compared = compare(view)
+        elif trial:
+            note = f"{note or ''} Choose two trials or more.".strip()
+        return render(
+            request, "compare.html", user, tab="compare", **_head(state, user, whole),
+            view=view, compared=compared, whole=whole, chosen=chosen, note=note,
+            charts=[] if view is None else _charts(view),
+            legend=svg("" if view is None else legend(view)),
+            max_side_by_side=MAX_SIDE_BY_SIDE,
+        )  # fmt: skip
+
+    @router.get("/checkpoints")
+    def show_checkpoints(
+        request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
+    ) -> Response:
+        head = _head_only(state, user, experiment_id)
+        database = state.database
+        found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
+        metric = head["row"]["metric"]
+        values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
+        paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
+        return render(
+            request, "checkpoints.html", user, tab="checkpoints", **head,
+            checkpoints=[
+                (record, values.get(record.uuid))
+                for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
+            ],
+            metric=metric, paging=paging, verifier=verifier,
+        )  # fmt: skip
+
+    @router.get("/configuration")
+    def show_configuration(
+        request: Request, state: State, user: PageUser, experiment_id: Id
+    ) -> Response:
+        import yaml
+
+        head = _head_only(state, user, experiment_id)
+        return render(
+            request, "configuration.html", user, tab="configuration", **head,
+            record=state.database.get_experiment(experiment_id),
+            config=yaml.safe_dump(
+                _masked(state, experiment_id), sort_keys=False, allow_unicode=True
+            ),
+        )  # fmt: skip
+
+    @router.post("/control")
+    def control(
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        action: Annotated[_Action, Form()],
+    ) -> Response:
+        state.jobs.control(user, experiment_id, action)
+        return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
+
+    return router
+
+
+def _read(
+    state: ServerState,
+    experiment_id: int,
+    *,
+    metric: str = "",
+    kind: str = "",
+    better: str = "",
+    only: list[int] | None = None,
+    all_metrics: bool = False,
+    parts: int | None = None,
+) -> ExperimentView:
+    """Read an experiment, with everything that its workers have reported so far."""
+    database = state.database
+    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    if parts is None:
+        num_trials = database.count_trials().get(experiment_id, 1)
+        parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
+    return read_view(
+        database, experiment_id, metric=metric or None, kind=kind or None,
+        smaller_is_better={"smaller": True, "larger": False}.get(better), only=only,
+        all_metrics=all_metrics, parts=parts,
+    )  # fmt: skip
+
+
+def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
+    database = state.database
+    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    record = database.get_experiment(experiment_id)
+    num_trials = len(database.list_trials(experiment_id))
+    return _head_of(state, user, describe_experiment(database, record, num_trials), record.config)
+
+
+def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[str, Any]:
+    head = _head_of(state, user, dict(view.overview), view.record.config)
+    best = view.best
+    head["best"] = None
+    if best is not None:
+        head["best"] = {"trial": best.id, "value": best.value, "step": best.value_step,
+                        "metric": view.metric}  # fmt: skip
+    return head
+
+
+def _head_of(
+    state: ServerState, user: TokenRecord, row: dict[str, Any], config: Any
+) -> dict[str, Any]:
+    """Return the values that every page about an experiment shows at its top."""
+    value = metric_value(row, row["metric"])
+    best = None
+    if value is not None:
+        found = row["best_validation"]
+        best = {"trial": found["trial_id"], "value": value, "step": found["steps_completed"],
+                "metric": row["metric"]}  # fmt: skip
+    submission = state.database.get_submission(row["id"])
+    is_queued = submission is not None and submission.phase == "QUEUED"
+    is_starting = submission is not None and submission.phase == "STARTED"
+    running = row["state"] == "RUNNING" and row["is_alive"] is not False
+    can_stop = row["state"] == "RUNNING" and not config.get("is_standalone")
+    return {
+        "row": row,
+        "submission": submission,
+        "told": (
+            "waits for its turn"
+            if is_queued
+            else describe_state(row["state"], row["is_alive"], row["host"])
+        ),
+        "took": took_s(row),
+        "best": best,
+        "labels": [str(text) for text in config.get("labels") or ()],
+        "may_control": user.is_admin
+        or (submission is not None and submission.user_id == user.user_id),
+        "can_stop": can_stop or is_queued,
+        "can_activate": (
+            not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])
+        ),
+        "is_live": running or is_queued or is_starting,
+    }
+
+
+def _charts(view: ExperimentView) -> list[dict[str, Any]]:
+    return [
+        {
+            "drawing": svg(
+                draw_chart(view, chart, number=number, points=10**6, is_wide=number == 0)
+            ),
+            "table": svg(chart_table(view, chart)),
+        }
+        for number, chart in enumerate(view.charts)
+    ]
+
+
+def _masked(state: ServerState, experiment_id: int) -> Any:
+    """Return the configuration of an experiment without its secrets."""
+    record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
+    return record["config"]

@@ -1,0 +1,92 @@
+"""Logging in and out with a browser, and the files that every page loads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from detcore.errors import ForbiddenError, LogInThrottledError
+from detcore_server._auth import (
+    PageUser,
+    SameOrigin,
+    State,
+    address_of,
+    clear_cookie,
+    cookie_of,
+    log_in,
+    log_out,
+    set_cookie,
+)
+from detcore_server._page._render import PageRoute, render, static_file
+
+__all__ = ["make_router"]
+
+_HOME = "/ui/experiments"
+_MAX_PATH = 2000
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+    @router.get("/ui/static/{name}")
+    def get_static(request: Request, name: str) -> Response:
+        return static_file(request, name)
+
+    @router.get("/ui/login")
+    def show_login(
+        request: Request, next_page: Annotated[str, Query(alias="next")] = ""
+    ) -> Response:
+        return render(
+            request, "login.html", None, next_page=_checked(next_page), name="", error=None
+        )  # fmt: skip
+
+    @router.post("/ui/login", dependencies=[SameOrigin])
+    async def do_login(
+        request: Request,
+        state: State,
+        name: Annotated[str, Form(max_length=1000)] = "",
+        password: Annotated[str, Form(max_length=10_000)] = "",
+        next_page: Annotated[str, Form(alias="next")] = "",
+    ) -> Response:
+        next_page = _checked(next_page)
+        try:
+            logged_in = await log_in(
+                state, name, password, is_prehashed=False, address=address_of(request)
+            )
+        except ForbiddenError as error:
+            # Too many attempts are refused by an error of a class below.
+            wait_s = error.retry_after_s if isinstance(error, LogInThrottledError) else 0
+            response = render(
+                request, "login.html", None, status=429 if wait_s else 403,
+                next_page=next_page, name=name,
+                error=str(error) if wait_s else "That is not a user and the password of it.",
+            )  # fmt: skip
+            if wait_s:
+                response.headers["Retry-After"] = str(wait_s)
+            return response
+        response = RedirectResponse(next_page, 303)
+        set_cookie(response, state, logged_in)
+        return response
+
+    @router.post("/ui/logout")
+    def do_logout(request: Request, state: State, _: PageUser) -> Response:
+        log_out(state, cookie_of(request, state))
+        response = RedirectResponse("/ui/login", 303)
+        clear_cookie(response, state)
+        return response
+
+    @router.get("/")
+    @router.get("/ui")
+    def show_home(_: PageUser) -> Response:
+        return RedirectResponse(_HOME, 303)
+
+    return router
+
+
+def _checked(path: str) -> str:
+    """Return the path to visit after log-in: a page of this server, even if a link was forged."""
+    is_own = path.startswith("/ui/") and path.isprintable() and "\\" not in path
+    return path if is_own and len(path) <= _MAX_PATH else _HOME

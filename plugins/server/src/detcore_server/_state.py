@@ -1,0 +1,56 @@
+"""The state that the routes of one server share."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+
+from detcore_server._throttle import Throttle
+from detcore_server._tokens import TokenCache
+
+if TYPE_CHECKING:
+    from detcore.database import Database
+    from detcore.experimental import EmbeddedTransport
+    from detcore_server._jobs import Jobs
+    from detcore_server._settings import ServerSettings
+
+__all__ = ["ServerState"]
+
+# A hash of a password takes 64 MiB and all of a core.
+_HASHES_AT_ONCE = 2
+# Further submissions wait, and leave the threads that answer the other routes free.
+_HAND_INS_AT_ONCE = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """The state that the routes of one server share.
+
+    Attributes:
+        settings: Its settings.
+        database: Its record store.
+        transport: Answers the client's requests.
+        jobs: Runs submitted experiments.
+        tokens: Tokens that were valid a moment ago.
+        throttle: Limits attempts to log in.
+        hashing: Held while a password is hashed.
+        handing_in: Held while an experiment is checked, and its code unpacked.
+        ending: Set when the server receives a signal to end: requests that follow a log stop then.
+    """
+
+    settings: ServerSettings
+    database: Database
+    transport: EmbeddedTransport
+    jobs: Jobs
+    tokens: TokenCache = dataclasses.field(default_factory=TokenCache)
+    throttle: Throttle = dataclasses.field(default_factory=Throttle)
+    hashing: anyio.CapacityLimiter = dataclasses.field(
+        default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
+    )
+    handing_in: anyio.CapacityLimiter = dataclasses.field(
+        default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
+    )
+    ending: threading.Event = dataclasses.field(default_factory=threading.Event)

@@ -1,0 +1,197 @@
+"""Routes for users: logging in and out, and user management."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from detcore import __version__
+from detcore.database import TokenRecord, UserRecord
+from detcore.errors import InvalidArgumentError
+from detcore_server._accounts import (
+    MAX_NAME,
+    MAX_PASSWORD,
+    check_change,
+    check_name,
+    check_new_password,
+)
+from detcore_server._auth import (
+    Admin,
+    Id,
+    LoggedIn,
+    Requester,
+    State,
+    Token,
+    address_of,
+    log_in,
+    log_out,
+)
+from detcore_server._login import check_password
+from detcore_server._passwords import hash_password
+from detcore_server._state import ServerState
+
+__all__ = ["make_router"]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Login(_Body):
+    """The name and password of a user."""
+
+    username: str = Field(max_length=MAX_NAME)
+    password: str = Field(default="", max_length=MAX_PASSWORD, repr=False)
+
+
+class NewUser(_Body):
+    """A new user."""
+
+    username: str
+    password: str = Field(repr=False)
+    is_admin: bool = False
+
+
+class UserChange(_Body):
+    """An administrator's changes to a user; a missing field stays as it is."""
+
+    password: str | None = Field(default=None, repr=False)
+    is_active: bool | None = None
+    is_admin: bool | None = None
+
+
+class PasswordChange(_Body):
+    """The old password and the new one."""
+
+    old: str = Field(max_length=MAX_PASSWORD, repr=False)
+    new: str = Field(repr=False)
+
+
+class Me(BaseModel):
+    """The current user, when the token expires (seconds since 1970), and the server's release."""
+
+    name: str
+    is_admin: bool
+    expires_at: float
+    version: str
+
+
+class User(BaseModel):
+    """A user, who may log in if active; `created_at` is in seconds since 1970."""
+
+    id: int
+    name: str
+    is_admin: bool
+    is_active: bool
+    created_at: float
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = APIRouter(prefix="/api/detcore/v1", tags=["users"])
+
+    @router.post("/login")
+    async def post_login(request: Request, state: State, login: Login) -> LoggedIn:
+        """Return a token for a name and a password."""
+        return await log_in(
+            state,
+            login.username,
+            login.password,
+            is_prehashed=False,
+            address=address_of(request),
+        )
+
+    @router.post("/logout", status_code=204)
+    def post_logout(state: State, _: Requester, token: Token) -> None:
+        """Revoke the token."""
+        log_out(state, token)
+
+    @router.get("/me")
+    async def get_me(requester: Requester) -> Me:
+        """Return the current user."""
+        return Me(
+            name=requester.user_name,
+            is_admin=requester.is_admin,
+            expires_at=requester.expires_at,
+            version=__version__,
+        )
+
+    @router.post("/me/password")
+    async def post_password(
+        request: Request, state: State, requester: Requester, change: PasswordChange
+    ) -> LoggedIn:
+        """Change one's own password, which revokes all tokens; return a new token."""
+        address = address_of(request)
+        check_new_password(change.new)
+        await check_password(
+            state, requester.user_name, change.old, is_prehashed=False, address=address
+        )
+        await _change(state, requester.user_id, UserChange(password=change.new))
+        return await log_in(
+            state, requester.user_name, change.new, is_prehashed=False, address=address
+        )
+
+    @router.get("/users")
+    def get_users(state: State, _: Admin) -> list[User]:
+        """Return all users; only an administrator may."""
+        return [_shown(user) for user in state.database.list_users()]
+
+    @router.post("/users", status_code=201)
+    async def post_user(state: State, _: Admin, new: NewUser) -> User:
+        """Add a user; only an administrator may."""
+        check_name(new.username)
+        check_new_password(new.password)
+        return _shown(await anyio.to_thread.run_sync(_create, state, new, limiter=state.hashing))
+
+    @router.patch("/users/{user_id}")
+    async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> User:
+        """Change a user; a new password revokes all tokens. Only an administrator may."""
+        _check_change(admin, user_id, change)
+        return _shown(await _change(state, user_id, change))
+
+    return router
+
+
+def _check_change(admin: TokenRecord, user_id: int, change: UserChange) -> None:
+    if not change.model_fields_set:
+        raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
+    if change.password is not None:
+        check_new_password(change.password)
+    check_change(admin, user_id, is_active=change.is_active, is_admin=change.is_admin)
+
+
+def _create(state: ServerState, new: NewUser) -> UserRecord:
+    return state.database.create_user(
+        new.username, password_hash=hash_password(new.password), is_admin=new.is_admin
+    )
+
+
+async def _change(state: ServerState, user_id: int, change: UserChange) -> UserRecord:
+    def run() -> UserRecord:
+        changed: dict[str, Any] = {}
+        if change.password is not None:
+            changed["password_hash"] = hash_password(change.password)
+        for name in ("is_active", "is_admin"):
+            if getattr(change, name) is not None:
+                changed[name] = getattr(change, name)
+        if not changed:
+            return state.database.get_user(user_id)
+        try:
+            return state.database.update_user(user_id, **changed)
+        finally:
+            state.tokens.drop()
+
+    return await anyio.to_thread.run_sync(run, limiter=state.hashing)
+
+
+def _shown(user: UserRecord) -> User:
+    return User(
+        id=user.id,
+        name=user.name,
+        is_admin=user.is_admin,
+        is_active=user.is_active,
+        created_at=user.created_at,
+    )

@@ -1,0 +1,21 @@
+"""Hook implementations; imports click when a command is called for, and no HTTP library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore import hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+__all__ = ["detcore_register_commands"]
+
+
+@hookimpl
+def detcore_register_commands() -> list[click.Command]:
+    """Register ``detcore serve``, and the commands of ``detcore user`` that set passwords."""
+    from detcore_server._serve_command import serve
+    from detcore_server._user_commands import user_group
+
+    return [serve, user_group]

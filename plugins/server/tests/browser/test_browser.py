@@ -1,0 +1,360 @@
+"""The page in a real Chromium: by keyboard, in the light and the dark, and while trials report."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from detcore.database import MetricRecord
+from detcore_report import read_view
+from detcore_report._html import Report, report_page
+
+from .conftest import Site, Window
+
+DARK = {"color_scheme": "dark"}
+NARROW = {"viewport": {"width": 320, "height": 640}}
+ALL_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+PATHS = (
+    "/ui/experiments", "/ui/experiments?name=nothing+is+called+that",
+    "/ui/experiments/{searched}", "/ui/experiments/{searched}?metric=loss",
+    "/ui/experiments/{searched}/hyperparameters", "/ui/experiments/{searched}/compare",
+    "/ui/experiments/{searched}/compare?trial=2&trial=3&trial=4",
+    "/ui/experiments/{searched}/checkpoints", "/ui/experiments/{searched}/configuration",
+    "/ui/experiments/{running}", "/ui/experiments/{single}", "/ui/experiments/{single}/checkpoints",
+    "/ui/experiments/{failed}", "/ui/experiments/{empty}", "/ui/trials/1",
+    "/ui/checkpoints/{checkpoint}", "/ui/models", "/ui/models/1",
+)  # fmt: skip
+
+
+def paths(site: Site) -> list[str]:
+    """Return the addresses of all kinds of pages."""
+    return [path.format(**vars(site)) for path in PATHS]
+
+
+def report(site: Site, step: int, value: float, *, best: int = 0) -> None:
+    """Report a validation of each trial that is running; one of them becomes the best."""
+    site.database.add_metrics([
+        MetricRecord(
+            trial_id=trial.id, run_id=1, kind="validation", steps_completed=step,
+            metrics={"val_loss": value / 2 if trial.id == best else value + trial.id / 1000},
+        )
+        for trial in site.database.list_trials(site.running)
+    ])  # fmt: skip
+
+
+def barriers(page: Page, rules: object = ALL_RULES) -> list[str]:
+    """Return what keeps people out of a page, as axe-core finds it."""
+    # Of a distribution that brings the script with it: nothing is loaded from elsewhere.
+    script = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
+    page.evaluate(script.read_text(encoding="utf-8"))
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    assert len(found["passes"]) > (15 if rules is ALL_RULES else 0)  # it did look
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in found["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+# -- what everybody sees --------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_no_barrier_in_any_page(site: Site, window: Window) -> None:
+    """Names, roles, contrast, headings, scrolling by keyboard: the rules of WCAG 2.2 AA."""
+    for path in paths(site):
+        assert barriers(window.open(path)) == [], path
+
+
+@pytest.mark.parametrize("window", [DARK], indirect=True)
+def test_the_dark_has_contrast(site: Site, window: Window) -> None:
+    """The rest of a page is as in the light."""
+    for path in paths(site):
+        rules = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+        assert barriers(window.open(path), rules) == [], path
+
+
+def test_the_search_for_barriers_finds_them(site: Site, window: Window) -> None:
+    page = window.open("/ui/models")
+    page.evaluate(
+        "document.querySelector('h1').style.color = '#999999';"
+        "const main = document.querySelector('main');"
+        "for (const tag of ['input', 'button']) main.append(document.createElement(tag));"
+    )
+    found = {told.partition(":")[0] for told in barriers(page)}
+    assert {"color-contrast", "label", "button-name"} <= found
+
+
+def test_no_barrier_at_the_log_in(site: Site, window: Window) -> None:
+    window.context.clear_cookies()  # before: the form leads on who has logged in
+    page = window.open("/ui/login")
+    page.get_by_label("Name").fill("eve")
+    page.get_by_label("Password").fill("guess")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_have_text("That is not a user and the password of it.")
+    assert barriers(page) == []
+    assert [fault for fault in window.faults if "403" not in fault] == []
+    window.faults.clear()
+
+
+@pytest.mark.parametrize("window", [NARROW], indirect=True)
+def test_a_narrow_window_needs_no_scrolling_sideways(site: Site, window: Window) -> None:
+    """320 pixels: a small telephone, or a window of 1280 at 400 %."""
+    for path in paths(site):
+        window.open(path)
+        assert window.overflow() <= 0, path
+
+
+MEASURE = """() => [...document.querySelectorAll("svg.fit")]
+  .filter((svg) => svg.getClientRects().length)
+  .map((svg) => {
+    const texts = [...svg.querySelectorAll("text")].map((one) => one.getBoundingClientRect());
+    const box = svg.getBoundingClientRect();
+    return {
+      right: box.right, height: box.height,
+      low: Math.min(...texts.map((one) => one.height)),
+      high: Math.max(...texts.map((one) => one.height)),
+      textLeft: Math.min(...texts.map((one) => one.left)),
+      textRight: Math.max(...texts.map((one) => one.right)),
+    };
+  })"""
+
+
+def assert_charts_fit(page: Page, width: int, where: str) -> None:
+    """Check that charts, and their labels, are inside of the window and of a readable size."""
+    found = page.evaluate(MEASURE)
+    assert found, where
+    for chart in found:
+        told = f"{where} at {width}: {chart}"
+        assert chart["right"] <= width, told
+        assert chart["textLeft"] >= 0, told
+        assert chart["textRight"] <= width, told
+        assert 120 <= chart["height"] <= 560, told
+        # Boxes of text are about 1.2 times as high as its size: 9 to 17 pixels.
+        assert chart["low"] >= 10.5, told
+        assert chart["high"] <= 20, told
+
+
+@pytest.mark.parametrize("width", [320, 420, 768, 1280])
+def test_charts_fit_the_window_and_can_be_read(
+    site: Site, browser: Any, signed_in: Path, width: int
+) -> None:
+    context = browser.new_context(storage_state=signed_in, viewport={"width": width, "height": 800})
+    window = Window(context, site.server.url)
+    for path in (
+        f"/ui/experiments/{site.searched}", "/ui/trials/1",
+        f"/ui/experiments/{site.searched}/hyperparameters",
+    ):  # fmt: skip
+        page = window.open(path)
+        assert window.overflow() <= 0, path
+        assert_charts_fit(page, width, path)
+    assert window.faults == []
+    context.close()
+
+
+@pytest.mark.parametrize("width", [320, 420, 1280])
+def test_charts_of_a_report_fit_the_window(site: Site, browser: Any, width: int) -> None:
+    view = read_view(site.database, site.searched, all_metrics=True)
+    report = Report(
+        config="searcher: {}", settings={}, checkpoints=[], num_checkpoints=0, logs={},
+        written_at="now",
+    )  # fmt: skip
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_content(report_page(view, report))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_charts_fit(page, width, "report")
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 420])
+def test_light_and_dark_are_drawn(
+    site: Site, browser: Any, signed_in: Path, tmp_path: Path, scheme: str, width: int
+) -> None:
+    context = browser.new_context(
+        storage_state=signed_in, color_scheme=scheme, viewport={"width": width, "height": 800}
+    )
+    window = Window(context, site.server.url)
+    page = window.open(f"/ui/experiments/{site.searched}")
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+    colours = page.evaluate(
+        "() => [getComputedStyle(document.body).backgroundColor, "
+        "getComputedStyle(document.querySelector('g.t.best path')).stroke]"
+    )
+    light = ["rgb(255, 255, 255)", "rgb(200, 76, 0)"]
+    assert colours == (light if scheme == "light" else ["rgb(20, 23, 27)", "rgb(255, 155, 92)"])
+    assert window.faults == []
+    context.close()
+
+
+# -- by keyboard ----------------------------------------------------------------------------------
+
+
+def focus(page: Page) -> str:
+    """Return what has the focus: its text, or its name."""
+    told: str = page.evaluate(
+        "(document.activeElement.textContent || document.activeElement.ariaLabel || "
+        "document.activeElement.name || '').trim().slice(0, 40)"
+    )
+    return told
+
+
+def test_the_keyboard_goes_everywhere_and_out_again(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.single}")
+    page.keyboard.press("Tab")
+    assert focus(page) == "Skip to content"
+    box = page.get_by_text("Skip to content").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0  # it is seen while it has the focus
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement === document.body"):
+            break
+        seen.append(focus(page))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"no one sees that {seen[-1]!r} has the focus"
+    else:
+        pytest.fail(f"the focus does not leave the page: {seen}")
+    for expected in ("Archive", "Curves and trials", "Configuration", "The numbers of this chart"):
+        assert expected in seen, seen
+
+
+def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}")
+    boxes = page.get_by_role("checkbox")
+    for index in (0, 2):
+        boxes.nth(index).focus()
+        page.keyboard.press("Space")
+    page.get_by_role("button", name="Show the chosen side by side").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/compare?trial=*&trial=*")
+    assert page.title() == f"Side by side · experiment {site.searched} · detcore"
+    table = page.get_by_role("table", name="Hyperparameters, those that differ first")
+    assert table.get_by_role("columnheader").count() == 2
+    assert table.get_by_role("rowheader", name="units differs").count() == 1
+    assert page.get_by_role("img", name=re.compile(r"^val_loss \(validation\): 2 trials")).count()
+
+
+def test_a_screen_reader_finds_its_way(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}")
+    for role in ("banner", "main"):
+        assert page.get_by_role(role).count() == 1, role
+    for name in ("Main", "You are here", "About this experiment"):
+        assert page.get_by_role("navigation", name=name).count() == 1, name
+    current = page.locator("[aria-current=page]")
+    assert current.all_inner_texts() == ["Curves and trials"]
+    assert page.get_by_role("heading", level=1).count() == 1
+    page.get_by_text("The numbers of this chart").press("Enter")
+    table = page.get_by_role("table", name="val_loss (validation) of each trial")
+    expect(table).to_be_visible()
+    assert table.get_by_role("row").count() == 25
+
+
+# -- while trials report --------------------------------------------------------------------------
+
+
+def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.running}")
+    box = page.get_by_role("checkbox").last  # of the worst trial, which becomes the best
+    chosen = box.get_attribute("value") or ""
+    box.check()
+    box.focus()
+    page.get_by_text("The numbers of this chart").click()
+    box.focus()
+    curve = page.locator('path[id^="c0-"]').first
+    before = curve.get_attribute("d") or ""
+    for step in (500, 510):
+        report(site, step, 0.2 - step / 10000, best=int(chosen))
+        expect(page.locator("#chart-0 figcaption")).to_have_text(
+            f"3 trials over {step} steps", timeout=20_000
+        )
+    expect(curve).not_to_have_attribute("d", before)
+    # What somebody was about is as it was: the choice, the open details, the focus.
+    assert page.get_by_role("checkbox").first.get_attribute("value") == chosen
+    assert page.locator("input:checked").get_attribute("value") == chosen
+    assert page.evaluate("document.activeElement.value") == chosen
+    expect(page.get_by_role("table", name="val_loss (validation) of each trial")).to_be_visible()
+    expect(page.locator("#updated")).to_contain_text("updated")
+
+
+def test_updates_are_paused(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.running}")
+    button = page.get_by_role("button", name="Pause updates")
+    button.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    report(site, 900, 0.1)
+    page.wait_for_timeout(3000)  # longer than between two updates
+    assert asked == []
+    assert "900 steps" not in page.inner_text("#curves")
+    button.press("Enter")
+    expect(page.locator("#chart-0 figcaption")).to_contain_text("over 900 steps", timeout=20_000)
+
+
+def test_an_outage_of_the_server_is_said_and_survived(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.running}")
+    site.server.kill()
+    note = page.locator("#updated")
+    expect(note).to_have_text("The server does not answer; trying again …", timeout=20_000)
+    report(site, 1200, 0.05)
+    site.server.start()
+    expect(page.locator("#chart-0 figcaption")).to_contain_text("over 1200 steps", timeout=30_000)
+    expect(note).to_contain_text("updated")
+    # Refused, reset, or empty: the browser says of each how it failed, and no more.
+    window.faults = [fault for fault in window.faults if "resource: net::ERR_" not in fault]
+
+
+def test_who_is_logged_out_meanwhile_is_told(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.running}")
+    expect(page.locator("#updated")).to_contain_text("updated", timeout=20_000)
+    window.context.clear_cookies()
+    expect(page.locator("#updated")).to_contain_text("You are logged out", timeout=20_000)
+    expect(page.locator("#chart-0 svg.big")).to_be_visible()  # what was there is there
+
+
+def test_a_checkpoint_is_verified(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/checkpoints/{site.damaged}")
+    page.get_by_role("button", name="Check all files").press("Enter")
+    expect(page.locator("#verification")).to_contain_text("✗ not as saved", timeout=20_000)
+    expect(page.locator("#verification")).to_contain_text("weights.bin: has changed")
+
+
+def test_times_are_in_the_zone_of_whoever_looks(site: Site, browser: Any, signed_in: Path) -> None:
+    shown = []
+    for zone in ("Pacific/Kiritimati", "Pacific/Honolulu"):  # 24 hours apart
+        context = browser.new_context(storage_state=signed_in, timezone_id=zone, locale="en-GB")
+        page = Window(context, site.server.url).open(f"/ui/experiments/{site.single}")
+        time = page.locator("dd time").first
+        assert re.fullmatch(
+            r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time.get_attribute("datetime") or ""
+        )
+        shown.append(time.inner_text())
+        context.close()
+    assert shown[0][:10] != shown[1][:10]
+    assert shown[0][10:] == shown[1][10:]
+
+
+@pytest.mark.parametrize("window", [{"java_script_enabled": False}], indirect=True)
+def test_it_works_without_scripts(site: Site, window: Window) -> None:
+    page = window.open("/ui/experiments")
+    page.get_by_role("searchbox", name="Name").fill("digits")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("link", name="digits, random search").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("digits, random search")
+    assert "UTC" in page.locator("dd time").first.inner_text()
+    expect(page.get_by_role("button", name="Pause updates")).to_have_count(0)
+    page.get_by_role("link", name="Hyperparameters").click()
+    expect(page.locator("svg:visible")).to_have_count(5)
+    window.open(f"/ui/experiments/{site.running}")
+    expect(page.get_by_text("Without JavaScript this page shows the moment")).to_be_visible()

@@ -1,0 +1,442 @@
+"""The same API asked without its client: guards, refusals, pages, and streams that break."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import hashlib
+import http.client
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_store import FILES, ClientStore
+from determined_client import Filled
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore.database import Database, TrialLog
+from detcore.types import ExperimentState
+
+_MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def token(served: RunningServer) -> str:
+    return served.token()
+
+
+@pytest.fixture
+def store(filled: Filled) -> ClientStore:
+    return filled.store
+
+
+def _refused(
+    server: RunningServer, method: str, path: str, body: object = None, *, token: str = ""
+) -> tuple[int, str]:
+    """Ask for what is refused, and return the status and what the client prints."""
+    if body is None and method != "GET":
+        body = {}
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        server.ask(method, path, body, token)
+    with caught.value as answer:
+        said = json.loads(answer.read())["error"]
+    assert set(said) >= {"code", "reason", "error"}
+    return caught.value.code, said["error"]
+
+
+def _open(server: RunningServer, path: str, token: str, **headers: str) -> Any:
+    given = {"Authorization": f"Bearer {token}", **headers}
+    return urllib.request.urlopen(urllib.request.Request(server.url + path, headers=given))
+
+
+def test_nothing_is_told_without_a_token(served: RunningServer, token: str) -> None:
+    assert served.ask("GET", "/info")["version"] == "0.38.1"
+    for method, path in (
+        ("GET", "/api/v1/me"),
+        ("GET", "/api/v1/experiments"),
+        ("GET", "/checkpoints/some"),
+        ("GET", "/api/v1/trials/1/logs"),
+        ("POST", "/api/v1/models"),
+        ("GET", "/api/v1/no/such/route"),
+    ):
+        status, said = _refused(served, method, path)
+        assert (status, "token" in said) == (401, True), path
+    status, said = _refused(served, "GET", "/api/v1/no/such/route", token=token)
+    assert status == 404
+    assert said.startswith("detcore does not have GET /api/v1/no/such/route of Determined")
+    assert _refused(served, "POST", "/api/v1/commands", token=token)[0] == 405
+    assert _refused(served, "GET", "/resources/allocation/raw")[0] == 401
+    status, said = _refused(served, "GET", "/resources/allocation/raw?x=1", token=token)
+    assert status == 404
+    assert said.startswith("detcore does not have GET /resources/allocation/raw of Determined")
+    empty = "/api/v1/experiments/1/labels/"
+    assert _refused(served, "PUT", empty, token=token)[0] in (400, 404, 422)
+
+
+def test_the_workers_of_a_trial_are_refused(
+    served: RunningServer, filled: Filled, token: str
+) -> None:
+    worker = "of-a-worker"
+    filled.store.database.add_token(
+        hashlib.sha256(worker.encode()).hexdigest(),
+        user_id=1,
+        expires_at=2**40,
+        trial_id=filled.trials[0],
+    )
+    for path in ("/api/v1/me", f"/api/v1/trials/{filled.trials[0]}", "/api/v1/none"):
+        assert _refused(served, "GET", path, token=worker)[0] == 403
+
+
+@pytest.mark.parametrize("is_hashed", [True, False])
+def test_a_password_may_come_hashed(served: RunningServer, is_hashed: bool) -> None:
+    from detcore_server._passwords import prehash
+
+    sent = prehash(PASSWORD) if is_hashed else PASSWORD
+    login = {"username": USER, "password": sent, "isHashed": is_hashed}
+    said = served.ask("POST", "/api/v1/auth/login", login)
+    assert served.ask("GET", "/api/v1/me", token=said["token"])["user"]["username"] == USER
+    # What is sent hashed is no password by itself, and the other way round.
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        served.ask("POST", "/api/v1/auth/login", {**login, "isHashed": not is_hashed})
+
+
+def test_an_administrator_does_not_lock_himself_out(served: RunningServer, token: str) -> None:
+    mine = served.ask("GET", "/api/v1/me", token=token)["user"]["id"]
+    for change in ({"admin": False}, {"active": False}):
+        status, said = _refused(served, "PATCH", f"/api/v1/users/{mine}", change, token=token)
+        assert (status, "cannot do this to himself" in said) == (403, True)
+    same = {"admin": True, "active": True}
+    said = served.ask("PATCH", f"/api/v1/users/{mine}", same, token)["user"]
+    assert (said["admin"], said["active"]) == (True, True)
+
+
+def test_a_password_that_comes_as_it_is_has_to_be_long(served: RunningServer, token: str) -> None:
+    from detcore_server._passwords import prehash
+
+    users = "/api/v1/users"
+    new = {"user": {"username": "erin"}, "isHashed": False}
+    status, said = _refused(served, "POST", users, {**new, "password": "short"}, token=token)
+    assert (status, "8 to 1024 characters" in said) == (400, True)
+    made = served.ask("POST", users, {**new, "password": "long-enough"}, token)["user"]
+    path = f"{users}/{made['id']}"
+    for given in ({}, {"isHashed": None}, {"isHashed": False}):
+        status, said = _refused(served, "PATCH", path, {"password": "short", **given}, token=token)
+        assert (status, "8 to 1024 characters" in said) == (400, True)
+    login = {"username": "erin", "password": "long-enough", "isHashed": False}
+    assert served.ask("POST", "/api/v1/auth/login", login)["token"]
+    # Of one that comes hashed nobody knows the length.
+    hashed = {"password": prehash("short"), "isHashed": True}
+    assert served.ask("PATCH", path, hashed, token)["user"]["username"] == "erin"
+
+
+def test_a_list_comes_in_pages(served: RunningServer, token: str, filled: Filled) -> None:
+    path = f"/api/v1/experiments/{filled.experiment}/trials"
+    first, second = filled.trials
+    for query, numbers, start, end in (
+        ("", [first, second], 0, 2),
+        ("?limit=1", [first], 0, 1),
+        ("?limit=1&offset=1", [second], 1, 2),
+        ("?limit=0&offset=9", [], 2, 2),
+        ("?offset=-1", [second], 1, 2),
+        ("?limit=-1", [first, second], 0, 2),
+        ("?limit=-2", [], 0, 0),
+        ("?orderBy=ORDER_BY_DESC&limit=1", [second], 0, 1),
+        ("?sortBy=SORT_BY_BEST_VALIDATION_METRIC", [second, first], 0, 2),
+        ("?states=STATE_ERROR", [], 0, 0),
+        ("?states=STATE_ERROR&states=STATE_COMPLETED", [first, second], 0, 2),
+    ):
+        said = served.ask("GET", path + query, token=token)
+        assert [trial["id"] for trial in said["trials"]] == numbers, query
+        page = said["pagination"]
+        assert (page["startIndex"], page["endIndex"]) == (start, end), query
+
+
+def test_integers_that_no_float_holds_are_told_and_never_compared(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    huge = 10**4000
+    experiment = store.experiment()
+    trial = store.trial(experiment)
+    known = store.checkpoint(trial, 10, {"loss": 0.5, "all": huge})
+    other = store.checkpoint(trial, 20, {"loss": huge, "all": -huge})
+    store.report(trial, 10, {"loss": huge, "large": 10**308}, kind="training")
+    store.report(trial, 20, {"loss": 2.0, "large": 10**308}, kind="training")
+    store.report(trial, 30, {"loss": 1, "large": 0.5}, kind="training")
+
+    def ask(path: str) -> Any:
+        return served.ask("GET", f"/api/v1/{path}", token=token)
+
+    said = ask(f"trials/{trial}")["trial"]
+    assert said["bestValidation"]["metrics"]["avgMetrics"]["loss"] == 0.5
+    found = said["summaryMetrics"]
+    assert found["validation_metrics"]["all"] == {"count": 2, "type": "string", "last": -huge}
+    loss = found["avg_metrics"]["loss"]
+    assert (loss["count"], loss["min"], loss["max"], loss["last"]) == (3, 1, 2.0, 1)
+    assert found["avg_metrics"]["large"]["sum"] == "Infinity"
+    for order in ("ASC", "DESC"):
+        for by in ("searcherMetric=loss", "sortByMetric=loss"):
+            query = f"checkpoints?{by}&orderBy=ORDER_BY_{order}&sortByAttr=SORT_BY_SEARCHER_METRIC"
+            listed = ask(f"experiments/{experiment}/{query}")["checkpoints"]
+            assert [checkpoint["uuid"] for checkpoint in listed] == [known, other], query
+            told = [checkpoint["training"]["searcherMetric"] for checkpoint in listed]
+            assert told == [0.5, huge], query
+    for path in (
+        f"experiments/{experiment}",
+        f"experiments/{experiment}/trials?sortBy=SORT_BY_BEST_VALIDATION_METRIC",
+        f"trials/{trial}/workloads?includeBatchMetrics=true",
+        f"trials/{trial}/checkpoints",
+        f"checkpoints/{other}",
+        f"checkpoints/{other}/metrics",
+        "experiments?sortBy=SORT_BY_PROGRESS",
+    ):
+        assert ask(path), path
+    for path in (
+        f"experiments/{experiment}/top-checkpoints",
+        f"trials/{trial}/metrics/training",
+        f"trials/{trial}/top-checkpoints",
+        f"trials/{trial}/checkpoints",
+    ):
+        assert served.ask("GET", f"/api/detcore/v1/{path}", token=token), path
+
+
+def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
+        store = ClientStore(tmp_path, database)
+        for number in range(103):
+            store.experiment(description="odd" if number % 2 else "even")
+    with RunningServer(tmp_path) as server:
+        token = server.token()
+
+        def numbers(query: str) -> tuple[list[int], int]:
+            said = server.ask("GET", f"/api/v1/experiments?{query}", token=token)
+            return [found["id"] for found in said["experiments"]], said["pagination"]["total"]
+
+        assert numbers("") == (list(range(1, 101)), 103)
+        assert numbers("offset=100") == ([101, 102, 103], 103)
+        assert numbers("orderBy=ORDER_BY_DESC&limit=2&sortBy=SORT_BY_ID") == ([103, 102], 103)
+        assert numbers("offset=-2") == ([102, 103], 103)
+        assert numbers("limit=-2") == ([], 103)
+        assert numbers("description=ODD&limit=2") == ([2, 4], 51)
+        assert numbers("experimentIdFilter.gte=50&experimentIdFilter.lt=52") == ([50, 51], 2)
+        assert numbers("experimentIdFilter.notIn=1&limit=1") == ([2], 102)
+        by_text = "sortBy=SORT_BY_DESCRIPTION&limit=2&offset=51"
+        assert numbers(by_text) == ([103, 2], 103)
+        assert numbers("projectId=2") == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/experiments?limit=many"),
+        ("GET", "/api/v1/experiments?states=STATE_NONE"),
+        ("GET", f"/api/v1/experiments/{2**80}"),
+        ("GET", "/api/v1/trials/metrics/trial_metrics?group=training"),
+        ("GET", "/api/v1/trials/1/logs?timestampAfter=yesterday"),
+        ("POST", "/api/v1/models"),
+        ("DELETE", "/api/v1/checkpoints"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused(
+    served: RunningServer, token: str, method: str, path: str
+) -> None:
+    status, said = _refused(served, method, path, token=token)
+    assert status in (400, 422)
+    assert said
+
+
+def test_states_of_what_runs(served: RunningServer, token: str, store: ClientStore) -> None:
+    """What is recorded as running is not, where its process is gone."""
+    running = store.experiment(state=ExperimentState.RUNNING)
+    trial = store.trial(running, rate=1.0)
+    script = (
+        "import sys; from detcore.database import Database\n"
+        "with Database.open(sys.argv[1]) as database:\n"
+        "    print(database.create_experiment(config={}, config_text=None, model_dir='', name='g'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, served.database_url],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    states = [
+        served.ask("GET", f"/api/v1/experiments/{number}", token=token)["experiment"]["state"]
+        for number in (running, int(done.stdout))
+    ]
+    assert states == ["STATE_RUNNING", "STATE_PAUSED"]
+    said = served.ask("GET", f"/api/v1/trials/{trial}", token=token)
+    assert said["trial"]["state"] == "STATE_QUEUED"
+
+
+def test_labels_that_are_added_at_once(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    path = f"/api/v1/experiments/{store.experiment()}"
+    names = [f"label-{number}" for number in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(served.ask, "PUT", f"{path}/labels/{name}", None, token) for name in names
+        ]
+        for done in asked:
+            done.result()
+    assert served.ask("GET", path, token=token)["experiment"]["labels"] == names
+
+
+@pytest.mark.parametrize(
+    ("url", "spec", "shown"),
+    [
+        (
+            "s3://bucket/a/b",
+            {"type": "s3", "bucket": "bucket", "prefix": "a/b", "endpoint_url": "http://s3:9000",
+             "access_key": "AKIA", "secret_key": "hush", "save_trial_best": 3},
+            {"type": "s3", "bucket": "bucket", "prefix": "a/b", "endpoint_url": "http://s3:9000",
+             "save_trial_best": 3},
+        ),
+        ("gs://bucket", None, {"type": "gcs", "bucket": "bucket"}),
+        (
+            "file:///data/with%20space", "/data/with space",
+            {"type": "shared_fs", "host_path": "/data/with space"},
+        ),
+        (
+            "sftp://user@host/data", None,
+            {"type": "directory", "container_path": "/not-of-this-machine/sftp"},
+        ),
+    ],
+)  # fmt: skip
+def test_where_checkpoints_are(
+    served: RunningServer, token: str, store: ClientStore, url: str, spec: Any,
+    shown: dict[str, Any],
+) -> None:  # fmt: skip
+    """The client is told in its own words, without secrets."""
+    experiment = store.experiment(**({} if spec is None else {"checkpoint_storage": spec}))
+    trial = store.trial(experiment)
+    uuid = f"of-{trial}"
+    store.database.checkpoint_started(
+        uuid=uuid, trial_id=trial, experiment_id=experiment, storage_url=url, steps_completed=1
+    )
+    said = served.ask("GET", f"/api/v1/checkpoints/{uuid}", token=token)["checkpoint"]
+    assert said["training"]["experimentConfig"]["checkpoint_storage"] == shown
+    assert "hush" not in json.dumps(said)
+    assert said["state"] == "STATE_ACTIVE"
+
+
+def test_a_checkpoint_as_an_archive(served: RunningServer, token: str, store: ClientStore) -> None:
+    """With long names, names that are not ASCII, and folders with nothing in them."""
+    long = f"{'deep/' * 30}wéights.bin"
+    files = {**FILES, long: "0123456789" * 100, "empty.txt": ""}
+    uuid = store.checkpoint(store.trial(store.experiment()), 10, files=files)
+    path = f"/checkpoints/{uuid}"
+    with _open(served, path, token, Accept="application/gzip") as answer:
+        assert answer.headers["Content-Type"] == "application/gzip"
+        assert f'filename="{uuid}.tar.gz"' in answer.headers["Content-Disposition"]
+        plain = gzip.decompress(answer.read())
+    with _open(served, path, token, Accept="application/x-tar") as answer:
+        assert answer.headers["Content-Type"] == "application/x-tar"
+        assert answer.read() == plain
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        found = {member.name: member for member in archive.getmembers()}
+        assert all(member.isfile() and member.mode == 0o644 for member in found.values())
+        read = {name: archive.extractfile(name) for name in files}
+        assert {name: file.read().decode() for name, file in read.items() if file} == files
+        assert set(found) == {*files, "metadata.json", "manifest.json"}
+        assert archive.getnames()[-1] == "manifest.json"
+    with pytest.raises(urllib.error.HTTPError, match="406"):
+        _open(served, path, token, Accept="application/zip")
+
+
+def test_a_large_checkpoint_is_not_held_in_memory(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    size = 160 * _MIB
+    uuid = store.checkpoint(store.trial(store.experiment()), 10, files={"big": "w" * size})
+    before = _peak_bytes(served)
+    num_read = 0
+    with _open(served, f"/checkpoints/{uuid}", token, Accept="application/x-tar") as answer:
+        while part := answer.read(_MIB):
+            num_read += len(part)
+    assert num_read > size
+    assert _peak_bytes(served) - before < 32 * _MIB
+
+
+def test_a_file_that_has_changed_breaks_the_stream(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    """Nobody must take what is damaged for a whole checkpoint."""
+    uuid = store.checkpoint(store.trial(store.experiment()), 10)
+    weights = store.files(uuid) / "weights.txt"
+    weights.write_text(FILES["weights.txt"][::-1])
+    with (
+        _open(served, f"/checkpoints/{uuid}", token) as answer,
+        pytest.raises(http.client.IncompleteRead),
+    ):
+        answer.read()
+    weights.unlink()
+    status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
+    assert status == 409
+    assert "weights.txt is missing" in said
+    store.database.checkpoint_damaged(uuid)
+    status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
+    assert (status, "is DAMAGED" in said) == (409, True)
+
+
+def test_nothing_is_deleted_unless_all_of_it_is_known(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    uuid = store.one_checkpoint()
+    for other in ("no-such", uuid[:8]):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            served.ask("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [uuid, other]}, token)
+    assert (store.files(uuid) / "weights.txt").exists()
+    # Without patterns nothing is removed.
+    served.ask(
+        "POST", "/api/v1/checkpoints/rm",
+        {"checkpointUuids": [uuid], "checkpointGlobs": []}, token,
+    )  # fmt: skip
+    assert (store.files(uuid) / "weights.txt").exists()
+
+
+def test_a_log_is_followed_to_its_end(
+    served: RunningServer, token: str, store: ClientStore
+) -> None:
+    experiment = store.experiment(state=ExperimentState.RUNNING)
+    trial = store.trial(experiment)
+    store.database.start_run(trial)
+    folder = store.home / "experiments" / str(experiment) / "trials" / str(trial)
+    log = TrialLog(folder, 1)
+    log.append("stdout", "one")
+    with _open(served, f"/api/v1/trials/{trial}/logs?follow=true", token) as answer:
+        assert json.loads(answer.readline())["result"]["log"] == "one"
+        log.append("stdout", "two")
+        found = json.loads(answer.readline())["result"]
+        assert (found["log"], found["id"], found["level"]) == ("two", "2", "LOG_LEVEL_INFO")
+        log.append("stdout", "three")
+        store.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+        assert [json.loads(line)["result"]["log"] for line in answer] == ["three"]
+    log.close()
+
+
+def _peak_bytes(server: RunningServer) -> int:
+    """Return how much memory the server's process had at most."""
+    folders = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    wanted = f"DETCORE_HOME={server.home}\0".encode()
+    for folder in folders:
+        try:
+            is_it = wanted in (folder / "environ").read_bytes() and (
+                b"serve" in (folder / "cmdline").read_bytes().split(b"\0")
+            )
+        except OSError:
+            continue
+        if is_it and int(folder.name) != os.getpid():
+            found = re.search(r"VmHWM:\s+(\d+) kB", (folder / "status").read_text())
+            assert found is not None
+            return int(found[1]) * 1024
+    raise AssertionError("the server is gone")

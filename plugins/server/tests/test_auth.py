@@ -1,0 +1,388 @@
+"""Logging in and out, passwords, tokens, and who manages users."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import argon2
+import pytest
+from fastapi import HTTPException
+from plain_http import Answer, PlainHttp
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore.database import Database, TokenRecord, token_digest
+from detcore.errors import DatabaseError
+from detcore_server._auth import find_token
+from detcore_server._passwords import hash_password, is_password, prehash
+from detcore_server._throttle import Throttle
+from detcore_server._tokens import TokenCache
+
+API = "/api/detcore/v1"
+NEW_PASSWORD = "Another-horse-8"
+
+
+class Api:
+    """The routes about users, as a user."""
+
+    def __init__(self, http: PlainHttp, token: str = "") -> None:
+        self.http = http
+        self.token = token
+
+    def ask(self, method: str, path: str, body: object = None) -> Answer:
+        return self.http.ask(method, f"{API}{path}", body, token=self.token)
+
+    def log_in(self, name: str, password: str) -> Answer:
+        return self.ask("POST", "/login", {"username": name, "password": password})
+
+    def token_of(self, name: str, password: str) -> str:
+        answer = self.log_in(name, password)
+        assert answer.status == 200, answer.body
+        return str(answer.json["token"])
+
+    def as_user(self, token: str) -> Api:
+        return Api(self.http, token)
+
+
+@pytest.fixture
+def nobody(shared_server: RunningServer) -> Iterator[Api]:
+    http = PlainHttp(shared_server.url)
+    yield Api(http)
+    http.close()
+
+
+@pytest.fixture(scope="module")
+def admin_token(shared_server: RunningServer) -> str:
+    return shared_server.token()
+
+
+@pytest.fixture
+def admin(nobody: Api, admin_token: str) -> Api:
+    return nobody.as_user(admin_token)
+
+
+def make_user(admin: Api, name: str) -> tuple[int, Api]:
+    """Make a user, and log in as it."""
+    made = admin.ask("POST", "/users", {"username": name, "password": PASSWORD})
+    assert made.status == 201, made.body
+    return int(made.json["id"]), admin.as_user(admin.token_of(name, PASSWORD))
+
+
+def test_a_token_is_good_until_its_user_logs_out(nobody: Api) -> None:
+    admin = nobody.as_user(nobody.token_of(USER, PASSWORD))
+    other = nobody.as_user(nobody.token_of(USER, PASSWORD))
+    me = admin.ask("GET", "/me")
+    assert (me.json["name"], me.json["is_admin"]) == (USER, True)
+    lifetime_s = me.json["expires_at"] - time.time()
+    assert 6 * 86400 < lifetime_s <= 7 * 86400
+    assert admin.ask("POST", "/logout").status == 204
+    gone = admin.ask("GET", "/me")
+    assert (gone.status, gone.headers["www-authenticate"]) == (401, "Bearer")
+    assert gone.json["error"]["type"] == "UnauthenticatedError"
+    assert other.ask("GET", "/me").status == 200
+
+
+def test_nothing_tells_an_unknown_user_from_a_wrong_password(nobody: Api) -> None:
+    answers = [nobody.log_in(name, "wrong") for name in (USER, "nobody")]
+    assert [answer.status for answer in answers] == [403, 403]
+    assert answers[0].body == answers[1].body
+    assert answers[0].error == "invalid credentials"
+
+
+def test_a_password_is_compared_also_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    verify = argon2.PasswordHasher.verify
+
+    def noted(self: argon2.PasswordHasher, kept: str, given: str) -> bool:
+        compared.append(kept)
+        return verify(self, kept, given)
+
+    monkeypatch.setattr(argon2.PasswordHasher, "verify", noted)
+    assert not is_password("nobody's", None)
+    assert not is_password("nobody's", None, is_prehashed=True)
+    assert len(compared) == 2
+    assert all(kept.startswith("$argon2id$") for kept in compared)
+
+
+@pytest.mark.parametrize("password", ["simple", "", "ünï", "\udc80", "x" * 1000])
+def test_a_password_may_come_as_old_clients_send_it(password: str) -> None:
+    kept = hash_password(password)
+    assert kept.startswith("$argon2id$")
+    assert kept != hash_password(password)
+    assert is_password(password, kept)
+    assert is_password(prehash(password), kept, is_prehashed=True)
+    assert is_password(password, hash_password(prehash(password), is_prehashed=True))
+    assert not is_password(prehash(password) or "x", kept)
+    assert not is_password(f"{password}x", kept)
+
+
+def test_guesses_are_held_up_and_the_right_one_too(nobody: Api, admin: Api) -> None:
+    make_user(admin, "guessed")
+    answers = [nobody.log_in("guessed", f"guess {n}") for n in range(5)]
+    assert [answer.status for answer in answers] == [403] * 5
+    for password in ("guess 6", PASSWORD):
+        answer = nobody.log_in("guessed", password)
+        assert answer.status == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 12
+        assert answer.json["error"]["details"]["retry_after_s"] >= 1
+        assert answer.json["error"]["type"] == "LogInThrottledError"
+    assert nobody.log_in(USER, PASSWORD).status == 200
+
+
+def test_an_administrator_manages_users(nobody: Api, admin: Api) -> None:
+    number, user = make_user(admin, "bob")
+    assert user.ask("GET", "/me").json["is_admin"] is False
+    listed = {each["name"]: each for each in admin.ask("GET", "/users").json}
+    assert listed["bob"]["id"] == number
+    assert listed["bob"]["is_active"] is True
+    assert "password" not in str(listed)
+
+    taken = admin.ask("POST", "/users", {"username": "bob", "password": PASSWORD})
+    assert (taken.status, "already" in taken.error) == (409, True)
+    path = f"/users/{number}"
+    assert admin.ask("PATCH", path, {"password": NEW_PASSWORD}).status == 200
+    assert user.ask("GET", "/me").status == 401
+    assert nobody.log_in("bob", PASSWORD).status == 403
+    user = nobody.as_user(nobody.token_of("bob", NEW_PASSWORD))
+
+    assert user.ask("GET", "/users").status == 403
+    assert admin.ask("PATCH", path, {"is_admin": True}).json["is_admin"] is True
+    assert user.ask("GET", "/users").status == 200
+    assert admin.ask("PATCH", path, {"is_admin": False}).status == 200
+    assert user.ask("GET", "/users").status == 403
+
+    assert admin.ask("PATCH", path, {"is_active": False}).json["is_active"] is False
+    assert user.ask("GET", "/me").status == 401
+    assert nobody.log_in("bob", NEW_PASSWORD).status == 403
+    assert admin.ask("PATCH", path, {"is_active": True}).status == 200
+    assert user.ask("GET", "/me").status == 401
+    assert nobody.log_in("bob", NEW_PASSWORD).status == 200
+
+
+def test_others_manage_nobody(admin: Api) -> None:
+    number, user = make_user(admin, "carol")
+    for method, path, body in (
+        ("GET", "/users", None),
+        ("POST", "/users", {"username": "x", "password": PASSWORD, "is_admin": True}),
+        ("PATCH", f"/users/{number}", {"is_admin": True}),
+        ("PATCH", "/users/1", {"password": NEW_PASSWORD}),
+    ):
+        answer = user.ask(method, path, body)
+        assert (answer.status, "'carol'" in answer.error) == (403, True)
+    assert admin.ask("GET", "/me").status == 200
+
+
+def test_an_administrator_does_not_lock_himself_out(admin: Api) -> None:
+    mine = next(each["id"] for each in admin.ask("GET", "/users").json if each["name"] == USER)
+    for change in ({"is_active": False}, {"is_admin": False}):
+        assert admin.ask("PATCH", f"/users/{mine}", change).status == 403
+    assert admin.ask("GET", "/users").status == 200
+
+
+def test_who_changes_a_password_proves_the_old_one(nobody: Api, admin: Api) -> None:
+    _, user = make_user(admin, "dora")
+    other = nobody.as_user(nobody.token_of("dora", PASSWORD))
+    refused = user.ask("POST", "/me/password", {"old": "wrong", "new": NEW_PASSWORD})
+    assert (refused.status, refused.error) == (403, "invalid credentials")
+    changed = user.ask("POST", "/me/password", {"old": PASSWORD, "new": NEW_PASSWORD})
+    assert changed.status == 200
+    assert [each.ask("GET", "/me").status for each in (user, other)] == [401, 401]
+    assert nobody.as_user(changed.json["token"]).ask("GET", "/me").json["name"] == "dora"
+    assert nobody.log_in("dora", PASSWORD).status == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"username": "", "password": PASSWORD}, "cannot be the name"),
+        ({"username": " eve", "password": PASSWORD}, "cannot be the name"),
+        ({"username": "e\nve", "password": PASSWORD}, "cannot be the name"),
+        ({"username": "e" * 65, "password": PASSWORD}, "cannot be the name"),
+        ({"username": "eve", "password": "Short-1"}, "8 to 1024 characters; this one has 7"),
+        ({"username": "eve", "password": "x" * 1025}, "8 to 1024 characters"),
+    ],
+)
+def test_names_and_passwords_that_cannot_be(admin: Api, body: dict[str, str], told: str) -> None:
+    answer = admin.ask("POST", "/users", body)
+    assert (answer.status, told in answer.error) == (400, True), answer.error
+    assert body["password"] not in answer.error
+
+
+def test_a_value_that_is_refused_is_not_repeated(nobody: Api) -> None:
+    secret = "do-not-repeat-this"
+    for body in (
+        {"username": USER, "password": [secret]},
+        {"username": {"a": secret}, "password": "x"},
+        {"username": USER, "password": secret * 100},
+        {"username": USER, "password": "x", secret[:3]: secret},
+    ):
+        answer = nobody.ask("POST", "/login", body)
+        assert answer.status == 422
+        assert answer.json["error"]["type"] == "InvalidArgumentError"
+        assert secret.encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 60_000,
+        b'{"username": ' + b"9" * 60_000 + b"}",
+        b'{"username": "\\ud800", "password": "\\udfff"}',
+        b'{"username": "a\\u0000b", "password": "a\\u0000b"}',
+        b'{"username": "\xff", "password": ""}',
+        b"\xff",
+        b"null",
+        b"",
+    ],
+)
+def test_no_body_is_a_fault_of_the_server(nobody: Api, body: bytes) -> None:
+    for path in (f"{API}/login", "/api/v1/auth/login"):
+        answer = nobody.http.ask("POST", path, body, headers={"Content-Type": "application/json"})
+        assert answer.status in (400, 403, 422, 429), answer
+        assert answer.error
+
+
+@pytest.mark.parametrize("change", [{"is_admin": 0}, {"is_active": "no"}, {"name": "x"}])
+def test_a_change_that_is_none_changes_nothing(admin: Api, change: dict[str, object]) -> None:
+    before = admin.ask("GET", "/users").json
+    assert admin.ask("PATCH", "/users/1", change).status == 422
+    assert admin.ask("PATCH", "/users/1", {}).status == 400
+    assert admin.ask("PATCH", "/users/999", {"is_admin": True}).status == 404
+    assert admin.ask("PATCH", f"/users/{2**31}", {"is_admin": True}).status == 422
+    assert admin.ask("GET", "/users").json == before
+
+
+def test_the_database_keeps_neither_passwords_nor_tokens(
+    shared_server: RunningServer, admin: Api
+) -> None:
+    with sqlite3.connect(shared_server.home / "detcore.db") as connection:
+        dump = "\n".join(connection.iterdump())
+    connection.close()
+    assert token_digest(admin.token) in dump
+    for secret in (admin.token, PASSWORD, prehash(PASSWORD)):
+        assert secret not in dump
+
+
+def test_a_running_server_soon_notices_what_is_changed_beside_it(
+    shared_server: RunningServer, admin: Api
+) -> None:
+    _, user = make_user(admin, "frank")
+    assert user.ask("GET", "/me").status == 200
+    with Database.open(shared_server.database_url) as database:
+        database.update_user("frank", is_active=False)
+    deadline = time.monotonic() + 30
+    while user.ask("GET", "/me").status == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def record(expires_in_s: float = 60.0) -> TokenRecord:
+    """Return what a token proves."""
+    return TokenRecord(
+        user_id=1,
+        user_name=USER,
+        is_admin=False,
+        trial_id=None,
+        expires_at=time.time() + expires_in_s,
+    )
+
+
+def test_the_cache_asks_again_when_it_is_told_to_or_time_has_passed() -> None:
+    cache = TokenCache()
+    assert cache.find("a", lambda _: record()) is not None
+    assert cache.get("a") is not None
+    cache.drop()
+    assert cache.get("a") is None
+    stale = TokenCache(fresh_s=-1.0)
+    stale.find("a", lambda _: record())
+    assert stale.get("a") is None
+    cache.find("b", lambda _: record(expires_in_s=-1))
+    assert cache.get("b") is None
+    cache.find("c", lambda _: None)
+    assert cache.get("c") is None
+
+
+def test_who_asks_while_the_database_is_away_is_told_to_wait() -> None:
+    def fail(_: str) -> None:
+        raise DatabaseError("the database is away")
+
+    database = types.SimpleNamespace(find_token=fail)
+    state: Any = types.SimpleNamespace(tokens=TokenCache(), database=database)
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(find_token(state, "t"))
+    assert (caught.value.status_code, caught.value.headers) == (503, {"Retry-After": "1"})
+
+
+def test_an_answer_that_was_on_its_way_at_a_log_out_is_not_kept() -> None:
+    cache = TokenCache()
+
+    def answer(_: str) -> TokenRecord:
+        found = record()
+        cache.drop()  # the user logs out between the database's answer and its arrival
+        return found
+
+    cache.find("a", answer)
+    assert cache.get("a") is None
+
+
+def test_the_cache_and_the_table_of_guesses_stay_small() -> None:
+    cache = TokenCache(max_size=10)
+    for number in range(100):
+        cache.find(str(number), lambda _: record())
+    assert sum(cache.get(str(number)) is not None for number in range(100)) == 10
+    assert cache.get("99") is not None
+    throttle = Throttle(max_size=9)
+    for number in range(100):
+        throttle.begin(f"name {number}", f"10.0.0.{number}")
+    assert len(throttle._levels) == 9
+
+
+class TestThrottle:
+    """By a clock of its own."""
+
+    def setup_method(self) -> None:
+        self.now = 0.0
+        self.throttle = Throttle(clock=lambda: self.now)
+
+    def attempts(self, count: int, name: str = "ada", address: str = "a") -> list[int]:
+        return [self.throttle.begin(name, address) for _ in range(count)]
+
+    def test_after_some_attempts_one_more_each_time_it_has_waited(self) -> None:
+        assert self.attempts(6) == [0, 0, 0, 0, 0, 12]
+        self.now += 11
+        assert self.attempts(1) == [1]
+        self.now += 1
+        assert self.attempts(2) == [0, 12]
+        self.now += 3600
+        assert self.attempts(6) == [0, 0, 0, 0, 0, 12]
+
+    def test_what_is_refused_does_not_count(self) -> None:
+        self.attempts(1000)
+        self.now += 12
+        assert self.attempts(1) == [0]
+
+    def test_a_right_password_does_not_count(self) -> None:
+        for _ in range(1000):
+            assert self.attempts(1) == [0]
+            self.throttle.succeed("ada", "a")
+        assert self.throttle._levels == {}
+
+    def test_a_right_password_does_not_forgive_guesses_at_others(self) -> None:
+        assert self.attempts(5, name="bob") == [0] * 5
+        assert self.attempts(1) == [0]
+        self.throttle.succeed("ada", "a")
+        assert self.attempts(1, name="bob") == [12]
+
+    def test_one_machine_cannot_try_many_names(self) -> None:
+        assert [self.throttle.begin(f"name {n}", "a") for n in range(50)] == [0] * 50
+        assert self.throttle.begin("another", "a") == 2
+        assert self.throttle.begin("another", "b") == 0
+
+    def test_many_machines_cannot_try_one_name(self) -> None:
+        assert [self.throttle.begin("ada", f"address {n}") for n in range(100)] == [0] * 100
+        assert self.throttle.begin("ada", "one more") == 6
+        assert self.throttle.begin("bob", "one more") == 0

@@ -1,0 +1,375 @@
+"""``detcore user``: on the records, and at a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore.cli import main
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
+from detcore.remote import (
+    KeptToken,
+    ServerAway,
+    Session,
+    find_credentials,
+    forget_token,
+    keep_token,
+    kept_token,
+    normal_url,
+    open_session,
+)
+from detcore_server._passwords import hash_password, is_password
+
+LATER = 9e12
+NOWHERE = "http://127.0.0.1:9"
+
+
+class Desk:
+    """A person with a folder of records, at a terminal or in a script."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = home
+        for name in (
+            "DETCORE_DB", "DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DETCORE_TOKEN",
+            "DETCORE_USER", "DET_USER", "DETCORE_PASSWORD", "DET_PASS",
+        ):  # fmt: skip
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("DETCORE_HOME", str(home))
+
+    def run(self, *arguments: str, said: str = "") -> Result:
+        return CliRunner().invoke(main, ["user", *arguments], input=said)
+
+    def does(self, *arguments: str, said: str = "") -> str:
+        result = self.run(*arguments, said=said)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    @property
+    def file(self) -> Path:
+        return self.home / "credentials.json"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path / "desk", monkeypatch)
+
+
+def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
+    assert desk.does("create", "ada", "--admin", "--password-stdin", said=f"{PASSWORD}\n") == (
+        "user ada may log in\n"
+    )
+    desk.does("create", "bob", "--password-stdin", said=PASSWORD)
+    desk.does("password", "bob", "--password-stdin", said="Other-horse-8\r\nignored\n")
+    desk.does("deactivate", "bob")
+    lines = [line.split()[:3] for line in desk.does("list").splitlines()]
+    assert lines == [["ID", "NAME", "MAY"], ["1", "ada", "administer"], ["2", "bob", "nothing"]]
+    desk.does("activate", "bob")
+    listed = json.loads(desk.does("list", "--json"))
+    assert [(each["name"], each["is_admin"], each["is_active"]) for each in listed] == [
+        ("ada", True, True),
+        ("bob", False, True),
+    ]
+    assert desk.does("list", "--csv").splitlines()[0] == "id,name,is_admin,is_active,created_at"
+    with Database.open(f"sqlite:///{desk.home / 'detcore.db'}") as database:
+        kept = {user.name: user.password_hash for user in database.list_users()}
+    assert is_password(PASSWORD, kept["ada"])
+    assert is_password("Other-horse-8", kept["bob"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "told", "code"),
+    [
+        (("create", "ada", "--password-stdin"), PASSWORD, "there is a user 'ada' already", 1),
+        (("create", " ", "--password-stdin"), PASSWORD, "cannot be the name of a user", 1),
+        (("create", "b", "--password-stdin"), "short", "this one has 5", 1),
+        (("create", "b", "--password-stdin"), "", "this one has 0", 1),
+        (("create", "b"), PASSWORD, "cannot ask for the password: standard input", 2),
+        (("create", "b", "--password", PASSWORD), "", "No such option", 2),
+        (("password", "nobody", "--password-stdin"), PASSWORD, "no user 'nobody'", 1),
+        (("deactivate", "nobody"), "", "no user 'nobody'", 1),
+        (("whoami",), "", "which server?", 2),
+        (("login", NOWHERE), PASSWORD, "cannot ask for the user: standard input", 2),
+        (("login", NOWHERE, "--user", "ada", "--password-stdin"), PASSWORD, "does not answer", 1),
+        (("login", "ftp://x"), "", "'ftp://x' is not the address of a server", 2),
+        (("login", "http://ada:pw-in-url@x"), "", "at x holds a user or a password", 2),
+        (("whoami", NOWHERE), "", f"Log in: detcore user login {NOWHERE}", 1),
+        (("whoami", NOWHERE, "--user", "eve"), "", f"login {NOWHERE} --user eve", 1),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    desk: Desk, arguments: tuple[str, ...], said: str, told: str, code: int
+) -> None:
+    desk.does("create", "ada", "--password-stdin", said=PASSWORD)
+    result = desk.run(*arguments, said=said)
+    assert told in result.output
+    assert result.exit_code == code
+    assert "pw-in-url" not in result.output
+
+
+def test_a_password_is_asked_for_and_not_shown(desk: Desk) -> None:
+    command = [sys.executable, "-m", "detcore", "user", "create", "ada"]
+    code, shown = type_into(command, [PASSWORD, f"not {PASSWORD}"])
+    assert code == 2
+    assert "the two are not the same" in shown
+    code, shown = type_into(command, [PASSWORD, PASSWORD])
+    assert code == 0, shown
+    assert PASSWORD not in shown
+    assert json.loads(desk.does("list", "--json"))[0]["name"] == "ada"
+
+
+def type_into(command: list[str], answers: list[str]) -> tuple[int, str]:
+    """Run a command on a terminal and answer its questions; return its code, and what it shows."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(leader, 4096)
+        except OSError:  # the other end is closed
+            break
+        # What is typed before the question would be shown by the terminal.
+        if answers and shown.endswith(b": "):
+            shown += b"(typed)"
+            os.write(leader, f"{answers.pop(0)}\n".encode())
+    os.close(leader)
+    return process.wait(60), shown.decode()
+
+
+def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningServer) -> None:
+    url = shared_server.url
+    said = desk.does("login", f"{url}/", "--user", USER, "--password-stdin", said=PASSWORD)
+    assert f"logged in to {url} as {USER} until 20" in said
+    assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
+    assert sorted(os.listdir(desk.home)) == ["credentials.json", "credentials.json.lock"]
+    text = desk.file.read_text()
+    assert PASSWORD not in text
+    kept = kept_token(desk.home, url)
+    assert kept is not None
+    assert kept.token not in repr(kept)
+
+    shown = dict(line.split(maxsplit=1) for line in desk.does("whoami", url).splitlines())
+    assert shown["user"] == USER
+    assert shown["administrator"] == "yes"
+    assert desk.does("logout", url) == f"logged out of {url} as {USER}\n"
+    assert kept.token not in desk.file.read_text()
+    with pytest.raises(UnauthenticatedError, match="no longer, good"):
+        Session(url, kept.token).ask("GET", "/api/detcore/v1/me")
+    assert "nobody is logged in" in desk.does("logout", url)
+    assert desk.run("whoami", url).exit_code == 1
+
+
+def test_one_changes_ones_own_password(desk: Desk, shared_server: RunningServer) -> None:
+    url = shared_server.url
+    with Database.open(shared_server.database_url) as database:
+        database.create_user("gina", password_hash=hash_password(PASSWORD))
+    assert "nobody is logged in" in desk.run("change-password", url).output
+    desk.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)
+    before = kept_token(desk.home, url)
+    refused = desk.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
+    assert (refused.exit_code, refused.output) == (1, "error: invalid credentials\n")
+    said = f"{PASSWORD}\nOther-horse-8\n"
+    assert desk.does("change-password", url, "--password-stdin", said=said) == (
+        f"gina has another password at {url}\n"
+    )
+    after = kept_token(desk.home, url)
+    assert before is not None
+    assert after is not None
+    assert before.token != after.token
+    assert "gina" in desk.does("whoami", url)
+
+
+def test_a_wrong_password_keeps_nothing(desk: Desk, shared_server: RunningServer) -> None:
+    result = desk.run(
+        "login", shared_server.url, "--user", "x\ny", "--password-stdin", said="wrong"
+    )
+    assert result.exit_code == 1
+    assert r"refuses user 'x\ny' with this password" in result.output
+    assert not desk.file.exists()
+
+
+def test_logging_out_forgets_the_token_also_when_the_server_is_away(desk: Desk) -> None:
+    keep_token(desk.home, NOWHERE, KeptToken(user="ada", token="t", expires_at=2e9))
+    result = desk.run("logout", NOWHERE)
+    assert result.exit_code == 1
+    assert "is forgotten here" in result.output
+    assert "A copy of it would be good until 2033-" in result.output
+    assert kept_token(desk.home, NOWHERE) is None
+
+
+@pytest.mark.soak
+def test_a_password_is_not_sent_in_clear_without_a_word(desk: Desk) -> None:
+    away = "http://server.invalid:8080"
+    result = desk.run("login", away, "--user", "ada", "--password-stdin", said=PASSWORD)
+    assert f"warning: {away} is not encrypted" in result.output
+    assert "warning" not in desk.run(
+        "login", NOWHERE, "--user", "ada", "--password-stdin", said=PASSWORD
+    ).output  # fmt: skip
+
+
+class TestFindCredentials:
+    """Which of the sources is used."""
+
+    @pytest.fixture(autouse=True)
+    def _home(self, tmp_path: Path, shared_server: RunningServer) -> None:
+        self.home = tmp_path
+        self.url = shared_server.url
+
+    def find(self, user: str | None = None, **variables: str) -> str:
+        environment = read_environment({"DETCORE_HOME": str(self.home), **variables})
+        return find_credentials(self.url, user, environment)[0]
+
+    def keep(self, user: str, token: str, expires_at: float = LATER) -> None:
+        keep_token(self.home, self.url, KeptToken(user=user, token=token, expires_at=expires_at))
+
+    def test_the_variable_comes_first(self) -> None:
+        self.keep("ada", "kept")
+        assert self.find(DETCORE_TOKEN="given") == "given"
+        assert self.find() == "kept"
+
+    def test_of_several_kept_the_one_who_logged_in_last(self) -> None:
+        self.keep("bob", "of bob")
+        self.keep("ada", "of ada")
+        assert self.find() == "of ada"
+        assert self.find("bob") == self.find(DETCORE_USER="bob") == "of bob"
+        forget_token(self.home, self.url, "ada")
+        assert self.find() == "of bob"
+
+    def test_a_kept_token_that_expires_is_not_used(self) -> None:
+        self.keep("ada", "old", expires_at=1.0)
+        with pytest.raises(UnauthenticatedError, match="still good"):
+            self.find()
+
+    @pytest.mark.parametrize(
+        "names",
+        [("DETCORE_USER", "DETCORE_PASSWORD"), ("DET_USER", "DET_PASS")],
+    )
+    def test_a_password_of_the_environment_logs_in(self, names: tuple[str, str]) -> None:
+        token = self.find(**dict(zip(names, (USER, PASSWORD), strict=True)))
+        assert Session(self.url, token).ask("GET", "/api/detcore/v1/me")["name"] == USER
+        assert os.listdir(self.home) == []
+        with pytest.raises(ForbiddenError, match="invalid credentials"):
+            self.find(**dict(zip(names, (USER, "wrong"), strict=True)))
+
+    def test_nobodys_password_is_tried_for_another(self) -> None:
+        with pytest.raises(UnauthenticatedError, match="no token of 'eve'"):
+            self.find("eve", DETCORE_USER=USER, DETCORE_PASSWORD=PASSWORD)
+
+    def test_a_session_is_opened_with_them(self) -> None:
+        variables = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
+        environment = read_environment({"DETCORE_HOME": str(self.home), **variables})
+        session = open_session(self.url, environment=environment)
+        assert session.ask("GET", "/api/detcore/v1/me")["name"] == USER
+        session.close()
+
+    def test_a_certificate_that_is_not_there_is_told_first(self) -> None:
+        for name in ("DETCORE_MASTER_CERT", "DET_MASTER_CERT_FILE"):
+            with pytest.raises(ConfigError, match=r"no file .*noverify.*\n.*not offered"):
+                self.find(**{"DETCORE_TOKEN": "t", name: "noverify"})
+
+    def test_a_server_that_is_away_is_told(self) -> None:
+        self.url = NOWHERE
+        with pytest.raises(ServerAway, match="does not answer"):
+            self.find(DETCORE_USER=USER, DETCORE_PASSWORD=PASSWORD)
+
+    def test_the_environment_shows_no_secret(self) -> None:
+        names = {"DETCORE_TOKEN": "secret-1", "DETCORE_PASSWORD": "secret-2"}
+        assert "secret" not in repr(read_environment(names))
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("host", "http://host:8080"),
+        (" HOST:9000/ ", "http://host:9000"),
+        ("https://Host/", "https://host"),
+        ("http://host", "http://host"),
+        ("http://host/Detcore/", "http://host/Detcore"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_one_server_has_one_url(text: str, url: str) -> None:
+    assert normal_url(text) == normal_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http://", "ftp://x", "http://x:y", "http://x?a=1", "http://x#"]
+)
+def test_what_is_no_server(text: str) -> None:
+    if text == "http://x#":
+        assert normal_url(text) == "http://x"
+        return
+    with pytest.raises(ConfigError, match="is not the address of a server"):
+        normal_url(text)
+
+
+def test_tokens_that_others_can_read_are_not_used(tmp_path: Path) -> None:
+    keep_token(tmp_path, "u", KeptToken(user="ada", token="t", expires_at=LATER))
+    file = tmp_path / "credentials.json"
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
+        kept_token(tmp_path, "u")
+    file.chmod(0o600)
+    assert kept_token(tmp_path, "u") is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"servers": 7}', '{"servers": {"u": 1}}', '{"secret-token": 1}']
+)
+def test_a_damaged_file_of_tokens_is_told_without_what_is_in_it(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "credentials.json"
+    file.touch(0o600)
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"is damaged.\nRemove it") as caught:
+        kept_token(tmp_path, "u")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="is damaged"):
+        keep_token(tmp_path, "u", KeptToken(user="a", token="t", expires_at=LATER))
+    assert file.read_text() == text
+
+
+def test_a_crash_leaves_the_tokens_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_token(tmp_path, "u", KeptToken(user="ada", token="old", expires_at=LATER))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match=r"cannot be kept in .*: .*No space left"):
+        keep_token(tmp_path, "u", KeptToken(user="ada", token="new", expires_at=LATER))
+    kept = kept_token(tmp_path, "u")
+    assert kept is not None
+    assert kept.token == "old"
+    assert sorted(os.listdir(tmp_path)) == ["credentials.json", "credentials.json.lock"]
+
+
+def test_two_who_log_in_at_once_are_both_kept(tmp_path: Path) -> None:
+    def keep(number: int) -> None:
+        kept = KeptToken(user=f"user {number}", token=str(number), expires_at=LATER)
+        keep_token(tmp_path, f"u{number % 3}", kept)
+
+    threads = [threading.Thread(target=keep, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(24):
+        kept = kept_token(tmp_path, f"u{number % 3}", f"user {number}")
+        assert kept is not None
+        assert kept.token == str(number)

@@ -1,0 +1,151 @@
+"""Every route of the application is asked by those whom it must not answer."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import routing
+from plain_http import PlainHttp
+from running_server import RunningServer
+
+from detcore.database import Database, new_token, token_digest
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
+from detcore_server import ServerSettings, make_app
+
+OPEN = {
+    ("POST", "/api/detcore/v1/login"),
+    # The earlier system's client asks these before it has a token.
+    ("GET", "/info"),
+    ("POST", "/api/v1/auth/login"),
+    # A browser needs these to show the log-in form.
+    ("GET", "/ui/login"),
+    ("POST", "/ui/login"),
+    ("GET", "/ui/static/{name}"),
+}
+OTHER_TRIAL = 2
+
+
+def all_routes(home: Path) -> list[tuple[str, str]]:
+    """Return the methods and paths of all routes."""
+    environment = read_environment({"DETCORE_HOME": str(home)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    app = make_app(settings)
+    found = []
+    for route in routing.iter_route_contexts(app.routes):
+        assert route.path is not None, "what is mounted is not looked into: make it routes"
+        found += [(method, route.path) for method in sorted(route.methods or ())]
+    app.state.detcore.database.close()
+    return found
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is for browsers, which are sent to the log-in form."""
+    return path in ("/", "/ui") or path.startswith("/ui/")
+
+
+class Strangers:
+    """Tokens that are good for nothing, or for something else."""
+
+    def __init__(self, server: RunningServer) -> None:
+        with Database.open(server.database_url) as database:
+            ada = database.list_users()[0].id
+            bob = database.create_user("mallory", password_hash="none")
+            later, now = time.time() + 3600, time.time()
+            self.another_trials = self._add(database, ada, later, trial_id=OTHER_TRIAL)
+            self.of_who_may_nothing = self._add(database, bob.id, later)
+            database.update_user("mallory", is_active=False)
+            self.expired = self._add(database, ada, now - 1)
+            self.good = server.token()
+
+    @staticmethod
+    def _add(
+        database: Database, user_id: int, expires_at: float, *, trial_id: int | None = None
+    ) -> str:
+        token = new_token()
+        database.add_token(
+            token_digest(token), user_id=user_id, expires_at=expires_at, trial_id=trial_id
+        )
+        return token
+
+
+@pytest.fixture(scope="module")
+def strangers(shared_server: RunningServer) -> Strangers:
+    return Strangers(shared_server)
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    return all_routes(tmp_path_factory.mktemp("routes"))
+
+
+@pytest.fixture
+def http(shared_server: RunningServer) -> Iterator[PlainHttp]:
+    http = PlainHttp(shared_server.url)
+    yield http
+    http.close()
+
+
+def test_the_open_routes_are_known(routes: list[tuple[str, str]]) -> None:
+    assert set(routes) >= OPEN
+    assert len(routes) > 50
+
+
+@pytest.mark.parametrize("who", ["nobody", "expired", "of_who_may_nothing", "made_up"])
+def test_no_route_answers_a_stranger(
+    routes: list[tuple[str, str]], http: PlainHttp, strangers: Strangers, who: str
+) -> None:
+    tokens = {"nobody": "", "made_up": new_token()}
+    token = tokens.get(who) if who in tokens else getattr(strangers, who)
+    assert_refused(routes, http, token=token or "", status=401)
+
+
+def test_no_route_answers_the_workers_of_another_trial(
+    routes: list[tuple[str, str]], http: PlainHttp, strangers: Strangers
+) -> None:
+    assert_refused(routes, http, token=strangers.another_trials, status=403)
+
+
+def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(
+    routes: list[tuple[str, str]], shared_server: RunningServer, strangers: Strangers
+) -> None:
+    port = shared_server.url.rpartition(":")[2]
+    http = PlainHttp(shared_server.url)
+    cookie = {"Cookie": f"detcore-{port}={strangers.good}"}
+    assert http.ask("GET", "/ui/experiments", headers=cookie).status == 200
+    api = [(method, path) for method, path in routes if not is_page(path)]
+    assert_refused(api, http, token="", status=401, headers=cookie)
+    pages = [(method, path) for method, path in routes if is_page(path)]
+    assert_refused(pages, http, token=strangers.good, status=0)
+    http.close()
+
+
+def assert_refused(
+    routes: list[tuple[str, str]],
+    http: PlainHttp,
+    *,
+    token: str,
+    status: int,
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Ask each route that is not open; pages show the log-in form, all others the status."""
+    wrong = []
+    for method, path in routes:
+        if (method, path) in OPEN:
+            continue
+        asked = re.sub(r"\{\w+(:\w+)?\}", "1", path)
+        # From its own page: whether who asks is known is looked at, and nothing before it.
+        own = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
+        answer = http.ask(method, asked, token=token, headers=own)
+        if is_page(path):
+            is_right = answer.status == 303 and answer.headers["location"].startswith("/ui/login")
+        else:
+            is_right = answer.status == status
+            is_right &= (status == 401) == ("www-authenticate" in answer.headers)
+        if not is_right:
+            wrong.append(f"{method} {asked}: {answer.status} {answer.body[:200]!r}")
+    assert wrong == []

@@ -1,0 +1,38 @@
+"""What metadata from clients may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from detcore_server._client_models import MOST_DEPTH, Metadata, is_too_deep
+
+METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Return a dictionary in lists and dictionaries, `depth` containers in all."""
+    value: Any = []
+    for level in range(depth - 2):
+        value = [1, value] if level % 2 else {"a": 1, "b": value}
+    return {"key": value}
+
+
+def test_metadata_is_nested_so_deep_and_no_deeper() -> None:
+    deepest = nested(MOST_DEPTH + 1)
+    assert not is_too_deep(deepest)
+    assert METADATA.validate_python(deepest) == deepest
+    assert is_too_deep(nested(MOST_DEPTH + 2))
+    with pytest.raises(ValidationError, match=f"nested more than {MOST_DEPTH} times"):
+        METADATA.validate_python(nested(MOST_DEPTH + 2))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [1, x], lambda x: {"a": {"b": x}}])
+def test_numbers_that_json_does_not_have_are_refused(form: Any, number: float) -> None:
+    assert METADATA.validate_python({"key": form(0.5)}) == {"key": form(0.5)}
+    with pytest.raises(ValidationError, match="is not JSON"):
+        METADATA.validate_python({"key": form(number)})

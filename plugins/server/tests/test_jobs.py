@@ -1,0 +1,406 @@
+"""Handing in: judged first, recorded once, one after the other, whose they are."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from job_server import MODEL_DIR, JobServer, toy_config, wait_for
+from running_server import USER
+
+from detcore.config._suggest import nearest
+from detcore.errors import (
+    ConfigError,
+    DetcoreError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NotFoundError,
+    RunError,
+    UnsafePathError,
+)
+from detcore.experimental import Determined, ExperimentReference
+from detcore.experimental._http import HttpTransport
+from detcore.remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
+from detcore.runner._slots import Slots
+from detcore.types import ExperimentState
+
+API = "/api/detcore/v1"
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
+    """A server that has room for one experiment, which takes its time; others wait."""
+    with JobServer(tmp_path_factory.mktemp("jobs")) as running:
+        slow: dict[str, Any] = {
+            "hyperparameters__pause_s": 0.2,
+            "searcher__max_length__batches": 5000,
+        }
+        assert submit(running, **slow) == 1
+        session = running.session()
+        wait_for(lambda: read_events(session, 1, 0)["num_before"] is None)
+        yield running
+
+
+def submit(jobs: JobServer, user: str = USER, **changes: Any) -> int:
+    given, context = jobs.given(**changes)
+    with context.file:
+        return hand_in(jobs.session(user), given, context)
+
+
+def experiment(jobs: JobServer, number: int, user: str = USER) -> ExperimentReference:
+    return Determined(transport=HttpTransport(jobs.session(user))).get_experiment(number)
+
+
+def num_experiments(jobs: JobServer) -> int:
+    with jobs.database() as database:
+        return database.count_experiments()
+
+
+class Forgetful(Session):
+    """Loses the answers to the first requests that are repeatable, after the server did them."""
+
+    lost: tuple[str, ...] = ()
+
+    def ask(self, method: str, path: str, **request: Any) -> Any:
+        answer = super().ask(method, path, **request)
+        if (method, path) != self.lost and method != "GET":
+            self.lost = (method, path)
+            raise ServerAway("the connection broke before the answer came")
+        return answer
+
+
+def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
+    before = num_experiments(jobs)
+    session = Forgetful(jobs.url, str(jobs.server.token()))
+    given, context = jobs.given()
+    heard: list[str] = []
+    with context.file:
+        number = hand_in(session, given, context, notice=heard.append)
+        assert sum("the connection broke" in line for line in heard) == 3, heard
+        assert hand_in(session, given, context) == number
+    session.close()
+    assert num_experiments(jobs) == before + 1
+
+
+def test_several_tries_at_once_start_one_experiment(jobs: JobServer) -> None:
+    before = num_experiments(jobs)
+    given, context = jobs.given()
+    found: list[int] = []
+
+    def one(session: Session, context: PackedContext) -> None:
+        with context.file:
+            found.append(hand_in(session, given, context))
+
+    threads = [
+        threading.Thread(target=one, args=(jobs.session(), jobs.given()[1])) for _ in range(4)
+    ]
+    context.file.close()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert num_experiments(jobs) == before + 1
+
+
+def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: JobServer) -> None:
+    record = (
+        "import sys; from detcore.database import Database\n"
+        "with Database.open(sys.argv[1]) as database:\n"
+        "    print(database.create_experiment("
+        "config={}, config_text=None, model_dir='/', name='n'))\n"
+        "sys.stdout.flush(); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", record, jobs.server.database_url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        assert not read_events(jobs.session(), number, 0)["is_over"]
+        process.stdin.close()
+        process.wait()
+    assert read_events(jobs.session(), number, 0)["is_over"]
+
+
+def test_one_that_waits_is_told_for_whom_and_can_be_ended(jobs: JobServer) -> None:
+    session = jobs.session()
+    first, second = submit(jobs), submit(jobs)
+    before = read_events(session, first, 0)["num_before"]
+    assert before >= 1
+    assert read_events(session, second, 0)["num_before"] == before + 1
+    assert experiment(jobs, first).state.value == "RUNNING"
+
+    experiment(jobs, first).cancel()
+    wait_for(lambda: experiment(jobs, first).state.value == "CANCELED")
+    assert read_events(session, first, 0)["is_over"]
+    wait_for(lambda: read_events(session, second, 0)["num_before"] == before)
+
+    experiment(jobs, second).pause()
+    wait_for(lambda: experiment(jobs, second).state.value == "PAUSED")
+    experiment(jobs, second).activate()  # back into the queue, at its place
+    assert read_events(session, second, 0)["num_before"] == before
+    experiment(jobs, second).kill()
+    assert experiment(jobs, second).wait(interval=0.1).value == "CANCELED"
+
+    code = jobs.server.home / "experiments" / str(second) / "code"
+    assert (code / "model_def.py").read_text() == (MODEL_DIR / "model_def.py").read_text()
+    experiment(jobs, second).delete()
+    assert not code.parent.exists()
+    with pytest.raises(NotFoundError):
+        read_events(session, second, 0)
+    assert submit(jobs) > second  # numbers are not given again
+
+
+def test_only_owners_and_administrators_may_control(jobs: JobServer) -> None:
+    with jobs.database() as database:
+        local = database.create_experiment(
+            config=toy_config(), config_text=None, model_dir="/code", name="local"
+        )
+    of_bob, of_ada = submit(jobs, "bob"), submit(jobs)
+    for number, why in ((of_ada, "'ada' handed it in"), (local, "it was started on the ser")):
+        for action in ("pause", "cancel", "kill", "activate", "archive", "delete"):
+            with pytest.raises(
+                ForbiddenError, match=f"'bob' may not .* experiment {number}: {why}"
+            ):
+                getattr(experiment(jobs, number, "bob"), action)()
+        assert experiment(jobs, number, "bob").state.value == "RUNNING"  # he may look
+    experiment(jobs, of_bob, "bob").archive()
+    experiment(jobs, of_bob, "bob").cancel()
+    experiment(jobs, of_ada).cancel()
+    other = submit(jobs, "bob")
+    experiment(jobs, other).cancel()  # an administrator
+    for number in (of_bob, of_ada, other):
+        assert experiment(jobs, number).wait(interval=0.1).value == "CANCELED"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (
+            {"searcher__metrc": "x"},
+            ConfigError,
+            r"(?s)toy\.yaml:\d+:\d+: error: unknown key 'metrc'.*did you mean 'metric'",
+        ),
+        (
+            {
+                "searcher": {"name": "grid", "metric": "m", "max_length": {"batches": 1}},
+                "hyperparameters__rate": {
+                    "type": "double",
+                    "minval": 0,
+                    "maxval": 1,
+                    "count": 10**9,
+                },
+            },
+            RunError,
+            "the grid has 1000000000 points",
+        ),
+        ({"launcher": "moon"}, ConfigError, "unknown launcher 'moon'"),
+        (
+            {"searcher": {"name": "hollow", "metric": "loss"}},
+            DetcoreError,
+            "hollow",
+        ),
+        (
+            {"searcher__source_checkpoint_uuid": "12345678-1234-1234-1234-123456789012"},
+            DetcoreError,
+            "12345678",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_not_recorded(
+    jobs: JobServer, changes: dict[str, Any], error: type[DetcoreError], words: str
+) -> None:
+    before = num_experiments(jobs)
+    given, context = jobs.given(**changes)
+    with context.file, pytest.raises(error, match=words):
+        hand_in(jobs.session(), given, context)
+    assert num_experiments(jobs) == before
+    said = jobs.session().ask("GET", f"{API}/uploads/{context.digest}")
+    assert said == {"size": 0}  # judged before it was uploaded
+
+
+def test_no_number_and_no_name_keeps_the_server_busy() -> None:
+    assert Slots(10**30, 2).at_once == 10_000
+    assert nearest("x" * 10_000_000, ["searcher", "max_length"]) is None
+
+
+def hand_in_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
+    archive = PackedContext(
+        io.BytesIO(data), digest or hashlib.sha256(data).hexdigest(), len(data), 1
+    )
+    given, context = jobs.given()
+    context.file.close()
+    return hand_in(jobs.session(), given, archive)
+
+
+def test_hostile_and_damaged_archives_leave_nothing(jobs: JobServer) -> None:
+    before = num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir())
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../../../model_def.py"))
+    with pytest.raises(UnsafePathError, match=r"model_def\.py' leads out of its folder"):
+        hand_in_bytes(jobs, raw.getvalue())
+    with pytest.raises(UnsafePathError, match="cannot be read"):
+        hand_in_bytes(jobs, gzip.compress(b"what is this"))
+    wrong = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(InvalidArgumentError, match="damaged on its way"):
+        hand_in_bytes(jobs, raw.getvalue(), wrong)
+    assert jobs.session().ask("GET", f"{API}/uploads/{wrong}") == {"size": 0}
+    assert before == (num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir()))
+
+
+def test_an_upload_goes_on_where_it_was_cut(jobs: JobServer) -> None:
+    session, path = jobs.session(), f"{API}/uploads/{'5' * 64}"
+
+    def put(offset: int, data: bytes, user: Session = session) -> int:
+        said = user.ask("PUT", path, body=data, params={"offset": offset})
+        return int(said["size"])
+
+    assert put(0, b"12345") == 5
+    assert put(0, b"12345") == 5  # its answer was lost
+    assert put(9, b"x") == 5  # not the next one
+    assert put(5, b"678") == 8
+    kept = jobs.server.home / "uploads" / "1" / f"{'5' * 64}.tar.gz"
+    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (b"12345678", 0o600)
+    assert put(0, b"abc", jobs.session("bob")) == 3  # each user's apart
+    with pytest.raises(ConfigError, match="more than 128000000 bytes"):
+        put(128_000_000, b"1")
+    for number in range(6):
+        session.ask("PUT", f"{API}/uploads/{number:064}", body=b"1", params={"offset": 0})
+    assert len(list(kept.parent.iterdir())) == 4  # of each user the newest
+    with pytest.raises(DetcoreError):
+        session.ask("PUT", f"{API}/uploads/..%2f..%2fdetcore.db", body=b"1", params={"offset": 0})
+
+
+def write_config(jobs: JobServer, **changes: Any) -> Path:
+    path = jobs.client.folder / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_config(**changes)))
+    return path
+
+
+def test_97_megabytes_are_refused_with_what_takes_them(jobs: JobServer) -> None:
+    folder = jobs.client.folder / "big"
+    (folder / "data").mkdir(parents=True)
+    for name, size in (("data/train.bin", 60), ("data/test.bin", 37)):
+        with (folder / name).open("wb") as file:
+            file.truncate(size * 1_000_000)
+    finished = jobs.client("run", write_config(jobs), folder, "--master", jobs.url)
+    assert finished.code == 2
+    assert "too big to be handed in: its files have 97.0 MB" in finished.stderr
+    assert "  60.0 MB  data/train.bin\n" in finished.stderr
+    assert str(folder / ".detignore") in finished.stderr
+
+
+def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) -> None:
+    following = jobs.client.start("run", "--resume", 1, "--master", jobs.url, "--json")
+    assert following.stderr is not None
+    wait_for(lambda: "batch" in following.stderr.readline(), following)  # type: ignore[union-attr]
+    following.send_signal(signal.SIGINT)
+    stdout, stderr = following.communicate(timeout=60)
+    assert following.returncode == 130, stderr
+    assert "experiment 1 continues without being followed" in stderr
+    assert f"detcore run --resume 1 --master {jobs.url}" in stderr
+    assert json.loads(stdout) == {"experiment_id": 1, "state": "RUNNING"}
+    os.kill(jobs.runner_of(1), 0)
+
+    finished = jobs.client(
+        "run", write_config(jobs), MODEL_DIR, "--master", jobs.url, "--detach", "--test", "--json"
+    )
+    assert finished.code == 0, finished.output
+    number = finished.summary["experiment_id"]
+    assert experiment(jobs, number).get_config()["searcher"]["max_length"] == {"batches": 1}
+    finished = jobs.client("experiment", "cancel", number, "--master", jobs.url)
+    assert finished.code == 0, finished.output
+    assert experiment(jobs, number).wait(interval=0.1).value == "CANCELED"
+
+
+def test_hyperparameters_that_a_script_never_reads_are_named(jobs: JobServer) -> None:
+    folder = jobs.client.folder / "script"
+    folder.mkdir()
+    (folder / "train.py").write_text(
+        "from detcore import core\n"
+        "with core.init() as context:\n"
+        "    print(context.info.hparams['dropout'])\n"
+    )
+    config = write_config(
+        jobs, entrypoint="python3 train.py", hyperparameters={"droput": 0.3, "dropout": 0.1}
+    )
+    finished = jobs.client(
+        "run", config, folder, "--master", jobs.url, "--detach",
+        "--set", "hyperparameters.hiden=4",
+    )  # fmt: skip
+    assert finished.code == 0, finished.output
+    said = "is never read by train.py"
+    assert f"note: hyperparameters.droput {said}: did you mean 'dropout'" in finished.output
+    assert f"note: hyperparameters.hiden {said}\n" in finished.output
+    assert finished.output.count(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--detach"], "--detach belongs to --master"),
+        (["--resume", "1", "--master", "http://x", "--slots", "2"], "belong to a new experiment"),
+    ],
+)
+def test_options_that_do_not_go_together(jobs: JobServer, arguments: list[str], words: str) -> None:
+    given = arguments if "--resume" in arguments else [str(write_config(jobs)), *arguments]
+    finished = jobs.client("run", *given)
+    assert finished.code == 2
+    assert words in finished.stderr
+
+
+def test_hand_in_names_are_checked(jobs: JobServer) -> None:
+    given, context = jobs.given()
+    with context.file, pytest.raises(InvalidArgumentError, match="submission_id"):
+        hand_in(
+            jobs.session(),
+            HandIn(
+                text=given.text,
+                name="",
+                overrides={},
+                environment={},
+                test_mode=False,
+                submission_id="../x",
+            ),
+            context,
+        )
+
+
+def test_the_next_one_begins_and_one_that_cannot_is_given_up(jobs: JobServer) -> None:
+    """The last of this server: its one place is free afterwards."""
+    with jobs.database() as database:
+        for other in database.list_submissions(phases=["QUEUED"]):
+            # Of what was ended a moment ago the phase is still the one before.
+            if other.state is ExperimentState.RUNNING and other.control is None:
+                experiment(jobs, other.experiment_id).kill()
+    secret = "a-secret-of-the-configuration"
+    lost, next_one = submit(jobs), submit(jobs, data={"api_token": secret})
+    shutil.rmtree(jobs.server.home / "experiments" / str(lost) / "code")
+    experiment(jobs, 1).kill()
+    assert experiment(jobs, 1).wait(interval=0.1).value == "CANCELED"
+    assert experiment(jobs, lost).wait(interval=0.1).value == "ERROR"
+    said = read_events(jobs.session(), lost, 0)
+    assert "its runner ended 3 times, one after the other" in said["error"]
+    assert "which is not there any more" in "".join(said["lines"])
+    assert experiment(jobs, next_one).wait(interval=0.1).value == "COMPLETED"
+    kept = jobs.server.home / "experiments" / str(next_one)
+    assert secret not in (kept / "journal.jsonl").read_text()
+    assert secret in (kept / "secrets.json").read_text()

@@ -1,0 +1,259 @@
+"""Requests that come at a bad moment: while a runner starts or ends, while the server is killed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from job_server import JobServer, toy_config, wait_for
+
+from detcore.database import Database, TokenRecord
+from detcore.environment import read_environment
+from detcore.experimental import Determined, EmbeddedTransport, ExperimentReference
+from detcore.experimental._http import HttpTransport
+from detcore.hooks import PluginManager
+from detcore.remote import hand_in
+from detcore.runner import experiment_folder, experiment_lock
+from detcore.types import Control, ExperimentState
+from detcore_server import ServerSettings
+from detcore_server._job_routes import Submission
+from detcore_server._job_routes import _take as hand_in_at
+from detcore_server._jobs import Jobs
+from detcore_server._state import ServerState
+from detcore_server._uploads import Uploads
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[JobServer]:
+    with JobServer(tmp_path / "jobs") as running:
+        yield running
+
+
+@pytest.fixture
+def database(jobs: JobServer) -> Iterator[Database]:
+    with jobs.database() as opened:
+        yield opened
+
+
+def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
+    changes = {"searcher__max_length__batches": 100_000, **changes}
+    given, context = jobs.given(**changes)
+    with context.file:
+        number = hand_in(jobs.session(), given, context)
+    return Determined(transport=HttpTransport(jobs.session())).get_experiment(number)
+
+
+def is_run_by_a_runner(database: Database, number: int) -> bool:
+    process = database.get_experiment(number).process
+    try:
+        return process is not None and "_submission_runner" in Path(
+            f"/proc/{process.pid}/cmdline"
+        ).read_text(errors="replace")
+    except FileNotFoundError:
+        return False
+
+
+def add_asker(database: Database) -> TokenRecord:
+    user = database.create_user("ada", password_hash=None)
+    return TokenRecord(
+        user_id=user.id, user_name="ada", is_admin=False, trial_id=None, expires_at=0.0
+    )
+
+
+def add_submission(database: Database, code: Path) -> tuple[int, TokenRecord]:
+    """Record an experiment that waits for its turn, and whose it is."""
+    requester = add_asker(database)
+    number, _ = database.submit_experiment(
+        user_id=requester.user_id,
+        submission_id="one",
+        test_mode=False,
+        config=toy_config(),
+        config_text="",
+        place=lambda number: str(code),
+    )
+    return number, requester
+
+
+def test_a_request_while_the_runner_starts_outlives_the_server(
+    jobs: JobServer, database: Database
+) -> None:
+    experiment = submit(jobs, hyperparameters__pause_s=0.05)
+
+    def is_starting() -> bool:
+        known = database.get_submission(experiment.id)
+        return known is not None and known.phase == "STARTED"
+
+    wait_for(is_starting)
+    experiment.cancel()
+    jobs.server.kill()
+
+    def has_ended() -> bool:
+        return database.get_experiment(experiment.id).ended_at is not None
+
+    def has_no_runner() -> bool:
+        """Whether the server was killed before it had started one, and told it everything."""
+        return not any("_submission_runner" in line for line in jobs.client.leftovers(0).values())
+
+    wait_for(lambda: is_run_by_a_runner(database, experiment.id) or has_ended() or has_no_runner())
+    jobs.server.start()
+    wait_for(has_ended)
+    assert database.get_experiment(experiment.id).state is ExperimentState.CANCELED
+
+
+def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
+    jobs: JobServer, database: Database
+) -> None:
+    experiment = submit(jobs, hyperparameters__pause_s=1.0)
+
+    def journal() -> str:
+        path = jobs.server.home / "experiments" / str(experiment.id) / "journal.jsonl"
+        return path.read_text() if path.exists() else ""
+
+    wait_for(lambda: '"state": "RUNNING"' in journal())
+    experiment.pause()
+    wait_for(lambda: "pause: all trials checkpoint" in journal())
+    experiment.activate()
+    assert database.requested_control(experiment.id) is None
+    wait_for(lambda: journal().count('"search_started"') == 2)
+    assert database.get_experiment(experiment.id).state is ExperimentState.RUNNING
+    experiment.kill()
+    assert experiment.wait(interval=0.1).value == "CANCELED"
+
+
+def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runner ends between two looks at the records."""
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    with Database.open(environment.database_url) as database:
+        number, requester = add_submission(database, tmp_path)
+        database.request_control(number, Control.PAUSE)
+        ask = database.request_control
+
+        def end_and_ask(experiment_id: int, control: Control | None) -> None:
+            database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
+            ask(experiment_id, control)
+
+        monkeypatch.setattr(database, "request_control", end_and_ask)
+        Jobs(settings, database, EmbeddedTransport(environment)).control(
+            requester, number, "activate"
+        )
+        submission = database.get_submission(number)
+    assert submission is not None
+    assert (submission.state, submission.phase) == (ExperimentState.RUNNING, "QUEUED")
+    assert submission.control is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", ExperimentState.RUNNING),
+        ("signal.signal(1, signal.SIG_DFL); signal.raise_signal(1)", ExperimentState.RUNNING),
+        ("os._exit(128 + signal.SIGTERM)", ExperimentState.RUNNING),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ExperimentState.ERROR),
+        ("signal.signal(signal.SIGSEGV, 0); signal.raise_signal(11)", ExperimentState.ERROR),
+        ("os._exit(1)", ExperimentState.ERROR),
+    ],
+)
+def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, state: ExperimentState
+) -> None:
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr("detcore_server._jobs.time", clock)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", f"import os, signal; {ends}"]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    monkeypatch.setattr(Jobs, "_start", start)
+    with Database.open(environment.database_url) as database:
+        number, _ = add_submission(database, tmp_path)
+        jobs = Jobs(settings, database, EmbeddedTransport(environment))
+        jobs._look()
+        for _ in range(5):
+            started[-1].wait()
+            clock.now += 1
+            num_started = len(started)
+            jobs._look()
+            # From the second time on there is a pause.
+            assert (len(started) > num_started) == (num_started == 1)
+            if database.get_experiment(number).state is not ExperimentState.RUNNING:
+                break
+            if len(started) == num_started:
+                clock.now += 60
+                jobs._look()
+        for process in started:
+            process.wait()
+        assert database.get_experiment(number).state is state
+        assert len(started) == (6 if state is ExperimentState.RUNNING else 3)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """Two tries of one hand-in have seen that it is there, and the first removes it."""
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    data = gzip.compress(b"\0" * 10240)  # a tar archive without entries
+    digest = hashlib.sha256(data).hexdigest()
+    submission = Submission(
+        submission_id="the-same-one",
+        config=yaml.safe_dump(toy_config()),
+        archive=digest,
+        archive_size=len(data),
+    )
+    with Database.open(environment.database_url) as database:
+        requester = add_asker(database)
+        transport = EmbeddedTransport(environment)
+        jobs = Jobs(settings, database, transport)
+        state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
+        Uploads(environment, requester.user_id).append(digest, 0, data)
+        finished = Uploads.finished
+
+        def finish_and_be_overtaken(uploads: Uploads, digest: str, size_bytes: int) -> Path | None:
+            path = finished(uploads, digest, size_bytes)
+            monkeypatch.setattr(Uploads, "finished", finished)
+            if is_done:
+                assert hand_in_at(state, requester, submission).experiment_id == 1
+            else:
+                uploads.remove(digest)
+            return path
+
+        monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
+        answer = hand_in_at(state, requester, submission)
+        assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
+        assert database.count_experiments() == is_done
+    assert not list(tmp_path.glob("experiments/.incoming-*"))
+
+
+def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(tmp_path: Path) -> None:
+    """They hold the experiment's lock for a while: it is done when they are gone."""
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    with Database.open(environment.database_url) as database:
+        number, requester = add_submission(database, tmp_path)
+        died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
+        died += ".set_experiment_state(1, 'RUNNING')"
+        subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
+        assert database.experiment_is_alive(number) is False
+        jobs = Jobs(settings, database, EmbeddedTransport(environment))
+        with experiment_lock(experiment_folder(environment, number), number):
+            jobs.control(requester, number, "kill")
+            jobs.start()
+        wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)
+        jobs.stop()

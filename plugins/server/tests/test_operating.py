@@ -1,0 +1,246 @@
+"""What operators do with the record store: copy it, restore it, bring it up to date."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from running_server import PASSWORD, USER
+from sqlalchemy import create_engine, text
+from toy_command import Detcore
+
+from detcore.database import Database, back_up, describe_database, put_back
+from detcore.database._migrate import MIGRATIONS
+from detcore.database._schema import REVISIONS
+from detcore.errors import ConfigError, DatabaseError
+from detcore.experimental import Determined
+from detcore_server import hash_password
+
+# -- backup ---------------------------------------------------------------------------------------
+
+WRITERS = 20
+
+
+def numbers_of(database: Database) -> dict[str, list[int]]:
+    """Return what each writer has written, by its name."""
+    found: dict[str, list[int]] = {f"w{index}": [] for index in range(WRITERS)}
+    for model in database.list_models():
+        writer, _, number = model.name.partition("-")
+        assert model.labels == (model.name,) or list(model.labels) == [model.name]
+        found[writer].append(int(number))
+    return {writer: sorted(numbers) for writer, numbers in found.items()}
+
+
+def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'live' / 'detcore.db'}"
+    Database.open(url).close()
+    acknowledged = dict.fromkeys((f"w{index}" for index in range(WRITERS)), -1)
+    going, over = threading.Barrier(WRITERS + 1), threading.Event()
+
+    def write(writer: str) -> None:
+        with Database.open(url) as database:
+            for number in itertools.count():
+                name = f"{writer}-{number}"
+                database.create_model(name, labels=[name])
+                acknowledged[writer] = number
+                if number == 0:
+                    going.wait(60)
+                if over.is_set():
+                    return
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in acknowledged]
+    for thread in threads:
+        thread.start()
+    going.wait(60)
+    copies = []
+    try:
+        for index in range(3):
+            before = dict(acknowledged)
+            copies.append((tmp_path / f"copy{index}.db", before))
+            assert back_up(url, copies[-1][0]) == copies[-1][0].stat().st_size
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    with Database.open(url) as database:
+        last = numbers_of(database)
+    assert any(last[writer][-1] > before[writer] for writer in last)  # nobody waited for the end
+    for number, (copy, before) in enumerate(copies):
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        restored = f"sqlite:///{tmp_path / f'restored{number}' / 'detcore.db'}"
+        put_back(copy, restored)
+        with Database.open(restored) as database:
+            found = numbers_of(database)
+        for writer, numbers in found.items():
+            # Without a hole, and with all that was acknowledged when the copy was begun.
+            assert numbers == list(range(len(numbers)))
+            assert before[writer] < len(numbers) <= len(last[writer])
+    leftovers = {path.name for path in tmp_path.iterdir()} - {copy.name for copy, _ in copies}
+    assert leftovers == {"live", "restored0", "restored1", "restored2"}
+
+
+def count_elsewhere(url: str) -> int:
+    """Return how many models another process finds."""
+    code = f"""
+from detcore.database import Database
+with Database.open({url!r}) as database:
+    print(len(database.list_models()))
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    return int(found.stdout)
+
+
+def test_a_restored_database_is_as_it_was(tmp_path: Path) -> None:
+    url, copy = f"sqlite:///{tmp_path / 'detcore.db'}", tmp_path / "copy.db"
+    with Database.open(url) as database:
+        database.create_model("then")
+        back_up(url, copy)
+        database.create_model("since")
+        with pytest.raises(ConfigError, match="already, whose records would be lost"):
+            put_back(copy, url)
+        assert len(database.list_models()) == 2
+        # Also for those who have it open.
+        put_back(copy, url, replace=True)
+        assert [model.name for model in database.list_models()] == ["then"]
+        database.create_model("next")
+        # Another process that comes and goes must not take the log away under this connection:
+        # what is written then would be there for nobody else.
+        assert count_elsewhere(url) == 2
+        database.create_model("last")
+        assert count_elsewhere(url) == 3
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with Detcore(tmp_path) as detcore:
+        assert "none yet" in detcore("database", "info").stdout
+        assert not (detcore.home / "detcore.db").exists()
+        assert f"schema {REVISIONS[-1]}, was not there" in detcore("database", "upgrade").stdout
+        assert "bytes" in detcore("database", "backup", copy).stdout
+        failed = detcore("database", "restore", copy)
+        assert failed.code == 2
+        assert "--replace" in failed.stderr
+        done = detcore("database", "restore", copy, "--replace")
+        assert done.code == 0, done.stderr
+        assert detcore("database", "info", "--json").summary["schema"] == REVISIONS[-1]
+
+
+def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'detcore.db'}"
+    Database.open(url).close()
+    copy = tmp_path / "copy.db"
+    with pytest.raises(ConfigError, match="pg_dump"):
+        back_up("postgresql+psycopg://ada:s3cret@host/records", copy)
+    with pytest.raises(DatabaseError, match="there is no database"):
+        back_up(f"sqlite:///{tmp_path / 'gone.db'}", copy)
+    with pytest.raises(ConfigError, match="no folder"):
+        back_up(url, tmp_path / "gone" / "copy.db")
+    back_up(url, copy)
+    with pytest.raises(ConfigError, match=r"copy\.db is there already"):
+        back_up(url, copy)
+    damaged = tmp_path / "damaged.db"
+    data = bytearray(copy.read_bytes())
+    data[4096 * 3 : 4096 * 9] = os.urandom(4096 * 6)
+    damaged.write_bytes(data)
+    for file in (damaged, tmp_path / "gone"):
+        with pytest.raises((DatabaseError, ConfigError), match=r"damaged|no file|malformed"):
+            put_back(file, f"sqlite:///{tmp_path / 'other' / 'x.db'}")
+    with pytest.raises(DatabaseError, match=r"damaged|malformed|cannot be copied"):
+        back_up(f"sqlite:///{damaged}", tmp_path / "copy2.db")
+    assert not (tmp_path / "copy2.db").exists()
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    connection.close()
+    with pytest.raises(DatabaseError, match="no record store of detcore"):
+        put_back(other, url, replace=True)
+    assert describe_database(url).schema == REVISIONS[-1]
+
+
+# -- upgrade --------------------------------------------------------------------------------------
+
+ROWS = [
+    "INSERT INTO experiments (name, state, config, model_dir, created_at) VALUES"
+    " ('old', 'COMPLETED', '{\"searcher\"\\: {}}', '/m', 1.0)",
+    "INSERT INTO trials (experiment_id, state, hparams, seed, created_at) VALUES"
+    " (1, 'COMPLETED', '{\"lr\"\\: 0.5}', 7, 1.0)",
+    "INSERT INTO runs (trial_id, run_id, process, started_at) VALUES"
+    ' (1, 1, \'{"host"\\: "h", "pid"\\: 1}\', 1.0)',
+    "INSERT INTO metrics (trial_id, run_id, seq, kind, steps_completed, metrics, reported_at)"
+    " VALUES (1, 1, 1, 'validation', 10, '{\"loss\"\\:0.25}', 2.0)",
+    "INSERT INTO models (name, description, metadata, labels, archived, last_number, created_at,"
+    " updated_at) VALUES ('m', '', '{}', '[]', false, 0, 1.0, 1.0)",
+]
+
+
+def make_old(url: str) -> None:
+    """Fill a database as the release before the server did."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        for row in ROWS:
+            connection.execute(text(row))
+    engine.dispose()
+
+
+def test_two_new_servers_start_on_an_old_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    url = f"sqlite:///{home / 'detcore.db'}"
+    make_old(url)
+    back_up(url, tmp_path / "before.db")
+    assert describe_database(url).schema == "0004"
+    assert describe_database(url).counts == {
+        "experiments": 1, "trials": 1, "checkpoints": 0, "models": 1
+    }  # fmt: skip
+    starting = [sys.executable, "-m", "detcore", "serve", "--port", "0"]
+    environment = {**os.environ, "DETCORE_HOME": str(home)}
+    servers = [
+        subprocess.Popen(starting, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        addresses = []
+        for server in servers:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert " at http" in line, line
+            addresses.append(line.split()[-1])
+        with Database.open(url) as database:
+            kept = hash_password(PASSWORD)
+            database.create_user(USER, password_hash=kept, is_admin=True)
+        monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
+        for address in addresses:
+            with Determined(address, USER, PASSWORD) as client:
+                assert client.get_experiment(1).state == "COMPLETED"
+                trial = client.get_trial(1)
+                assert trial.hparams == {"lr": 0.5}
+                reports = list(trial.stream_validation_metrics())
+                assert [report.metrics["loss"] for report in reports] == [0.25]
+                client.get_model("m").add_metadata({address: 1})
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait(30)
+            assert server.stdout is not None
+            server.stdout.close()
+    assert describe_database(url).schema == REVISIONS[-1]
+    # The copy from before is what it was, and becomes a database of today, too.
+    assert describe_database(f"sqlite:///{tmp_path / 'before.db'}").schema == "0004"
+    put_back(tmp_path / "before.db", url, replace=True)
+    with Database.open(url) as database:
+        assert database.get_model("m").metadata == {}

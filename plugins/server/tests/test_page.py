@@ -1,0 +1,585 @@
+"""The page: what each route shows, to whom, and that nothing in it is more than text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import sqlite3
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_client import PageClient, ServedPage
+from page_records import HOSTILE, add_search, save_checkpoint
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore._log import Spool, spool_path
+from detcore.database import Database, MetricRecord, TrialLog
+from detcore.types import ExperimentState, TrialState
+from detcore_server import hash_password
+
+
+@dataclasses.dataclass
+class Site:
+    """A server with records, and somebody who has logged in."""
+
+    server: RunningServer
+    database: Database
+    client: PageClient
+
+    @property
+    def stranger(self) -> PageClient:
+        """Somebody who has not."""
+        return PageClient(self.server.url)
+
+    def page(self, path: str, *, status: int = 200) -> ServedPage:
+        """Return a page, checked."""
+        return self.client.page(path, status=status)
+
+
+@pytest.fixture(scope="module")
+def site(module_server: RunningServer) -> Iterator[Site]:
+    client = PageClient(module_server.url)
+    assert client.log_in().status == 303
+    with Database.open(module_server.database_url) as database:
+        yield Site(module_server, database, client)
+
+
+# -- who is let in --------------------------------------------------------------------------------
+
+
+def test_logging_in_and_out(site: Site) -> None:
+    client = site.stranger
+    answer = client.ask("GET", "/ui/experiments?name=a%26b")
+    assert (answer.status, answer.text) == (303, "")
+    assert answer.headers["location"] == "/ui/login?next=%2Fui%2Fexperiments%3Fname%3Da%2526b"
+    form = client.page(answer.headers["location"])
+    assert 'value="/ui/experiments?name=a%26b"' in form.html
+    wrong = client.log_in(password="guess")
+    assert wrong.status == 403
+    assert "not a user and the password of it" in ServedPage(wrong.text).text
+    assert (PASSWORD in wrong.text, "guess" in wrong.text, client.cookie) == (False, False, "")
+    answer = client.ask(
+        "POST", "/ui/login", {"name": USER, "password": PASSWORD, "next": "/ui/models"}
+    )
+    assert (answer.status, answer.headers["location"]) == (303, "/ui/models")
+    flags = answer.headers["set-cookie"].lower()
+    assert "httponly" in flags
+    assert "samesite=strict" in flags
+    assert USER in client.page("/ui/models").text
+    kept = client.cookie
+    assert client.ask("POST", "/ui/logout").headers["location"] == "/ui/login"
+    client.cookie = kept
+    assert client.ask("GET", "/ui/models").status == 303  # the token itself is worth nothing now
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//evil.example/ui/",
+        "https://evil.example",
+        "/ui/\\evil.example",
+        "/ui/x\r\nX: 1",
+        "/api",
+        "",
+    ],
+)
+def test_log_in_leads_to_no_other_site(site: Site, path: str) -> None:
+    form = {"name": USER, "password": PASSWORD, "next": path}
+    assert site.stranger.ask("POST", "/ui/login", form).headers["location"] == "/ui/experiments"
+
+
+def test_every_page_is_refused_to_strangers(site: Site) -> None:
+    for path in (
+        "/", "/ui", "/ui/experiments", "/ui/experiments/1", "/ui/experiments/1/hyperparameters",
+        "/ui/experiments/1/compare", "/ui/experiments/1/checkpoints",
+        "/ui/experiments/1/configuration", "/ui/trials/1", "/ui/checkpoints/a", "/ui/models",
+        "/ui/models/1", "/ui/anything",
+    ):  # fmt: skip
+        answer = site.stranger.ask("GET", path)
+        assert (answer.status, answer.text) == (303, ""), path
+        assert answer.headers["location"].startswith("/ui/login"), path
+    for path in ("/ui/experiments/1/control", "/ui/checkpoints/a/verify", "/ui/logout"):
+        assert site.stranger.ask("POST", path).headers["location"] == "/ui/login", path
+
+
+def test_other_sites_can_change_nothing(site: Site) -> None:
+    experiment = add_search(site.database, 1, 2)
+    path = f"/ui/experiments/{experiment}/control"
+    for headers in (
+        {"Origin": "http://evil.example"}, {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
+    ):  # fmt: skip
+        answer = site.client.ask("POST", path, {"action": "archive"}, **headers)
+        assert answer.status == 403, headers
+        ServedPage(answer.text)
+        form = {"name": USER, "password": PASSWORD}
+        assert site.stranger.ask("POST", "/ui/login", form, **headers).status == 403
+    assert not site.database.get_experiment(experiment).archived
+    assert site.client.ask("POST", path, {"action": "archive"}).status == 303
+    assert site.database.get_experiment(experiment).archived
+
+
+def test_headers_and_files(site: Site) -> None:
+    for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript"),
+                       ("icon.svg", "image/svg+xml")):  # fmt: skip
+        answer = site.stranger.ask("GET", f"/ui/static/{name}")
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        assert "https://" not in answer.text
+        assert "@import" not in answer.text
+        again = site.stranger.ask("GET", f"/ui/static/{name}", If_None_Match=answer.headers["etag"])
+        assert again.status == 304
+    for name in ("..%2Ftemplates%2Fbase.html", "../templates/base.html", "base.html"):
+        assert site.client.ask("GET", f"/ui/static/{name}").status == 404, name
+    headers = site.client.ask("GET", "/ui/models").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "no-cache" in headers["cache-control"]
+
+
+def test_too_many_attempts_to_log_in_have_to_wait(site: Site) -> None:
+    answers = [site.stranger.log_in(name="nobody", password="x") for _ in range(6)]
+    assert [answer.status for answer in answers] == [403] * 5 + [429]
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
+    assert "too many attempts to log in: try again in" in ServedPage(answers[-1].text).text
+
+
+def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
+    experiment = add_search(site.database, 1, 2)
+    site.database.create_user("bob", password_hash=hash_password("Correct-horse-8"))
+    client = site.stranger
+    assert client.log_in("bob", "Correct-horse-8").status == 303
+    assert "COMPLETED" in client.page(f"/ui/experiments/{experiment}").text
+    answer = client.ask("POST", f"/ui/experiments/{experiment}/control", {"action": "archive"})
+    assert (answer.status, ServedPage(answer.text).title) == (403, "Not allowed · detcore")
+    assert not site.database.get_experiment(experiment).archived
+    with sqlite3.connect(site.server.database_url.removeprefix("sqlite:///")) as connection:
+        connection.execute(
+            "INSERT INTO submissions (experiment_id, user_id, submission_id, phase, test_mode, "
+            "created_at) SELECT ?, id, 'x', 'ENDED', 0, 0 FROM users WHERE name = 'bob'",
+            [experiment],
+        )
+    connection.close()
+    mine = client.page(f"/ui/experiments/{experiment}")
+    assert "submitted by\nbob" in mine.text
+    assert f'action="/ui/experiments/{experiment}/control"' in mine.html
+    other = add_search(site.database, 1, 2)
+    assert "/control" not in client.page(f"/ui/experiments/{other}").html  # no button that fails
+    listed = client.page("/ui/experiments")
+    assert [row[6] for row in listed.rows if row[0] == str(experiment)] == ["bob"]
+    own = client.page("/ui/experiments?user=bob")
+    assert [row[0] for row in own.rows if row[0].isdigit()] == [str(experiment)]
+    assert "No experiment is like that" in client.page("/ui/experiments?user=nobody").text
+    answer = client.ask("POST", f"/ui/experiments/{experiment}/control", {"action": "archive"})
+    assert answer.status == 303
+    assert site.database.get_experiment(experiment).archived
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+def test_nothing_yet_says_what_to_type(server: RunningServer) -> None:
+    client = PageClient(server.url)
+    client.log_in()
+    assert (
+        f"detcore run const.yaml model_dir --master {server.url}"
+        in client.page("/ui/experiments").text
+    )
+    assert "detcore model create" in client.page("/ui/models").text
+    with Database.open(server.database_url) as database:
+        empty = database.create_experiment(
+            config={"name": "e"}, config_text=None, model_dir="/code", name="e"
+        )
+    base = f"/ui/experiments/{empty}"
+    assert "detcore experiment describe 1" in client.page(base).text
+    assert "min_checkpoint_period" in client.page(f"{base}/checkpoints").text
+    for rest in ("/hyperparameters", "/compare", "/configuration"):
+        client.page(base + rest)
+
+
+def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) -> None:
+    with Database.open(server.database_url):
+        pass
+    path = server.database_url.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) "
+            "INSERT INTO experiments (id, name, state, config, model_dir, archived, created_at, "
+            "ended_at) SELECT i, 'many ' || (10000 - i), CASE i % 4 WHEN 0 THEN 'ERROR' ELSE "
+            "'COMPLETED' END, '{\"labels\": [\"l' || (i % 5) || '\"]}', '/code', i % 10 = 0, i, "
+            "i + 1 FROM n"
+        )
+        connection.execute(
+            "INSERT INTO experiment_labels (label, experiment_id) "
+            "SELECT 'l' || (id % 5), id FROM experiments"
+        )
+    connection.close()
+    client = PageClient(server.url)
+    client.log_in()
+
+    def shown(query: str) -> tuple[str, list[int]]:
+        page = client.page(f"/ui/experiments{query}")
+        told = next(text for text in page.texts if " of " in text)
+        return told, [int(row[0]) for row in page.rows if row[0].isdigit()]
+
+    told, ids = shown("")
+    assert told == "1 to 50 of 9,000"
+    assert ids[:3] == [9999, 9998, 9997]
+    assert len(ids) == 50
+    assert shown("?page=180")[0] == "8,951 to 9,000 of 9,000"
+    beyond = client.page("/ui/experiments?name=many&page=181")
+    assert "There are not so many." in beyond.text
+    assert "?name=many&page=180" in beyond.links
+    assert shown("?archived=only&sort=oldest")[1][:2] == [10, 20]
+    told, ids = shown("?archived=all&state=ERROR&label=l2&page=2&sort=oldest")
+    assert told == "51 to 100 of 500"
+    assert ids[0] == 12 + 50 * 20
+    assert shown("?archived=all&name=MANY+999&sort=name")[1][:3] == [9001, 10, 9]
+    page = client.page("/ui/experiments?state=ERROR&label=l2&name=many&page=2")
+    link = next(link for link in page.links if link.endswith("page=3"))
+    assert link == "?name=many&label=l2&state=ERROR&page=3"
+    assert client.page(f"/ui/experiments{link}").text
+
+
+@pytest.mark.parametrize(
+    "query", ["?page=0", "?page=x", "?state=GONE", "?sort=1;drop", f"?name={'a' * 600}"]
+)
+def test_a_question_that_makes_no_sense_is_answered_with_a_page(site: Site, query: str) -> None:
+    assert "Not understood" in site.page(f"/ui/experiments{query}", status=422).title
+
+
+def test_what_is_not_there(site: Site) -> None:
+    for path in ("/ui/experiments/99999", "/ui/trials/99999", "/ui/checkpoints/nope",
+                 "/ui/models/99999", "/ui/<script>", "/ui/static/x"):  # fmt: skip
+        page = site.page(path, status=404)
+        assert page.title == "Not found · detcore"
+        assert "sqlite" not in page.text
+
+
+# -- an experiment --------------------------------------------------------------------------------
+
+
+def test_an_experiment_and_its_trials(site: Site) -> None:
+    experiment = add_search(site.database, 12, 8, name="digits", labels=["vision"])
+    page = site.page(f"/ui/experiments/{experiment}")
+    assert page.title == f"digits · experiment {experiment} · detcore"
+    for expected in ("COMPLETED", "12 trials", "vision", "val_loss (validation)",
+                     "random, val_loss, goal: minimize", "best: trial"):  # fmt: skip
+        assert expected in page.text, expected
+    assert page.html.count('<path id="c0-') == 12
+    trials = [row for row in page.rows if len(row) == 11 and row[1].startswith("trial ")]
+    assert len(trials) == 12
+    values = [float(row[4]) for row in trials]
+    assert values == sorted(values)
+    numbers = [row for row in page.rows if len(row) == 10]  # of the chart
+    assert len(numbers) == 13
+    other = site.page(f"/ui/experiments/{experiment}?metric=loss")
+    assert "loss (training)" in other.text
+    assert other.html.count('<path id="c0-') == 12
+    assert "accuracy, loss" not in site.page(
+        f"/ui/experiments/{experiment}?metric=nope", status=404
+    ).text.replace("accuracy, val_loss", "")
+    large = site.page(f"/ui/experiments/{experiment}?metric=accuracy&better=larger")
+    values = [float(row[4]) for row in large.rows if len(row) == 11 and row[1] != "trial"]
+    assert len(values) == 12
+    assert values == sorted(values, reverse=True)
+    plots = site.page(f"/ui/experiments/{experiment}/hyperparameters")
+    assert plots.html.count("<svg") == 6  # all at once, for a desk and a phone, and each of four
+    assert "optimizer.rate (log scale)" in plots.text
+    assert plots.html.count("<circle") == 4 * 12
+
+
+def test_trials_side_by_side(site: Site) -> None:
+    experiment = add_search(site.database, 10, 5, name="pairs")
+    ids = [trial.id for trial in site.database.list_trials(experiment)]
+    base = f"/ui/experiments/{experiment}/compare"
+    assert "Choose trials" in site.page(base).text
+    assert "Choose two trials or more" in site.page(f"{base}?trial={ids[0]}").text
+    page = site.page(f"{base}?trial={ids[0]}&trial={ids[3]}&trial={ids[0]}")
+    assert page.html.count('<tr class="differs">') >= 2
+    batch = next(row for row in page.rows if row[0] == "batch")
+    assert batch[1:] == ["32", "32"]  # the same: not marked
+    assert page.html.count('<path id="c0-') == 2
+    last = next(row for row in page.rows if row[0] == "last loss (training)")
+    assert all(cell.endswith(" at 50") for cell in last[1:])
+    many = "&".join(f"trial={number}" for number in ids)
+    assert "the first 8 of the 10" in site.page(f"{base}?{many}").text
+    assert (
+        "Not trials of this experiment: 424242"
+        in site.page(f"{base}?trial=424242&trial={ids[0]}&trial={ids[1]}").text
+    )
+    site.page(f"{base}?trial=x", status=422)
+
+
+def test_a_trial_with_its_log(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 2, 30, name="logged")
+    trial = site.database.list_trials(experiment)[0].id
+    site.database.set_trial_dir(trial, str(tmp_path))
+    log = TrialLog(tmp_path, 1)
+    for number in range(5000):
+        log.append("stdout", f"line {number} {'x' * 50}")
+    log.append("stderr", "<b>bold</b> \x1b[31mred")
+    log.close()
+    page = site.page(f"/ui/trials/{trial}")
+    assert "The last 200 lines." in page.text
+    assert "line 4999 " in page.text
+    assert "line 4000 " not in page.text
+    assert "<b>bold</b> \ufffd[31mred" in page.text
+    assert page.html.count("<svg") == 5  # four charts, the first one for a desk and a phone
+    assert ["step", "val_loss", "accuracy", "reported"] in page.rows
+    assert "rate" in site.page(f"/ui/trials/{trial}").text
+
+
+def test_reports_of_a_worker_are_there_at_once(site: Site) -> None:
+    """Also those that are still in its spool."""
+    experiment = add_search(site.database, 1, 3, name="spooled", state=ExperimentState.RUNNING)
+    trial = site.database.list_trials(experiment)[0].id
+    folder = site.server.home / "experiments" / str(experiment) / "trials" / str(trial)
+    folder.mkdir(parents=True)
+    spool = Spool(spool_path(folder, 1), trial_id=trial, run_id=1)
+    spool.append("validation", {
+        "steps_completed": 7777, "metrics": {"val_loss": 0.0123}, "batch_metrics": None,
+        "n_records": None,
+    })  # fmt: skip
+    spool.close()
+    page = site.page(f"/ui/experiments/{experiment}")
+    assert "0.0123" in page.text
+    assert "RUNNING" in page.text
+    assert 'data-live-every="2"' in page.html
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(site: Site) -> None:
+    experiment = add_search(site.database, 2, 3, name="same")
+    path = f"/ui/experiments/{experiment}"
+    first = site.client.ask("GET", path)
+    assert site.client.ask("GET", path, If_None_Match=first.headers["etag"]).status == 304
+    trial = site.database.list_trials(experiment)[0].id
+    site.database.add_metrics([
+        MetricRecord(trial_id=trial, run_id=1, kind="validation", steps_completed=99,
+                     metrics={"val_loss": 0.001})
+    ])  # fmt: skip
+    after = site.client.ask("GET", path, If_None_Match=first.headers["etag"])
+    assert (after.status, "0.001" in after.text) == (200, True)
+
+
+def test_controls(site: Site) -> None:
+    experiment = add_search(site.database, 1, 3, name="led", state=ExperimentState.RUNNING)
+    path = f"/ui/experiments/{experiment}"
+    assert "Cancel experiment" in site.page(path).text
+    assert site.client.ask("POST", f"{path}/control", {"action": "pause"}).status == 303
+    control = site.database.requested_control(experiment)
+    assert control is not None
+    assert control.value == "pause"
+    assert site.client.ask("POST", f"{path}/control", {"action": "explode"}).status == 422
+    over = add_search(site.database, 1, 3, name="over")
+    answer = site.client.ask("POST", f"/ui/experiments/{over}/control", {"action": "pause"})
+    assert answer.status == 409
+    assert "is over (COMPLETED)" in ServedPage(answer.text).text
+
+
+def test_secrets_are_starred_out(site: Site) -> None:
+    storage = {"type": "s3", "bucket": "runs", "secret_key": "hunter2"}
+    experiment = add_search(site.database, 1, 3, checkpoint_storage=storage)
+    for path in ("", "/configuration"):
+        page = site.page(f"/ui/experiments/{experiment}{path}")
+        assert "hunter2" not in page.html
+        assert "********" in page.text
+
+
+# -- checkpoints and models -----------------------------------------------------------------------
+
+
+def wait_for(site: Site, path: str, text: str) -> ServedPage:
+    end = time.monotonic() + 60
+    while True:
+        page = site.page(path)
+        if text in page.text:
+            return page
+        assert time.monotonic() < end, page.text
+        time.sleep(0.1)
+
+
+def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    experiment = add_search(
+        site.database, 1, 30, checkpoint_storage={"type": "shared_fs", "host_path": str(store)}
+    )
+    trial = site.database.list_trials(experiment)[0].id
+    whole, damaged = (
+        save_checkpoint(site.database, trial, store, tmp_path / "files", step)
+        for step in (100, 200)
+    )
+    (store / damaged / "weights.bin").write_bytes(bytes(256 * 40))
+    listed = f"/ui/experiments/{experiment}/checkpoints"
+    assert site.page(listed).text.count("not checked") == 2
+    path = f"/ui/checkpoints/{whole}"
+    page = site.page(path)
+    assert "Not checked since the server started" in page.text
+    assert ["weights.bin", "10.2 kB"] in page.rows
+    assert site.client.ask("POST", f"{path}/verify").headers["location"] == f"{path}#files"
+    page = wait_for(site, path, "✓ as saved")
+    assert f"(asked by\n{USER}" in page.text
+    assert site.client.ask("POST", f"/ui/checkpoints/{damaged}/verify").status == 303
+    page = wait_for(site, f"/ui/checkpoints/{damaged}", "✗ not as saved")
+    assert "weights.bin: has changed: its digest is" in page.text
+    page = site.page(listed)
+    assert (page.text.count("✓ as saved"), page.text.count("✗ not as saved")) == (1, 1)
+    (store / whole).rename(store / "away")
+    site.client.ask("POST", f"{path}/verify")
+    wait_for(site, path, "✗ not as saved")
+
+
+def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
+    experiment = add_search(site.database, 1, 3)
+    trial = site.database.list_trials(experiment)[0].id
+    site.database.checkpoint_started(
+        uuid="half-written", trial_id=trial, experiment_id=experiment, storage_url="file:///x",
+        steps_completed=1,
+    )  # fmt: skip
+    assert "There are no complete files" in site.page("/ui/checkpoints/half-written").text
+    assert site.client.ask("POST", "/ui/checkpoints/half-written/verify").status == 409
+    site.database.checkpoint_committed(
+        "half-written", metadata={}, resources={"w": 3}, steps_completed=1
+    )
+    site.client.ask("POST", "/ui/checkpoints/half-written/verify")
+    wait_for(site, "/ui/checkpoints/half-written", "✗ not as saved")  # nothing is at file:///x
+
+
+def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 1, 30)
+    trial = site.database.list_trials(experiment)[0].id
+    uuid = save_checkpoint(site.database, trial, tmp_path / "store", tmp_path / "files", 100)
+    model = site.database.create_model(
+        "digits/reader", description="Reads digits.", labels=["vision"], metadata={"owner": "ada"}
+    )
+    site.database.register_version("digits/reader", uuid, name="first", notes="Trained\non all.")
+    page = site.page("/ui/models?label=vision&name=READER")
+    assert "digits/reader" in page.text
+    assert "No model is like that" in site.page("/ui/models?label=audio").text
+    page = site.page(f"/ui/models/{model.id}")
+    for expected in ("Reads digits.", "owner", "first", "Trained\non all."):
+        assert expected in page.text, expected
+    assert f"/ui/checkpoints/{uuid}" in page.links
+    assert "digits/reader" in site.page(f"/ui/checkpoints/{uuid}").text
+
+
+def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_path: Path) -> None:
+    huge = 10**4000
+    experiment = add_search(site.database, 2, 4)
+    ids = [trial.id for trial in site.database.list_trials(experiment)]
+    for trial in ids:
+        run = site.database.start_run(trial)
+        site.database.add_metrics([
+            MetricRecord(trial_id=trial, run_id=run, kind=kind, steps_completed=step,
+                         metrics={"val_loss": value, "loss": value})
+            for kind in ("training", "validation")
+            for step, value in ((1000, 0.25), (1010, huge), (1020, -huge))
+        ])  # fmt: skip
+    uuid = save_checkpoint(site.database, ids[0], tmp_path / "store", tmp_path / "files", 1020)
+    base = f"/ui/experiments/{experiment}"
+    for path in (
+        "/ui/experiments", base, f"{base}?metric=loss", f"{base}?metric=val_loss",
+        f"{base}/hyperparameters", f"{base}/compare?trial={ids[0]}&trial={ids[1]}",
+        f"{base}/checkpoints", f"/ui/trials/{ids[0]}", f"/ui/checkpoints/{uuid}",
+    ):  # fmt: skip
+        site.page(path)
+
+
+# -- hostile text ---------------------------------------------------------------------------------
+
+
+def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) -> None:
+    database = site.database
+    experiment = database.create_experiment(
+        config={
+            HOSTILE: HOSTILE, "name": HOSTILE, "description": HOSTILE, "labels": [HOSTILE],
+            "hyperparameters": {HOSTILE: {"type": "categorical", "vals": [HOSTILE, 1]}},
+            "searcher": {"name": HOSTILE, "metric": HOSTILE, "max_length": {HOSTILE: 1}},
+        },
+        config_text=HOSTILE, model_dir=HOSTILE, name=HOSTILE,
+    )  # fmt: skip
+    ids = []
+    for index in range(9):
+        trial = database.create_trial(
+            experiment_id=experiment, seed=1,
+            hparams={HOSTILE: HOSTILE if index % 2 else index, "b": {HOSTILE: HOSTILE}},
+        )  # fmt: skip
+        ids.append(trial)
+        run = database.start_run(trial)
+        values = [1.0 + index, math.nan, math.inf, -math.inf, 1e308, -1e308, 0.5]
+        database.add_metrics([
+            MetricRecord(trial_id=trial, run_id=run, kind=kind, steps_completed=step,
+                         metrics={HOSTILE: value, "nested": {HOSTILE: [HOSTILE]}})
+            for kind in ("training", "validation") for step, value in enumerate(values)
+        ])  # fmt: skip
+        folder = tmp_path / str(trial)
+        log = TrialLog(folder, run)
+        log.append("stderr", HOSTILE)
+        log.close()
+        database.set_trial_dir(trial, str(folder))
+        database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
+    uuid = f"{HOSTILE}-{experiment}"
+    database.checkpoint_started(
+        uuid=uuid, trial_id=ids[0], experiment_id=experiment, storage_url=HOSTILE, steps_completed=1
+    )
+    database.checkpoint_committed(
+        uuid, metadata={HOSTILE: HOSTILE}, resources={HOSTILE: 1}, steps_completed=1
+    )
+    database.set_experiment_state(experiment, ExperimentState.ERROR, error=HOSTILE)
+    model = database.create_model(
+        HOSTILE, description=HOSTILE, labels=[HOSTILE], metadata={HOSTILE: HOSTILE}
+    )
+    database.register_version(model.name, uuid, name=HOSTILE, comment=HOSTILE, notes=HOSTILE)
+    base = f"/ui/experiments/{experiment}"
+    listed = site.page(f"{base}/checkpoints")
+    checkpoint = next(link for link in listed.links if link.startswith("/ui/checkpoints/"))
+    for path in (
+        "/ui/experiments", base, f"{base}/hyperparameters",
+        f"{base}/compare?trial={ids[0]}&trial={ids[1]}", f"{base}/checkpoints",
+        f"{base}/configuration", f"/ui/trials/{ids[0]}", checkpoint, "/ui/models",
+        f"/ui/models/{model.id}",
+    ):  # fmt: skip
+        page = site.page(path)  # parsed: no element or attribute that the page does not write
+        assert "<script>document.title='owned'</script>" in page.text, path
+        assert page.html.count("<script") == 1, path
+        assert "{{ 7*7 }}" in page.text, path
+        for sign in ("\x00", "\u202e", "<img"):
+            assert sign not in page.html, (path, sign)
+    assert "2 values that are not finite" not in site.page(base).text
+    assert f"{3 * 9} values that are not finite are left out" in site.page(base).text
+    part = urllib.parse.quote(HOSTILE.partition("\x00")[0])
+    searched = site.page(f"/ui/experiments?name={part}")
+    assert "1 to 1 of 1" in searched.text
+
+
+def test_long_curves_are_thinned_and_keep_their_peaks(site: Site) -> None:
+    experiment = add_search(site.database, 100, 12, name="wide")
+    page = site.page(f"/ui/experiments/{experiment}")
+    assert page.html.count('<path id="c0-') == 100
+    for kind, name, most in (("validation", "val_loss", 2 * 2 + 2), ("training", "loss", 2 + 1)):
+        whole = site.database.metric_curves(experiment, kind, name, parts=1000)
+        thin = site.database.metric_curves(experiment, kind, name, parts=2)
+        assert len(whole) == len(thin) == 100
+        for trial, curve in thin.items():
+            every = whole[trial].points
+            assert len(every) == 12
+            assert len(curve.points) <= most
+            assert set(curve.points) < set(every)
+            assert curve.points == sorted(curve.points)
+            assert (curve.points[0], curve.points[-1]) == (every[0], every[-1])
+            if kind == "validation":
+                values = [value for _, value in every]
+                assert {min(values), max(values)} <= {value for _, value in curve.points}
+
+
+def test_a_trial_has_one_colour_on_every_page(site: Site) -> None:
+    experiment = add_search(site.database, 5, 4)
+    *_, third, fourth, _ = (trial.id for trial in site.database.list_trials(experiment))
+    base = f"/ui/experiments/{experiment}"
+    for path in (base, f"{base}/hyperparameters", f"{base}/compare?trial={third}&trial={fourth}",
+                 f"/ui/trials/{fourth}"):  # fmt: skip
+        assert set(re.findall(rf"\bt{fourth} (k\d)", site.page(path).html)) == {"k3"}, path

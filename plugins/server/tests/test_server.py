@@ -1,0 +1,222 @@
+"""``detcore serve`` as a whole: how it starts, what it says, how it ends and comes back."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_distributions import run_detcore
+from plain_http import PlainHttp
+from running_server import USER, RunningServer
+
+from detcore.cli import main
+from detcore.cli._context import CliContext
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore_server import ServerSettings
+from detcore_server._serve_command import _warnings as startup_warnings
+from detcore_server._serve_command import serve as serve_command
+
+
+def make_home(folder: Path) -> Path:
+    home = folder / "home"
+    home.mkdir()
+    return home
+
+
+def test_who_has_logged_in_is_answered(shared_server: RunningServer) -> None:
+    server = shared_server
+    with Database.open(server.database_url) as database:
+        number = database.create_experiment(
+            config={"name": "one"}, config_text=None, model_dir="/code", name="one"
+        )
+    path = f"/api/detcore/v1/experiments/{number}"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        server.ask("GET", path)
+    assert server.ask("GET", path, token=server.token())["name"] == "one"
+
+
+@pytest.mark.cold
+def test_it_comes_back_after_a_kill_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    server = RunningServer(make_home(tmp_path), "--token-lifetime", "1h").start()
+    try:
+        url, token = server.url, server.token()
+        server.kill()
+        server.start()
+        assert server.url == url
+        assert server.ask("GET", "/api/detcore/v1/me", token=token)["name"] == USER
+        assert server.stop(signal.SIGTERM) == 0
+    finally:
+        server.kill()
+    written = server.log.read_text()
+    assert "Traceback" not in written
+    assert "warning" not in written
+
+
+def test_its_document_is_for_those_who_logged_in(shared_server: RunningServer) -> None:
+    http = PlainHttp(shared_server.url)
+    assert http.ask("GET", "/openapi.json").status == 401
+    document = http.ask("GET", "/openapi.json", token=shared_server.token()).json
+    for path in ("/docs", "/redoc"):
+        assert http.ask("GET", path).status == 404
+    http.close()
+    assert document["info"]["title"] == "detcore"
+    open_paths = {"/api/detcore/v1/login", "/info", "/api/v1/auth/login"}
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            assert ("security" in route) == (path not in open_paths), f"{method} {path}"
+
+
+def test_who_asks_in_another_way_is_told_which_there_are(shared_server: RunningServer) -> None:
+    http = PlainHttp(shared_server.url)
+    for path, methods in (
+        ("/api/detcore/v1/users", "GET, POST"),
+        ("/api/detcore/v1/login", "POST"),
+        ("/api/detcore/v1/trials/1/runs/1/spool", "GET, POST"),
+    ):
+        answer = http.ask("DELETE", path)
+        assert (answer.status, answer.headers["allow"]) == (405, methods)
+        assert answer.json["error"]["type"] == "InvalidArgumentError"
+    http.close()
+
+
+def test_where_one_comes_from_is_believed_of_the_proxy_alone(
+    tmp_path: Path, shared_server: RunningServer
+) -> None:
+    guess = {"username": "somebody", "password": "x"}
+
+    def guesses(server: RunningServer, addresses: list[str]) -> list[int]:
+        http = PlainHttp(server.url)
+        path = "/api/detcore/v1/login"
+        found = [
+            http.ask("POST", path, guess, headers={"X-Forwarded-For": address}).status
+            for address in addresses
+        ]
+        http.close()
+        return found
+
+    others = [f"10.0.0.{number}" for number in range(6)]
+    with RunningServer(make_home(tmp_path), "--proxy", "127.0.0.1") as server:
+        assert guesses(server, others) == [403] * 6
+        assert server.stop(signal.SIGINT) == 130
+    assert "10.0.0.5 - POST /api/detcore/v1/login 403" in server.log.read_text()
+    assert guesses(shared_server, others) == [403] * 5 + [429]
+    assert "10.0.0.5" not in shared_server.log.read_text()
+
+
+def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
+    home = make_home(tmp_path)
+    server = RunningServer(home, "--host", "0.0.0.0")
+    with Database.open(server.database_url) as database:
+        database.update_user(USER, is_active=False)
+    with server:
+        assert server.url.startswith("http://127.0.0.1:")
+        written = server.log.read_text()
+    assert "detcore user create NAME --admin" in written
+    assert "warning: 0.0.0.0 can be reached from other machines, and there is no TLS" in written
+    assert "--public-url" in written
+
+
+@pytest.mark.parametrize(
+    ("host", "public_url", "is_warned"),
+    [
+        ("0.0.0.0", None, True),
+        ("::", None, True),
+        ("", None, True),
+        ("0.0.0.0", "http://host:8080", False),
+        ("192.0.2.1", None, False),
+        ("192.0.2.1", "http://host:8080", False),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_a_public_url_is_missed_where_the_host_names_no_address(
+    tmp_path: Path, host: str, public_url: str | None, is_warned: bool
+) -> None:
+    obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
+    settings = ServerSettings(
+        environment=obj.environment, plugins=obj.plugin_manager(), host=host, public_url=public_url
+    )
+    assert any("--public-url" in line for line in startup_warnings(obj, settings)) == is_warned
+
+
+def test_the_settings_have_the_defaults_of_the_command(tmp_path: Path) -> None:
+    obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
+    settings = ServerSettings(environment=obj.environment, plugins=obj.plugin_manager())
+    options: dict[str | None, Any] = {one.name: one.default for one in serve_command.params}
+    assert settings.max_body_bytes == options["max_body_mb"] * 2**20
+    assert (settings.token_lifetime_s, options["token_lifetime"]) == (7 * 86400.0, "7d")
+    for name in ("host", "port", "max_connections", "max_experiments", "log_level"):
+        assert getattr(settings, name) == options[name], name
+
+
+def serve(home: Path, *options: str) -> Result:
+    """Start it where it cannot start."""
+    environment = {"DETCORE_HOME": str(home), "DETCORE_DB": None}
+    result = CliRunner().invoke(main, ["serve", *options], env=environment)
+    assert "serves at" not in result.output
+    return result
+
+
+def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = serve(tmp_path, "--port", str(port))
+    assert result.exit_code == 1
+    assert f"port {port} of 127.0.0.1 is in use already.\n" in result.output
+    assert "--port" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (("--host", "192.0.2.1"), 1, "'192.0.2.1' is no address of this machine"),
+        (("--host", "nowhere.invalid"), 1, "'nowhere.invalid' is no address of this machine"),
+        (("--port", "65536"), 2, "65536"),
+        (("--public-url", "host:8080"), 2, "has no http:// or https://"),
+        (("--public-url", "http://a:b@host"), 2, "holds a user or a password"),
+        (("--token-lifetime", "soon"), 2, "no time such as 90s, 30m, 12h or 7d"),
+        (("--token-lifetime", "0"), 2, "no time such as"),
+        (("--log-level", "trace"), 2, "trace"),
+    ],
+)
+def test_what_it_cannot_be_started_with(
+    tmp_path: Path, options: tuple[str, ...], code: int, told: str
+) -> None:
+    result = serve(tmp_path, *options)
+    assert told in result.output
+    assert result.exit_code == code
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("user", "create", "ada", "--admin"), ("user", "password", "ada")]
+)
+def test_where_the_plugin_is_switched_off(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    environment = {"DETCORE_HOME": str(tmp_path)}
+    result = CliRunner().invoke(main, ["--no-plugin", "server", *arguments], env=environment)
+    command = " ".join(arguments[:2])
+    assert f"'detcore {command}' is part of detcore-server, whose plugin 'server'" in result.output
+    assert "detcore plugins info server" in result.output
+    assert result.exit_code == 1
+    listed = CliRunner().invoke(main, ["--no-plugin", "server", "user", "list"], env=environment)
+    assert listed.exit_code == 0
+
+
+def test_help_lists_the_commands_for_passwords_with_the_others() -> None:
+    text = CliRunner().invoke(main, ["user", "--help"]).output
+    for name in ("create", "password", "list", "login"):
+        assert f"\n  {name} " in text
+
+
+def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
+    result = run_detcore(
+        "serve", "--port", "0", "--launcher", "loca", only=["server"],
+        variables={"DETCORE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
+    assert "Launchers here: local.\n" in result.stderr

@@ -1,0 +1,217 @@
+"""The runner of an experiment that a server goes on with: what pauses it, and what does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from job_server import wait_for
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.config import load_config
+from detcore.database import Database
+from detcore.types import Control, ExperimentState
+
+PAUSED, RUNNING, CANCELED = (
+    ExperimentState.PAUSED,
+    ExperimentState.RUNNING,
+    ExperimentState.CANCELED,
+)
+
+# Asks for something once the trial has ended, before the experiment has.
+ASKS_LATE = """
+import sys
+from detcore.database import Database
+from detcore_server import _submission_runner
+from detcore.runner._journal import JournalListener
+from detcore.types import Control, TrialState
+
+url, asked = sys.argv[1:]
+tell, seen = JournalListener.trial_changed, []
+
+def trial_changed(listener, status):
+    if TrialState.RUNNING in seen and status.state is TrialState.PAUSED:
+        with Database.open(url) as database:
+            database.request_control(1, Control(asked) if asked else None)
+    seen.append(status.state)
+    tell(listener, status)
+
+JournalListener.trial_changed = trial_changed
+sys.exit(_submission_runner.main())
+"""
+
+# Lets it go on again after the last look at what is asked for, before the end is recorded.
+ASKS_TOO_LATE = """
+import sys
+from detcore.database import Database
+from detcore_server import _submission_runner
+
+look = Database.requested_control
+
+def look_and_be_overtaken(database, experiment_id):
+    asked = look(database, experiment_id)
+    if sys._getframe(1).f_code.co_name == "_record_end" and asked is not None:
+        database.request_control(experiment_id, None)
+    return asked
+
+Database.requested_control = look_and_be_overtaken
+sys.exit(_submission_runner.main())
+"""
+
+# Loses its database in the middle of a decision.
+LOSES_RECORDS = """
+import sys
+from detcore.database import DatabaseAway
+from detcore_server import _submission_runner
+from detcore.runner._search_log import SearchLog
+
+def record(*_, **__):
+    raise DatabaseAway("the connection broke")
+
+SearchLog.record = record
+sys.exit(_submission_runner.main())
+"""
+
+
+class Job:
+    """An experiment that runs until it is ended, and runners for it."""
+
+    def __init__(self, detcore: Detcore, num_batches: int) -> None:
+        self._detcore = detcore
+        self._runners: list[subprocess.Popen[str]] = []
+        path = detcore.config(
+            hyperparameters__pause_s=0.02, searcher__max_length__batches=num_batches
+        )
+        self.url = f"sqlite:///{detcore.home / 'detcore.db'}"
+        self.database = Database.open(self.url)
+        self.id = self.database.create_experiment(
+            config=load_config(path).config.model_dump(mode="json"),
+            config_text=None,
+            model_dir=str(MODEL_DIR),
+            name="toy",
+        )
+
+    def start(self, *program: str) -> subprocess.Popen[str]:
+        """Start a runner, as a server does."""
+        home = str(self._detcore.home)
+        told = {"experiment_id": self.id, "home": home, "database_url": self.url}
+        process = subprocess.Popen(
+            [sys.executable, *(program or ("-m", "detcore_server._submission_runner"))],
+            env=self._detcore.variables(),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._runners.append(process)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(told))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def close(self) -> None:
+        for runner in self._runners:
+            runner.kill()
+            runner.communicate()
+        self.database.close()
+
+    def wait_until_it_trains(self, runner: subprocess.Popen[str]) -> None:
+        def trains() -> bool:
+            trials = self.database.list_trials(self.id)
+            return bool(trials and self.database.metrics(trials[0].id, "training"))
+
+        wait_for(trains, runner)
+
+    def end(self, runner: subprocess.Popen[str]) -> tuple[int, ExperimentState]:
+        """Wait for the end of a runner; return its exit code, and how the experiment stands."""
+        _, stderr = runner.communicate(timeout=60)
+        print(stderr)
+        return runner.returncode, self.database.get_experiment(self.id).state
+
+    def states(self) -> list[str]:
+        return [trial.state.value for trial in self.database.list_trials(self.id)]
+
+
+@pytest.fixture
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
+    with Detcore(tmp_path) as command:
+        yield command
+
+
+@pytest.fixture
+def job(detcore: Detcore) -> Iterator[Job]:
+    with contextlib.closing(Job(detcore, 100_000)) as made:
+        yield made
+
+
+def test_what_the_machine_ends_is_at_no_time_paused(job: Job, detcore: Detcore) -> None:
+    """A server that saw it so would not go on with it."""
+    with sqlite3.connect(detcore.home / "detcore.db") as connection:
+        connection.execute("CREATE TABLE seen (state TEXT)")
+        connection.execute(
+            "CREATE TRIGGER see AFTER UPDATE OF state ON experiments "
+            "BEGIN INSERT INTO seen VALUES (new.state); END"
+        )
+    connection.close()
+    runner = job.start()
+    job.wait_until_it_trains(runner)
+    runner.send_signal(signal.SIGTERM)
+    assert job.end(runner) == (75, RUNNING)
+    assert job.states() == ["PAUSED"]
+    with sqlite3.connect(detcore.home / "detcore.db") as connection:
+        assert set(connection.execute("SELECT state FROM seen")) == {("RUNNING",)}
+    connection.close()
+
+
+def test_a_pause_counts_although_the_machine_ends_the_runner(job: Job) -> None:
+    runner = job.start()
+    job.wait_until_it_trains(runner)
+    runner.send_signal(signal.SIGSTOP)
+    job.database.request_control(job.id, Control.PAUSE)
+    runner.send_signal(signal.SIGTERM)
+    runner.send_signal(signal.SIGCONT)
+    assert job.end(runner) == (0, PAUSED)
+    assert job.database.requested_control(job.id) is None
+
+
+def test_what_was_asked_before_the_runner_began_counts(job: Job) -> None:
+    job.database.request_control(job.id, Control.CANCEL)
+    assert job.end(job.start()) == (0, CANCELED)
+    assert job.states() == ["CANCELED"]
+
+
+def test_what_was_canceled_before_the_runner_began_stays_so(job: Job) -> None:
+    job.database.set_experiment_state(job.id, CANCELED)
+    assert job.end(job.start()) == (0, CANCELED)
+    assert job.states() == []
+
+
+def test_a_cancel_while_it_pauses_counts_to_the_last(job: Job) -> None:
+    runner = job.start("-c", ASKS_LATE, job.url, "cancel")
+    job.wait_until_it_trains(runner)
+    job.database.request_control(job.id, Control.PAUSE)
+    assert job.end(runner) == (0, CANCELED)
+    assert job.states() == ["CANCELED"]
+    assert job.database.requested_control(job.id) is None
+
+
+@pytest.mark.parametrize("program", [ASKS_LATE, ASKS_TOO_LATE], ids=["late", "too late"])
+def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, program: str) -> None:
+    runner = job.start("-c", program, job.url, "")
+    job.wait_until_it_trains(runner)
+    job.database.request_control(job.id, Control.PAUSE)
+    assert job.end(runner) == (75, RUNNING)
+    assert job.states() == ["PAUSED"]
+
+
+def test_records_that_go_away_in_a_decision_do_not_end_it(detcore: Detcore) -> None:
+    with contextlib.closing(Job(detcore, 10)) as job:
+        assert job.end(job.start("-c", LOSES_RECORDS)) == (1, RUNNING)
+        assert job.end(job.start()) == (0, ExperimentState.COMPLETED)

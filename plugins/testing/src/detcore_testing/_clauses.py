@@ -1,0 +1,96 @@
+"""Parts that all suites share: clauses of a contract, and capabilities that may be declined."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+__all__ = ["BrokenContractError", "Suite", "clause"]
+
+_Test = TypeVar("_Test", bound=Callable[..., None])
+
+
+class BrokenContractError(AssertionError):
+    """A plugin does not keep a clause of its contract.
+
+    Attributes:
+        suite: Name of the suite, such as ``"StorageSuite"``.
+        clause: Name of the clause, such as ``"create-refuses-what-exists"``.
+    """
+
+    def __init__(self, suite: str, clause: str, promise: str, found: str) -> None:
+        super().__init__(f"{suite}: the clause {clause!r} is broken.\nIt says: {promise}\n{found}")
+        self.suite = suite
+        self.clause = clause
+
+
+class Suite:
+    """Base class of the suites: each test proves one clause of a contract.
+
+    Attributes:
+        capabilities: Descriptions, by name, of the capabilities that a plugin may decline.
+        declined: Reasons, by name, for the capabilities that this plugin declines. Their tests are
+            skipped, and the report shows the reason.
+    """
+
+    capabilities: ClassVar[Mapping[str, str]] = {}
+    declined: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse to decline an unknown capability, or to decline one without a reason."""
+        super().__init_subclass__(**kwargs)
+        for name, reason in cls.declined.items():
+            if name not in cls.capabilities:
+                known = ", ".join(sorted(cls.capabilities)) or "none"
+                raise TypeError(
+                    f"{cls.__name__}.declined names {name!r}, which is no capability.\n"
+                    f"What may be declined: {known}."
+                )
+            if not reason.strip():
+                raise TypeError(
+                    f"{cls.__name__}.declined gives no reason for {name!r}.\n"
+                    "Say why in a sentence: it is shown to whoever runs the tests."
+                )
+
+
+def clause(name: str, promise: str, *, capability: str | None = None) -> Callable[[_Test], _Test]:
+    """Mark a test of a suite as the proof of a clause.
+
+    Any exception that the test raises becomes a `BrokenContractError` that names the clause.
+
+    Args:
+        name: Words with hyphens, unique in the suite.
+        promise: The plugin's obligation, in one sentence.
+        capability: The capability that the clause belongs to; where it is declined, the test is
+            skipped.
+    """
+
+    def mark(test: _Test) -> _Test:
+        @functools.wraps(test)
+        def show(self: Suite, *args: Any, **kwargs: Any) -> None:
+            if capability is not None and capability in self.declined:
+                pytest.skip(f"{capability} is declined: {self.declined[capability]}")
+            try:
+                test(self, *args, **kwargs)
+            except (Exception, pytest.fail.Exception) as error:
+                suite = _suite_of(type(self)).__name__
+                found = f"{type(error).__name__}: {error}"
+                raise BrokenContractError(suite, name, promise, found) from error
+
+        show.clause = name  # type: ignore[attr-defined]
+        show.promise = promise  # type: ignore[attr-defined]
+        return show  # type: ignore[return-value]
+
+    return mark
+
+
+def _suite_of(subclass: type[Suite]) -> type[Suite]:
+    """Return the suite that a plugin's test class subclasses."""
+    return next(
+        (each for each in subclass.__mro__
+         if issubclass(each, Suite) and each.__module__.startswith("detcore_testing.")),
+        subclass,
+    )  # fmt: skip

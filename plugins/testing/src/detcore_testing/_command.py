@@ -1,0 +1,234 @@
+"""The `detcore` command with a separate home directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from detcore.environment import child_environment, read_variables
+from detcore_testing._processes import kill, marked_processes, wait_until_ended
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DetcoreCommand", "Finished"]
+
+_T = TypeVar("_T")
+
+# Every process that a command starts inherits it, so that none gets lost.
+_MARK = "DETCORE_TESTING_MARK"
+_POLL_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A command that ended.
+
+    Attributes:
+        code: Its exit code; negative: the signal that killed it.
+        stdout: Its standard output.
+        stderr: Its standard error.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Its standard output followed by its standard error."""
+        return self.stdout + self.stderr
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The JSON object that ``--json`` prints: the last line, or all of it."""
+        last = self.stdout.rstrip().rpartition("\n")[2]
+        parsed: dict[str, Any] = json.loads(last if last.startswith("{") else self.stdout)
+        return parsed
+
+
+class DetcoreCommand:
+    """The `detcore` command, run as a user runs it, with a separate ``DETCORE_HOME``.
+
+    ```python
+    with DetcoreCommand(tmp_path) as detcore:
+        finished = detcore("run", detcore.write_config(settings), model_dir, "--json")
+        assert finished.code == 0, finished.output
+    ```
+
+    At the end of the block, the processes that are still running are killed, including
+    grandchildren and processes that daemonized.
+
+    Args:
+        folder: Where everything goes; commands run in it. Made if it is not there.
+        python_path: Folders from which processes import, before those of this process.
+        variables: Further environment variables of the processes.
+
+    Attributes:
+        folder: As given, absolute.
+        home: The ``DETCORE_HOME``.
+        started: The commands that were started, oldest first.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        python_path: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder.absolute()
+        self.home = self.folder / "home"
+        self.started: list[subprocess.Popen[str]] = []
+        self._python_path = [str(path) for path in python_path]
+        self._variables = dict(variables or {})
+        self._mark = uuid.uuid4().hex
+        self._num_configs = 0
+
+    def __enter__(self) -> Self:
+        """Make the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the processes that are still running."""
+        self.close()
+
+    def close(self) -> None:
+        """Kill the processes that are still running, and wait until they are gone."""
+        for process in self.started:
+            with process:  # closes its pipes, too
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        kill(marked_processes(_MARK, self._mark))
+        wait_until_ended(_MARK, self._mark, 10)
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables of its processes."""
+        known = read_variables(["PYTHONPATH"]).get("PYTHONPATH", "")
+        path = [*self._python_path, *([known] if known else [])]
+        return child_environment(
+            {
+                "DETCORE_HOME": str(self.home),
+                "COLUMNS": "100",
+                _MARK: self._mark,
+                **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
+                **self._variables,
+            },
+            without=("DETCORE_DB", "DETCORE_PLUGINS", "DETCORE_DISABLE_PLUGINS"),
+        )
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start a command and return at once.
+
+        Args:
+            arguments: Words after ``detcore``, such as ``"run"`` and a path.
+        """
+        return self.start_python("-m", "detcore", *arguments)
+
+    def start_python(self, *arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
+        """Start Python with the same home and variables, and return at once.
+
+        Args:
+            arguments: Words after ``python``.
+            cwd: Where it runs; default: `folder`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env=self.variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd or self.folder,
+        )
+        self.started.append(process)
+        return process
+
+    def __call__(self, *arguments: object, timeout_s: float = 120) -> Finished:
+        """Run a command to its end.
+
+        Args:
+            arguments: Words after ``detcore``.
+            timeout_s: How long it may take, in seconds.
+
+        Raises:
+            TimeoutError: If it takes longer. It is killed, and the message contains its output.
+        """
+        return finish(self.start(*arguments), timeout_s)
+
+    def python(
+        self, *arguments: object, timeout_s: float = 120, cwd: Path | None = None
+    ) -> Finished:
+        """Run Python to its end; see `start_python`."""
+        return finish(self.start_python(*arguments, cwd=cwd), timeout_s)
+
+    def write_config(self, settings: Mapping[str, Any]) -> Path:
+        """Write an experiment file and return its path."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._num_configs += 1
+        path = self.folder / f"config-{self._num_configs}.yaml"
+        path.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
+        return path
+
+    def leftovers(self, timeout_s: float = 5.0) -> dict[int, str]:
+        """Return the processes that commands which ended left behind, with their command lines.
+
+        Args:
+            timeout_s: How long to wait for them to end by themselves.
+        """
+        return wait_until_ended(_MARK, self._mark, timeout_s)
+
+    def wait_for(self, condition: Callable[[], _T], timeout_s: float = 60) -> _T:
+        """Wait until a condition is true; return its value.
+
+        Args:
+            condition: Called repeatedly.
+            timeout_s: How long to wait, in seconds.
+
+        Raises:
+            AssertionError: If the command that was started last fails meanwhile.
+            TimeoutError: If the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
+        process = self.started[-1]
+        while time.monotonic() < deadline:
+            value = condition()
+            if value:
+                return value
+            if process.poll() not in (None, 0, -9):
+                raise AssertionError(f"the command failed: {process.communicate()}")
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"the condition did not come true within {timeout_s} s")
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float) -> Finished:
+    """Wait for a command to end."""
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+        words = " ".join(map(str, process.args[1:])) if isinstance(process.args, list) else ""
+        raise TimeoutError(
+            f"'python {words}' did not end within {timeout_s} s. It printed:\n{stdout}{stderr}"
+        ) from None
+    return Finished(process.returncode, stdout, stderr)

@@ -1,0 +1,219 @@
+"""Declarations that a subclass of `FrameworkSuite` makes, and helpers that the clauses share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from detcore.database import TrialRecord
+from detcore.types import TrialState
+from detcore_testing._clauses import Suite
+from detcore_testing._framework_checks import differences, shown
+from detcore_testing._framework_runs import (
+    CHECKPOINT_PERIOD,
+    VALIDATION_PERIOD,
+    FrameworkRun,
+    FrameworkRuns,
+)
+
+__all__ = ["TRAINING_TOLERANCE", "FrameworkBase", "check_completed", "check_state", "probe", "used"]
+
+# A stepping controller is called as often as its speed suggests, so means are rounded differently.
+TRAINING_TOLERANCE = 1e-5
+_PROBES = "detcore_testing._framework_probes"
+_RUNS = pytest.StashKey[FrameworkRuns]()
+
+
+class FrameworkBase(Suite):
+    """Attributes and methods that a subclass supplies; `FrameworkSuite` documents them."""
+
+    capabilities: ClassVar[Mapping[str, str]] = {
+        "callbacks": "users give the framework callbacks, which are called in order",
+        "early-stop": "a trial that asks for a stop ends, and counts as complete",
+        "load-checkpoint": "Checkpoint.load returns a model (Framework.load_checkpoint)",
+        "several-workers": "workers train one model together (Framework.several_workers)",
+        "snapshot": "checkpoints are written while training goes on (SupportsSnapshot)",
+        "start-from": "a trial starts from another one's checkpoint (SupportsStartFrom)",
+    }
+
+    framework: ClassVar[str] = ""
+    model_dir: ClassVar[Path] = Path()
+    entrypoint: ClassVar[str] = ""
+    hyperparameters: ClassVar[Mapping[str, Any]] = {}
+    metric: ClassVar[str] = "val_loss"
+    smaller_is_better: ClassVar[bool] = True
+    broken_entrypoint: ClassVar[str] = ""
+    invalid_hyperparameters: ClassVar[Mapping[str, Any]] = {}
+    stop_entrypoint: ClassVar[str] = ""
+    worker_entrypoint: ClassVar[str] = ""
+    modules: ClassVar[tuple[str, ...]] = ()
+    num_batches: ClassVar[int] = 24
+    unit: ClassVar[int] = 4
+    worker_tolerance: ClassVar[float] = 1e-6
+    resume_tolerance: ClassVar[float] = 0.1
+    validation_tolerance: ClassVar[float] = 1e-5
+    batch_counter: ClassVar[str] = ""
+    batches_per_epoch: ClassVar[int | None] = None
+    num_validation_records: ClassVar[int | None] = None
+    mean_metric: ClassVar[str] = "loss"
+    callback_kinds: ClassVar[tuple[str, ...]] = ("batch_end", "validation_end")
+    ignored_state: ClassVar[tuple[str, ...]] = ()
+    python_path: ClassVar[tuple[Path, ...]] = ()
+    timeout_s: ClassVar[float] = 240.0
+
+    def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
+        """Return weights, optimizer state and counters in a checkpoint; not by the controller.
+
+        Args:
+            checkpoint: A committed checkpoint, or a folder that the controller's ``save`` wrote.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define read_state")
+
+    def compute_validation(self, checkpoint: Path) -> Mapping[str, float] | None:
+        """Return validation metrics of the model in a checkpoint; not by the controller.
+
+        Optional. A few lines that compute a metric from the saved weights and the validation
+        records show that the controller validates on these records, and on no others.
+
+        Args:
+            checkpoint: A committed checkpoint of a trial of `entrypoint`.
+
+        Returns:
+            At least one metric that the controller reports; None: there is nothing to compare.
+        """
+        return None
+
+    def callback_events(self, journal: Path) -> Sequence[str]:
+        """Return the events that callbacks received in a run, in order.
+
+        Runs have ``data: {journal: PATH}`` in their experiment file, where callbacks of the trial
+        take notes. The events are ``train_begin``, ``epoch_begin``, ``batch_end``, ``epoch_end``,
+        ``validation_begin``, ``validation_end``, ``checkpoint``, ``train_end``.
+
+        Args:
+            journal: The path; the format of the file is up to the callbacks.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define callback_events")
+
+    @pytest.fixture
+    def runs(
+        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> FrameworkRuns:
+        """The runs of this plugin, made when they are first needed; shared by the class."""
+        owner = request.node.getparent(pytest.Class)
+        if _RUNS not in owner.stash:
+            folder = tmp_path_factory.mktemp(type(self).__name__) / "suite"
+            runs = FrameworkRuns(self, folder)
+            owner.stash[_RUNS] = runs
+            owner.addfinalizer(runs.close)
+        shared: FrameworkRuns = owner.stash[_RUNS]
+        return shared
+
+    def validated_at(self) -> list[int]:
+        """Return the batches after which the reference run has to validate."""
+        due = range(VALIDATION_PERIOD, self.num_batches + 1, VALIDATION_PERIOD)
+        return sorted({*due, self.num_batches})
+
+    def saved_at(self) -> list[int]:
+        """Return the batches after which the reference run has to save a checkpoint."""
+        due = range(CHECKPOINT_PERIOD, self.num_batches + 1, CHECKPOINT_PERIOD)
+        return sorted({*due, self.num_batches})
+
+    def check_same(
+        self,
+        found: Mapping[str, np.ndarray],
+        expected: Mapping[str, np.ndarray],
+        where: str = "last batch",
+    ) -> None:
+        """Check that two states are the same, bit for bit."""
+        assert expected, "read_state found no array in the checkpoint"
+        told = differences(found, expected, ignored=self.ignored_state)
+        assert not told, f"the state of the {where} is another:{shown(told)}"
+
+    def inexact_resume(self, runs: FrameworkRuns) -> str:
+        """Return why the framework's trials do not resume bit for bit; empty if they do."""
+        return str(probe(runs, "discover").get("inexact_resume", ""))
+
+    def skip_where_inexact(self, runs: FrameworkRuns) -> None:
+        """Skip a clause on exact resume where the framework says that a resume is not exact."""
+        reason = self.inexact_resume(runs)
+        if reason:
+            pytest.skip(f"Framework.inexact_resume: {reason}")
+
+    def check_counter(self, checkpoint: Path, num_batches: int) -> None:
+        """Check that a checkpoint says how many batches its trial has trained."""
+        if self.batch_counter:
+            state = self.read_state(checkpoint)
+            assert self.batch_counter in state, f"read_state has no {self.batch_counter!r}"
+            found = state[self.batch_counter]
+            assert np.asarray(found) == num_batches, (
+                f"{self.batch_counter} is {found} after {num_batches} batches of the trial"
+            )
+
+    def check_unchanged(self, runs: FrameworkRuns, what: str) -> None:
+        """Check that a change of the schedule changes nothing; find out which, where one did."""
+        expected = self.read_state(runs.reference.last_checkpoint)
+        try:
+            run = runs.rearranged
+            check_completed(self, run)
+            found = self.read_state(run.last_checkpoint)
+        except AssertionError:
+            found = {}
+        if not differences(found, expected, ignored=self.ignored_state):
+            return
+        run = runs.changed(what)
+        check_completed(self, run)
+        self.check_same(self.read_state(run.last_checkpoint), expected)
+
+
+def probe(runs: FrameworkRuns, name: str, **arguments: Any) -> dict[str, Any]:
+    """Run a program of `_framework_probes` once; return its findings."""
+    answer = runs.folder / f"{name}.answer.json"
+    if not answer.exists():
+        given = {"framework": runs.suite.framework, "answer": str(answer), **arguments}
+        words = ("-m", _PROBES, name, json.dumps(given))
+        try:
+            finished = runs.detcore.python(*words, cwd=runs.model_dir, timeout_s=runs.timeout_s)
+            text = f"exit code {finished.code}:\n{finished.output}"
+        except TimeoutError as error:
+            text = str(error)
+        if not answer.exists():
+            answer.write_text(json.dumps({"error": text}), encoding="utf-8")
+    found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in found:
+        raise AssertionError(found["error"])
+    return found
+
+
+def used(suite: FrameworkBase, runs: FrameworkRuns) -> dict[str, Any]:
+    """Return the findings of the probe that uses a controller outside of a run."""
+    folder = runs.folder / "use"
+    folder.mkdir(exist_ok=True)
+    return probe(
+        runs,
+        "use",
+        folder=str(folder),
+        entrypoint=suite.entrypoint,
+        checkpoint=str(runs.reference.last_checkpoint),
+        config=runs.settings("use"),
+    )
+
+
+def check_state(run: FrameworkRun, state: TrialState) -> TrialRecord:
+    """Return the record of a run's trial, after checking its state."""
+    assert run.trial is not None, f"there is no trial:\n{run.output}"
+    assert run.trial.state is state, f"the trial is {run.trial.state.value}:\n{run.output}"
+    return run.trial
+
+
+def check_completed(suite: FrameworkBase, run: FrameworkRun, steps: int | None = None) -> None:
+    """Check that a run completed, after `steps` batches (default: the suite's `num_batches`)."""
+    assert run.code == 0, f"exit code {run.code}:\n{run.output}"
+    check_state(run, TrialState.COMPLETED)
+    done = run.finished[-1].summary["trials"][0]["steps_completed"]
+    assert done == (steps or suite.num_batches), f"{done} batches were trained"

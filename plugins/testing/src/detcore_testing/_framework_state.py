@@ -1,0 +1,351 @@
+"""Clauses on checkpoints, and on what must come out bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from detcore.checkpoint import verify_checkpoint
+from detcore.database import MetricRecord
+from detcore.storage import LocalStorage
+from detcore_testing._clauses import clause
+from detcore_testing._framework_base import (
+    TRAINING_TOLERANCE,
+    FrameworkBase,
+    check_completed,
+    probe,
+    used,
+)
+from detcore_testing._framework_checks import (
+    differences,
+    find_pickles,
+    metric_differences,
+    shown,
+)
+from detcore_testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRun, FrameworkRuns
+
+__all__ = ["CheckpointClauses", "ExactClauses"]
+
+_EXIT_PREEMPTED = 75
+_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
+
+
+class CheckpointClauses(FrameworkBase):
+    """Clauses on the contents of checkpoints, and on the code that reads them."""
+
+    @clause(
+        "checkpoints-are-whole", "a checkpoint is there at each period and the last batch, whole"
+    )
+    def test_checkpoints_are_whole(self, runs: FrameworkRuns) -> None:
+        """Files of the framework are in it, and all files are as the manifest says."""
+        run = runs.reference
+        assert sorted(run.checkpoints) == self.saved_at(), f"saved at {sorted(run.checkpoints)}"
+        for folder in run.checkpoints.values():
+            faults = verify_checkpoint(LocalStorage(folder.parent), folder.name)
+            assert not faults, f"{folder.name}: {faults}"
+            names = {
+                path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+            }
+            own = {name for name in names - _OWN_FILES if not name.startswith("code/")}
+            assert own, f"the framework wrote no file into {folder.name}"
+
+    @clause("checkpoints-hold-no-pickle", "nothing in a checkpoint is a pickle, by its content")
+    def test_checkpoints_hold_no_pickle(self, runs: FrameworkRuns) -> None:
+        """Loading a pickle runs whatever code it names."""
+        pickles = find_pickles(runs.reference.last_checkpoint)
+        assert not pickles, f"pickles, or archives of pickles: {', '.join(pickles)}"
+
+    @clause("checkpoints-hold-the-state", "a checkpoint holds the state of its batch, finite")
+    def test_checkpoints_hold_the_state(self, runs: FrameworkRuns) -> None:
+        """By the raw accessor: the first and the last checkpoint differ."""
+        run = runs.reference
+        for steps, folder in run.checkpoints.items():
+            self.check_counter(folder, steps)
+        ends = (CHECKPOINT_PERIOD, self.num_batches)
+        first, last = (self.read_state(run.checkpoints[steps]) for steps in ends)
+        assert last, "read_state found no array in the checkpoint"
+        for name, array in last.items():
+            if np.issubdtype(np.asarray(array).dtype, np.floating):
+                assert np.isfinite(array).all(), f"{name} is not finite"
+        assert differences(last, first), (
+            f"the states of batch {min(run.checkpoints)} and of the last batch are the same"
+        )
+
+    @clause("restore-and-save-change-nothing", "what is restored and saved again is the same state")
+    def test_restore_and_save_change_nothing(self, runs: FrameworkRuns) -> None:
+        """Validation in between included; a second save writes the same as the first."""
+        used(self, runs)
+        expected = self.read_state(runs.reference.last_checkpoint)
+        for way in ("save", "again"):
+            self.check_same(self.read_state(runs.folder / "use" / way), expected)
+
+    @clause(
+        "restore-refuses-what-is-damaged",
+        "a checkpoint whose files are missing or cut off is refused, not restored in part",
+    )
+    def test_restore_refuses_what_is_damaged(self, runs: FrameworkRuns) -> None:
+        """An empty folder, and one whose largest file is empty."""
+        accepted = [what for what, error in used(self, runs)["refusals"].items() if not error]
+        assert not accepted, f"restored without a word: {', '.join(accepted)}"
+
+    @clause("tensors-are-in-their-files", "what tensors() names is in the files it names")
+    def test_tensors_are_in_their_files(self, runs: FrameworkRuns) -> None:
+        """Where the controller has the method; the manifest of the last checkpoint shows it."""
+        found = used(self, runs)
+        missing = set(found.get("tensors", ())) - set(found["files"])
+        assert not missing, f"files that are not in the checkpoint: {sorted(missing)}"
+
+    @clause(
+        "validation-repeats",
+        "a restored trial validates as it did when the checkpoint was saved, each time",
+    )
+    def test_validation_repeats(self, runs: FrameworkRuns) -> None:
+        """Validate twice in a row, and compare with the metrics reported in the run."""
+        first, second = used(self, runs)["validations"]
+        assert first == second, f"{first} and then {second}"
+        recorded = runs.reference.validations[self.num_batches].metrics
+        assert first == dict(recorded), f"{first} instead of {dict(recorded)}"
+
+    @clause(
+        "validation-is-of-the-validation-data",
+        "the metrics of a validation are those of the model on the validation data",
+    )
+    def test_validation_is_of_the_validation_data(self, runs: FrameworkRuns) -> None:
+        """Compare with the metrics that `compute_validation` returns for the same batch."""
+        run, compared = runs.reference, 0
+        for steps in sorted(run.validations.keys() & run.checkpoints.keys()):
+            computed = self.compute_validation(run.checkpoints[steps])
+            if computed is None:
+                pytest.skip("the suite computes no validation metric itself (compute_validation)")
+            reported = run.validations[steps].metrics
+            for name, expected in computed.items():
+                assert name in reported, f"{name!r} is not among the metrics {sorted(reported)}"
+                compared += 1
+                assert np.isclose(
+                    reported[name],
+                    expected,
+                    rtol=self.validation_tolerance,
+                    atol=self.validation_tolerance,
+                ), f"step {steps}: {name} is {reported[name]}; of the validation data {expected}"
+        assert compared, "compute_validation returned no metric"
+
+    @clause("epochs-are-counted", "batches_per_epoch is the batches of one pass, or None")
+    def test_epochs_are_counted(self, runs: FrameworkRuns) -> None:
+        """The number of batches per epoch converts lengths in epochs to batches."""
+        found = used(self, runs)["batches_per_epoch"]
+        assert found is None or (isinstance(found, int) and found > 0), f"it is {found!r}"
+        if self.batches_per_epoch is not None:
+            assert found == self.batches_per_epoch, f"{found}, not {self.batches_per_epoch}"
+
+    @clause(
+        "load-checkpoint-loads",
+        "Checkpoint.load returns what the checkpoint holds",
+        capability="load-checkpoint",
+    )
+    def test_load_checkpoint_loads(self, runs: FrameworkRuns) -> None:
+        """Through the client, in a separate process: two checkpoints are two models."""
+        checkpoints = runs.reference.checkpoints
+        first, last = checkpoints[min(checkpoints)], runs.reference.last_checkpoint
+        uuids, folder = [last.name, first.name], runs.folder / "loaded"
+        found = probe(runs, "load", uuids=uuids, folder=str(folder))
+        assert not found["is_none"], "it returned None"
+        one, other = found["digests"]
+        assert one is None or one != other, (
+            f"the checkpoints of batch {min(checkpoints)} and of the last batch load as the same "
+            f"{found['type']}"
+        )
+
+    @clause(
+        "start-from-takes-the-weights",
+        "a trial that starts from a checkpoint begins with its model, at batch 0",
+        capability="start-from",
+    )
+    def test_start_from_takes_the_weights(self, runs: FrameworkRuns) -> None:
+        """Its validation before the first batch is the last one of the other trial."""
+        run = runs.continued
+        check_completed(self, run, self.unit)
+        first = run.validations[0].metrics
+        recorded = runs.reference.validations[self.num_batches].metrics
+        assert dict(first) == dict(recorded), f"{dict(first)} instead of {dict(recorded)}"
+        assert max(run.checkpoints) == self.unit, f"checkpoints at {sorted(run.checkpoints)}"
+
+    @clause(
+        "start-from-begins-at-batch-0",
+        "a trial that starts from a checkpoint counts its own batches, not the other trial's",
+        capability="start-from",
+    )
+    def test_start_from_begins_at_batch_0(self, runs: FrameworkRuns) -> None:
+        """By the counter in its own checkpoint; counters of the model may continue."""
+        if not self.batch_counter:
+            pytest.skip("no array of read_state counts the trial's batches (batch_counter)")
+        check_completed(self, runs.continued, self.unit)
+        self.check_counter(runs.continued.last_checkpoint, self.unit)
+
+
+class ExactClauses(FrameworkBase):
+    """Clauses on events and settings that must not change training."""
+
+    @clause(
+        "exact-resume-after-a-kill",
+        "a trial that was killed while it saved goes on from the checkpoint before, bit for bit",
+    )
+    def test_exact_resume_after_a_kill(self, runs: FrameworkRuns) -> None:
+        """Killed in the middle of a save; compared with the uninterrupted run."""
+        self.skip_where_inexact(runs)
+        run = runs.interrupted
+        assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
+        steps = 2 * CHECKPOINT_PERIOD
+        assert steps in run.checkpoints, (
+            f"after the kill it did not come to batch {steps}:\n{run.output}"
+        )
+        found = self.read_state(run.checkpoints[steps])
+        self.check_same(found, self.read_state(runs.reference.checkpoints[steps]), f"batch {steps}")
+
+    @clause(
+        "exact-resume-after-a-signal",
+        f"SIGTERM makes a trial checkpoint and leave with code {_EXIT_PREEMPTED}; "
+        "it goes on bit for bit",
+    )
+    def test_exact_resume_after_a_signal(self, runs: FrameworkRuns) -> None:
+        """Where the signal comes is up to the machine; where it ends is not."""
+        self.skip_where_inexact(runs)
+        run = runs.interrupted
+        assert len(run.finished) == 3
+        code = run.finished[1].code
+        assert code == _EXIT_PREEMPTED, f"exit code {code} after SIGTERM:\n{run.output}"
+        check_completed(self, run)
+        self.check_same(
+            self.read_state(run.checkpoints[self.num_batches]),
+            self.read_state(runs.reference.last_checkpoint),
+        )
+
+    @clause(
+        "exact-resume-in-a-later-epoch",
+        "a trial that was killed at its end goes on from the checkpoint before, bit for bit",
+    )
+    def test_exact_resume_in_a_later_epoch(self, runs: FrameworkRuns) -> None:
+        """The order of the records of a first epoch may be right by chance."""
+        self.skip_where_inexact(runs)
+        if "several-workers" not in self.declined:
+            pytest.skip("the clause two-workers-resume-exactly shows it")
+        run = runs.late
+        assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
+        check_completed(self, run)
+        self.check_same(
+            self.read_state(run.last_checkpoint), self.read_state(runs.reference.last_checkpoint)
+        )
+
+    @clause(
+        "a-resumed-run-reports-the-same",
+        "a run that was interrupted reports the same metrics as one that was not",
+    )
+    def test_a_resumed_run_reports_the_same(self, runs: FrameworkRuns) -> None:
+        """Validations bit for bit; training, whose means may be cut otherwise, nearly so."""
+        self.skip_where_inexact(runs)
+        run, reference = runs.interrupted, runs.reference
+        assert sorted(run.validations) == sorted(reference.validations)
+        told = metric_differences(run.validations, reference.validations)
+        training = _trained_alike(run, reference)
+        told += metric_differences(training, reference.training, tolerance=TRAINING_TOLERANCE)
+        assert not told, shown(told)
+
+    @clause(
+        "a-resume-goes-on-in-its-place",
+        "a resume that need not be exact goes on at the batch and at the place in the data of its "
+        "checkpoint, and its metrics stay within resume_tolerance",
+    )
+    def test_a_resume_goes_on_in_its_place(self, runs: FrameworkRuns) -> None:
+        """The steps are exact; other records, or a model that was lost, give other metrics."""
+        codes = [finished.code for finished in runs.interrupted.finished]
+        assert codes[:2] == [1, _EXIT_PREEMPTED], f"exit codes {codes}:\n{runs.interrupted.output}"
+        self._check_near(runs.interrupted, runs.reference)
+        if not self.inexact_resume(runs):
+            return  # the clauses on exact resume look at the other runs
+        self._check_near(runs.late, runs.reference)
+        if "several-workers" not in self.declined:
+            self._check_near(runs.two_workers, runs.one_worker)
+            assert not runs.two_workers.processes_left, shown(runs.two_workers.processes_left)
+
+    def _check_near(self, run: FrameworkRun, reference: FrameworkRun) -> None:
+        """Check that a resumed run reports where the reference does, and nearly the same."""
+        check_completed(self, run)
+        for steps, folder in run.checkpoints.items():
+            self.check_counter(folder, steps)
+        assert sorted(run.validations) == sorted(reference.validations)
+        near = self.resume_tolerance
+        told = metric_differences(
+            run.validations, reference.validations, tolerance=near, is_relative=True
+        )
+        training = _trained_alike(run, reference)
+        told += metric_differences(training, reference.training, tolerance=near, is_relative=True)
+        assert not told, shown(told)
+
+    @clause(
+        "validation-leaves-training-alone",
+        "more validations, one before the first batch included, change nothing in training",
+    )
+    def test_validation_leaves_training_alone(self, runs: FrameworkRuns) -> None:
+        """Weights, generators, data positions: all of it ends up in the state."""
+        self.check_unchanged(runs, "validations")
+
+    @clause(
+        "checkpoints-leave-training-alone",
+        "training goes on from a checkpoint that is saved as if there had been none",
+    )
+    def test_checkpoints_leave_training_alone(self, runs: FrameworkRuns) -> None:
+        """A run with one checkpoint ends with the state of one with many."""
+        self.check_unchanged(runs, "checkpoints")
+
+    @clause(
+        "units-change-nothing",
+        "how training is cut into stretches does not change what is trained",
+    )
+    def test_units_change_nothing(self, runs: FrameworkRuns) -> None:
+        """Also: each stretch has as many batches as was asked for."""
+        self.check_unchanged(runs, "units")
+
+    @clause("the-seed-decides", "the same seed gives the same training, another seed another one")
+    def test_the_seed_decides(self, runs: FrameworkRuns) -> None:
+        """The whole training state of two runs."""
+        self.check_unchanged(runs, "nothing")
+        steps = 2 * CHECKPOINT_PERIOD
+        for other in runs.stopped.checkpoints:
+            if other == steps:
+                found = self.read_state(runs.stopped.checkpoints[steps])
+                expected = self.read_state(runs.reference.checkpoints[steps])
+                assert differences(found, expected, ignored=self.ignored_state), (
+                    "another seed led to the same state"
+                )
+                return
+        raise AssertionError(f"no checkpoint at batch {steps}:\n{runs.stopped.output}")
+
+    @clause(
+        "a-snapshot-is-what-save-writes",
+        "a checkpoint that is written while training goes on is the one save would have written",
+        capability="snapshot",
+    )
+    def test_a_snapshot_is_what_save_writes(self, runs: FrameworkRuns) -> None:
+        """Checkpoints of the run that saves behind training, and of the one that waits."""
+        assert used(self, runs)["snapshot"], (
+            "the controller has no method 'snapshot'.\nDecline 'snapshot' if that is intended."
+        )
+        expected = self.read_state(runs.reference.last_checkpoint)
+        self.check_same(self.read_state(runs.folder / "use" / "snapshot"), expected)
+        is_exact = not self.inexact_resume(runs)
+        for steps in self.saved_at():
+            was_resumed = steps > CHECKPOINT_PERIOD
+            if steps in runs.interrupted.checkpoints and (is_exact or not was_resumed):
+                self.check_same(
+                    self.read_state(runs.interrupted.checkpoints[steps]),
+                    self.read_state(runs.reference.checkpoints[steps]),
+                    f"batch {steps}",
+                )
+
+
+def _trained_alike(run: FrameworkRun, reference: FrameworkRun) -> dict[int, MetricRecord]:
+    """Return the reports of training metrics whose stretches began alike in both runs."""
+    ends, others = sorted(run.training), sorted(reference.training)
+    same = {*itertools.pairwise([0, *ends])} & {*itertools.pairwise([0, *others])}
+    return {end: run.training[end] for _, end in same}

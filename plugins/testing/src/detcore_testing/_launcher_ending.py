@@ -1,0 +1,322 @@
+"""Clauses for launchers: how workers end, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from detcore.environment import child_environment
+from detcore.errors import WorkerError
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal, expect_error
+from detcore_testing._forked import forked
+from detcore_testing._launcher_access import LauncherAccess, LauncherRun
+from detcore_testing._system import is_running, num_descriptors, wait_until_gone, zombies
+
+__all__ = ["EndingClauses"]
+
+_CODES = (0, 3, 65, 75)
+_FOR_EVER = "print('waits', flush=True)\ntime.sleep(600)\n"
+_WITH_CHILD = "print(sleeper(), flush=True)\n"
+
+
+def _all_wait(run: LauncherRun, slots: int = 1) -> None:
+    run.until(
+        lambda: all("waits" in run.printed(rank) for rank in range(slots)), "all workers wait"
+    )
+
+
+class EndingClauses(LauncherAccess):
+    """Clauses on exit codes, signals, deaths, and leftovers."""
+
+    @clause("exit-codes-are-told", "close returns the worker's exit code")
+    def test_exit_codes_are_told(self, tmp_path: Path) -> None:
+        """End with several codes."""
+        for code in _CODES:
+            with self.started(tmp_path, f"sys.exit({code})") as run:
+                expect_equal(run.finish(), code, f"what close returned after exit code {code}")
+                failed = 0 if code not in (0, 75) else None
+                expect_equal(run.group.first_failed, failed, f"first_failed after code {code}")
+
+    @clause(
+        "killed-is-a-negative-code",
+        "close returns the negative number of the signal that killed the worker",
+        capability="local-processes",
+    )
+    def test_killed_is_a_negative_code(self, tmp_path: Path) -> None:
+        """Kill the worker from outside."""
+        with self.started(tmp_path, _FOR_EVER) as run:
+            _all_wait(run)
+            os.kill(run.group.pid, signal.SIGKILL)
+            expect_equal(run.finish(), -signal.SIGKILL, "what close returned")
+            expect_equal(run.group.first_failed, 0, "first_failed")
+
+    @clause(
+        "the-first-failure-counts",
+        "when a worker fails the others are ended, and its code and rank are told",
+        capability="several-workers",
+    )
+    def test_the_first_failure_counts(self, tmp_path: Path) -> None:
+        """Let rank 1 of three fail while the others wait."""
+        program = f"if RANK == 1:\n    sys.exit(5)\n{_FOR_EVER}"
+        with self.started(tmp_path, program, slots=3) as run:
+            pids = list(run.group.pids)
+            expect_equal(run.finish(), 5, "what close returned")
+            expect_equal(run.group.first_failed, 1, "first_failed")
+            expect_equal([pid for pid in pids if is_running(pid)], [], "workers that are left")
+
+    @clause(
+        "stubborn-workers-are-killed",
+        "a worker that ignores SIGTERM is killed when another one has failed",
+        capability="several-workers",
+    )
+    def test_stubborn_workers_are_killed(self, tmp_path: Path) -> None:
+        """Let rank 0 ignore what asks it to end."""
+        program = (
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "print('ready', flush=True)\n"
+            "if RANK == 1:\n    time.sleep(1)\n    sys.exit(6)\n"
+            f"{_FOR_EVER}"
+        )
+        with self.started(tmp_path, program, slots=2) as run:
+            expect_equal(run.finish(), 6, "what close returned")
+
+    @clause(
+        "coming-back-is-no-failure",
+        "a worker that ends with 75 has not failed: the others go on, and close returns 75",
+        capability="several-workers",
+    )
+    def test_coming_back_is_no_failure(self, tmp_path: Path) -> None:
+        """Let rank 1 come back later, and rank 0 continue."""
+        program = "if RANK == 1:\n    sys.exit(75)\ntell(number=1)\nask()\nprint('went on')"
+        with self.started(tmp_path, program, slots=2) as run:
+            other = run.group.pids[1]
+            run.until(lambda: run.events and not is_running(other), "rank 1 has ended")
+            run.group.reply(go="on")
+            expect_equal(run.finish(), 75, "what close returned")
+            expect_equal(run.group.first_failed, None, "first_failed")
+            expect_equal(run.printed(0), ["went on"], "what rank 0 printed afterwards")
+
+    @clause("close-waits", "close waits for the workers to end; it does not end them")
+    def test_close_waits(self, tmp_path: Path) -> None:
+        """Close while a worker has something to do still."""
+        program = "print('begins', flush=True)\ntime.sleep(1)\nprint('ends')\nsys.exit(3)"
+        with self.started(tmp_path, program) as run:
+            run.until(run.printed, "the worker prints that it begins")
+            expect_equal(run.close(), 3, "what close returned")
+            expect_equal(run.printed(), ["begins", "ends"], "what the worker printed")
+
+    @clause(
+        "the-ended-are-left-alone", "signal, kill and reply do nothing where all workers have ended"
+    )
+    def test_the_ended_are_left_alone(self, tmp_path: Path) -> None:
+        """Call them between the end and close."""
+        with self.started(tmp_path, "print('ends')") as run:
+            run.until(lambda: not run.group.is_alive, "the worker has ended")
+            run.group.signal()
+            run.group.reply(late=True)
+            run.group.kill()
+            expect_equal(run.finish(), 0, "what close returned")
+
+    @clause(
+        "workers-have-their-own-session",
+        "each worker leads a session, which Ctrl-C in the terminal does not reach",
+        capability="local-processes",
+    )
+    def test_workers_have_their_own_session(self, tmp_path: Path) -> None:
+        """Ask the system."""
+        slots = 1 if "several-workers" in self.declined else 2
+        with self.started(tmp_path, _FOR_EVER, slots=slots) as run:
+            _all_wait(run, slots)
+            pids = run.group.pids
+            expect_equal([os.getsid(pid) for pid in pids], pids, "the sessions of the workers")
+            run.group.kill()
+            run.finish()
+
+    @clause(
+        "the-launching-process-is-left-alone",
+        "start changes no variable, signal handler or working directory of its own process",
+    )
+    def test_the_launching_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Look before, while a worker runs, and after."""
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)
+
+        def look() -> tuple[dict[str, str], str, list[object]]:
+            return child_environment({}), os.getcwd(), [signal.getsignal(each) for each in signals]
+
+        with self.started(tmp_path, "print('before')") as run:
+            run.finish()
+        before = look()
+        with self.started(tmp_path, "tell(number=1)\nask()", variables={"SUITE_NEW": "1"}) as run:
+            run.until(lambda: run.events, "the worker tells something")
+            meanwhile = look()
+            run.group.reply(go="on")
+            run.finish()
+        for when, found in (("while a worker runs", meanwhile), ("afterwards", look())):
+            changed = sorted({name for name, _ in found[0].items() ^ before[0].items()})
+            expect_equal(changed, [], f"the variables that are others {when}")
+            expect_equal(found[1:], before[1:], f"working directory and signal handlers {when}")
+
+    @clause("signals-reach-all", "signal reaches every worker, SIGTERM where none is named")
+    def test_signals_reach_all(self, tmp_path: Path) -> None:
+        """Send SIGUSR1, and then the default."""
+        slots = 1 if "several-workers" in self.declined else 2
+        program = (
+            "signal.signal(signal.SIGUSR1, lambda n, f: print('usr1', flush=True))\n"
+            "signal.signal(signal.SIGTERM, lambda n, f: sys.exit(75))\n"
+            "print('waits', flush=True)\nwhile True:\n    time.sleep(0.02)\n"
+        )
+        with self.started(tmp_path, program, slots=slots) as run:
+            _all_wait(run, slots)
+            run.group.signal(signal.SIGUSR1)
+            run.until(
+                lambda: all("usr1" in run.printed(rank) for rank in range(slots)),
+                "SIGUSR1 has reached all workers",
+            )
+            run.group.signal()
+            expect_equal(run.finish(), 75, "what close returned after SIGTERM")
+
+    @clause(
+        "kill-ends-all-they-started",
+        "kill ends the workers and the processes that they started",
+        capability="local-processes",
+    )
+    def test_kill_ends_all_they_started(self, tmp_path: Path) -> None:
+        """Kill a worker that has a child."""
+        with self.started(tmp_path, _WITH_CHILD + _FOR_EVER) as run:
+            _all_wait(run)
+            pids = [int(run.printed()[0]), *run.group.pids]
+            with _nothing_left(pids):
+                run.group.kill()
+                expect(run.finish() != 0, "close returned 0 for workers that were killed")
+                expect_equal(
+                    wait_until_gone(pids, self.timeout_s / 8), [], "the processes that are left"
+                )
+
+    @clause(
+        "nothing-outlives-its-worker",
+        "what a worker started ends when the worker does, also when that ended well",
+        capability="local-processes",
+    )
+    def test_nothing_outlives_its_worker(self, tmp_path: Path) -> None:
+        """Leave a child behind."""
+        with self.started(tmp_path, _WITH_CHILD) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            child = int(run.printed()[0])
+            with _nothing_left([child]):
+                expect_equal(
+                    wait_until_gone([child], self.timeout_s / 8), [], "the processes that are left"
+                )
+
+    @clause(
+        "nothing-outlives-the-runner",
+        "workers and what they started end when the launching process is killed",
+        capability="local-processes",
+    )
+    def test_nothing_outlives_the_runner(self, tmp_path: Path) -> None:
+        """Kill a process that has started workers."""
+        slots = 1 if "several-workers" in self.declined else 2
+        read_end, write_end = os.pipe()
+
+        def launch() -> None:
+            os.close(read_end)
+            with self.started(tmp_path, _WITH_CHILD + _FOR_EVER, slots=slots) as run:
+                _all_wait(run, slots)
+                children = [run.printed(rank)[0] for rank in range(slots)]
+                pids = " ".join([*children, *map(str, run.group.pids)])
+                os.write(write_end, f"{pids}\n".encode())
+                run.until(lambda: False, "this process is killed")
+
+        runner = forked(launch)
+        os.close(write_end)
+        with open(read_end, encoding="ascii") as reading:
+            pids = [int(word) for word in reading.readline().split()]
+        with _nothing_left(pids):
+            os.kill(runner, signal.SIGKILL)
+            os.waitpid(runner, 0)
+            expect_equal(len(pids), 2 * slots, "the number of processes that were started")
+            left = wait_until_gone(pids, self.timeout_s / 8)
+            expect_equal(left, [], "the processes that outlive the one that started them")
+
+    @clause("close-releases-everything", "no descriptor and no thread is left by trials that ended")
+    def test_close_releases_everything(self, tmp_path: Path) -> None:
+        """Run some trials one after the other."""
+        program = "tell(number=1)\nprint('printed')"
+        with self.started(tmp_path, program) as run:
+            run.finish()
+        before = num_descriptors(), threading.active_count()
+        for _ in range(3):
+            with self.started(tmp_path, program) as run:
+                expect_equal(run.finish(), 0, "the exit code")
+        after = num_descriptors(), threading.active_count()
+        expect_equal(after, before, "the numbers of descriptors and threads after three trials")
+
+    @clause("no-zombies-stay", "every process that ended was waited for when close returns")
+    def test_no_zombies_stay(self, tmp_path: Path) -> None:
+        """Look at the children of this process."""
+        slots = 1 if "several-workers" in self.declined else 2
+        before = zombies()
+        with self.started(tmp_path, "sys.exit(75 * RANK)", slots=slots) as run:
+            run.finish()
+            expect_equal(sorted(set(zombies()) - set(before)), [], "the zombies")
+
+    @clause(
+        "groups-are-apart", "the workers of two trials at once have nothing to do with each other"
+    )
+    def test_groups_are_apart(self, tmp_path: Path) -> None:
+        """Let one trial fail while another one continues."""
+        launcher = self.make_launcher()
+        waits = "tell(number=1)\nprint(json.dumps(ask()))"
+        fails = "tell(number=2)\nprint('fails')\nsys.exit(4)"
+        try:
+            with (
+                self.running(launcher, tmp_path, waits) as one,
+                self.running(launcher, tmp_path, fails) as other,
+            ):
+                expect_equal(other.finish(), 4, "the exit code of the one that fails")
+                one.until(lambda: one.events, "the other one tells something")
+                expect(one.group.is_alive, "the other one has ended, too")
+                one.group.reply(go="on")
+                expect_equal(one.finish(), 0, "the exit code of the one that goes on")
+                told = [event["number"] for event in (*one.events, *other.events)]
+                expect_equal(told, [1, 2], "the events of both")
+                expect_equal(one.printed(), ['{"go": "on"}'], "what the one printed")
+                expect_equal(other.printed(), ["fails"], "what the other one printed")
+        finally:
+            launcher.close()
+
+    @clause("what-cannot-start-is-an-error", "a worker that cannot be started is a WorkerError")
+    def test_what_cannot_start_is_an_error(self, tmp_path: Path) -> None:
+        """Start in a folder that is gone."""
+        launcher = self.make_launcher()
+        try:
+            info = self.make_info(tmp_path, "print('never')")
+            gone = dataclasses.replace(info, model_dir=str(tmp_path / "suite-gone"))
+            home = self.make_folder(tmp_path) / "home"
+            before = num_descriptors()
+            with expect_error(WorkerError, "start in a folder that does not exist"):
+                launcher.start(gone, home=home, on_output=_ignore)
+            expect_equal(num_descriptors(), before, "the descriptors after a start that failed")
+        finally:
+            launcher.close()
+
+
+def _ignore(rank: int, stream: str, line: str) -> None:
+    """Take a line, and forget it."""
+
+
+@contextlib.contextmanager
+def _nothing_left(pids: list[int]) -> Iterator[None]:
+    """Kill processes after a block, if they are still there: a test must not leave them."""
+    try:
+        yield
+    finally:
+        for pid in pids:
+            if is_running(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,328 @@
+"""Clauses for launchers: the data that workers receive, and the output and events they send."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import threading
+from pathlib import Path
+from typing import Any
+
+from detcore.environment import child_environment
+from detcore.launch import WorkerEvent
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal
+from detcore_testing._launcher_access import LauncherAccess
+from detcore_testing._system import is_running
+
+__all__ = ["TellingClauses"]
+
+_MANY_LINES = 5000
+_MANY_EVENTS = 400
+_LONG_LINE = 1_000_000
+_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+_PRINT_VARIABLES = """
+names = {names!r}
+print(json.dumps({{name: os.environ.get(name) for name in names}}))
+"""
+
+
+def _expect_places(told: list[dict[str, str]]) -> None:
+    """Check that the places of the workers of a trial fit together."""
+    places = [{name: int(found[f"DETCORE_{name}"]) for name in _PLACE} for found in told]
+    machines = [place["CROSS_RANK"] for place in places]
+    for place in places:
+        num_local = machines.count(place["CROSS_RANK"])
+        expect_equal(place["LOCAL_SIZE"], num_local, f"DETCORE_LOCAL_SIZE in {place}")
+        expect(0 <= place["LOCAL_RANK"] < num_local, f"DETCORE_LOCAL_RANK is too large: {place}")
+        expect(0 <= place["CROSS_RANK"] < place["CROSS_SIZE"], f"DETCORE_CROSS_RANK in {place}")
+    seats = {(place["CROSS_RANK"], place["LOCAL_RANK"]) for place in places}
+    expect_equal(len(seats), len(places), f"the number of different places in {places}")
+
+
+class TellingClauses(LauncherAccess):
+    """Variables, output, events and replies."""
+
+    @clause("workers-are-told-their-trial", "DETCORE_TRIAL_INFO, DETCORE_HOME and the folder")
+    def test_workers_are_told_their_trial(self, tmp_path: Path) -> None:
+        """Compare a worker's trial, folder and variables with the launcher's arguments."""
+        program = (
+            "path = os.environ['DETCORE_TRIAL_INFO']\n"
+            "print(json.dumps([os.getcwd(), os.environ['DETCORE_HOME'], json.load(open(path)),\n"
+            "                  os.stat(path).st_mode & 0o077]))\n"
+        )
+        with self.started(tmp_path, program) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            (line,) = run.printed()
+        folder, home, info, others = json.loads(line)
+        expect_equal(home, str(self.make_folder(tmp_path) / "home"), "DETCORE_HOME")
+        expect_equal(os.path.realpath(folder), os.path.realpath(info["model_dir"]), "the folder")
+        expect_equal(info["hparams"], {"global_batch_size": 8}, "hparams of DETCORE_TRIAL_INFO")
+        expect_equal(others, 0, "what others may do with that file (mode)")
+        names = {"experiment_id", "trial_id", "run_id", "trial_seed", "config", "trial_dir"}
+        expect(names <= set(info), f"DETCORE_TRIAL_INFO lacks {names - set(info)}")
+
+    @clause(
+        "workers-are-told-who-they-are",
+        "every worker finds its rank, the number of workers, and a key that they share",
+        capability="several-workers",
+    )
+    def test_workers_are_told_who_they_are(self, tmp_path: Path) -> None:
+        """Start three workers, twice."""
+        names = [f"DETCORE_{name}" for name in (*_PLACE, "JOB_KEY", "CHANNEL_FD")]
+        program = _PRINT_VARIABLES.format(names=names)
+        keys = []
+        for _ in range(2):
+            with self.started(tmp_path, program, slots=3) as run:
+                expect_equal(len(run.group.pids), 3, "the number of process ids")
+                expect_equal(run.group.pid, run.group.pids[0], "the process id of rank 0")
+                expect_equal(run.finish(), 0, "the exit code")
+                told = [json.loads(run.printed(rank)[0]) for rank in range(3)]
+            for rank, found in enumerate(told):
+                expect_equal(found["DETCORE_RANK"], str(rank), f"DETCORE_RANK of rank {rank}")
+                expect_equal(found["DETCORE_SIZE"], "3", "DETCORE_SIZE")
+                expect(
+                    all(found[f"DETCORE_{name}"] for name in _PLACE), f"a place is missing: {found}"
+                )
+                expect(found["DETCORE_CHANNEL_FD"], f"rank {rank} has no channel to the runner")
+            _expect_places(told)
+            shared = {found["DETCORE_JOB_KEY"] for found in told}
+            expect(len(shared) == 1 and all(shared), f"the workers' keys: {shared}")
+            keys.append(shared.pop())
+        expect(keys[0] != keys[1], "two jobs have the same DETCORE_JOB_KEY")
+
+    @clause("variables-are-passed", "workers find `variables`, and those of the launching process")
+    def test_variables_are_passed(self, tmp_path: Path) -> None:
+        """Pass some, one of which is set already."""
+        program = _PRINT_VARIABLES.format(names=["SUITE_NEW", "HOME", "PATH"])
+        given = {"SUITE_NEW": "a b=c\n\u00fc", "HOME": "/suite"}
+        with self.started(tmp_path, program, variables=given) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            found = json.loads(run.printed()[0])
+        expect_equal({name: found[name] for name in given}, given, "the variables that were given")
+        expect(found["PATH"], "the variables of the launching process are not there")
+
+    @clause("plugins-are-passed", "workers find which plugins are off, and which alone are on")
+    def test_plugins_are_passed(self, tmp_path: Path) -> None:
+        """Switch some off."""
+        names = ["DETCORE_DISABLE_PLUGINS", "DETCORE_PLUGINS"]
+        program = _PRINT_VARIABLES.format(names=names)
+        off, only = frozenset(["tape"]), frozenset(["wax"])
+        with self.started(tmp_path, program, disabled_plugins=off, allowed_plugins=only) as run:
+            run.finish()
+            found = json.loads(run.printed()[0])
+        expect_equal(found, {names[0]: "tape", names[1]: "wax"}, "the variables for plugins")
+        with self.started(tmp_path, program) as run:
+            run.finish()
+            found = json.loads(run.printed()[0])
+        # Empty would mean that no plugin is on.
+        expect_equal(
+            found[names[1]],
+            child_environment({}).get(names[1]),
+            f"{names[1]} where allowed_plugins is None",
+        )
+
+    @clause("standard-input-is-empty", "a worker that reads its standard input finds its end")
+    def test_standard_input_is_empty(self, tmp_path: Path) -> None:
+        """Read it."""
+        with self.started(tmp_path, "print(repr(sys.stdin.read()))") as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal(run.printed(), ["''"], "what the worker read")
+
+    @clause("lines-come-whole", "each line comes once, whole, whatever the pieces it is written in")
+    def test_lines_come_whole(self, tmp_path: Path) -> None:
+        """Write pieces, an empty line, and an end without a line's end."""
+        program = (
+            "os.write(1, b'first ')\ntell(did='half')\nask()\n"
+            "os.write(1, b'line\\n\\nsecond\\r\\n  third')\n"
+        )
+        with self.started(tmp_path, program) as run:
+            run.until(lambda: run.events, "the worker tells that it wrote half a line")
+            run.group.reply(go="on")
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal(run.printed(), ["first line", "", "second", "  third"], "the lines")
+
+    @clause("streams-are-told-apart", "lines of stdout and stderr come with their stream")
+    def test_streams_are_told_apart(self, tmp_path: Path) -> None:
+        """Write to both."""
+        program = "print('to stdout', flush=True)\nprint('to stderr', file=sys.stderr, flush=True)"
+        with self.started(tmp_path, program) as run:
+            run.finish()
+            expect_equal(run.printed(stream="stdout"), ["to stdout"], "the lines of stdout")
+            expect_equal(run.printed(stream="stderr"), ["to stderr"], "the lines of stderr")
+
+    @clause(
+        "lines-come-with-their-rank",
+        "lines come with the rank that wrote them",
+        capability="several-workers",
+    )
+    def test_lines_come_with_their_rank(self, tmp_path: Path) -> None:
+        """Let two workers print at one time."""
+        program = "for i in range(50):\n    print(RANK, i, flush=True)"
+        with self.started(tmp_path, program, slots=2) as run:
+            run.finish()
+            for rank in range(2):
+                wanted = [f"{rank} {i}" for i in range(50)]
+                expect_equal(run.printed(rank), wanted, f"the lines of rank {rank}")
+
+    @clause("lines-come-one-at-a-time", "on_output is not called before its last call has returned")
+    def test_lines_come_one_at_a_time(self, tmp_path: Path) -> None:
+        """Print on both streams of all workers, and take the lines slowly."""
+        slots = 1 if "several-workers" in self.declined else 2
+        program = (
+            "for i in range(40):\n"
+            "    print(i, flush=True)\n    print(i, file=sys.stderr, flush=True)"
+        )
+        with self.started(tmp_path, program, slots=slots) as run:
+            run.delay_s = 0.002
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal(run.overlaps, 0, "the lines that came while another was being taken")
+
+    @clause("long-lines-come-whole", "a line of a million characters comes as one line")
+    def test_long_lines_come_whole(self, tmp_path: Path) -> None:
+        """Write one, and one after it."""
+        program = f"print('x' * {_LONG_LINE})\nprint('after')"
+        with self.started(tmp_path, program) as run:
+            run.finish()
+            found = [len(line) for line in run.printed()]
+            expect_equal(found, [_LONG_LINE, 5], "the lengths of the lines")
+
+    @clause("bytes-that-are-no-text-come", "bytes that are no UTF-8 are replaced, no line is lost")
+    def test_bytes_that_are_no_text_come(self, tmp_path: Path) -> None:
+        """Write Latin-1, and half a character."""
+        program = "os.write(1, b'caf\\xe9 \\xff.\\nnext \\xc3\\xbc\\n')"
+        with self.started(tmp_path, program) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            found = run.printed()
+            expect(len(found) == 2 and found[0][:3] == "caf" and found[0][-1:] == ".", f"{found}")
+            expect_equal(found[-1], "next \u00fc", "the line after it")
+
+    @clause("all-output-comes-before-close", "all that was printed has come when close returns")
+    def test_all_output_comes_before_close(self, tmp_path: Path) -> None:
+        """Print much just before the end."""
+        program = f"sys.stdout.write(''.join(f'line {{i}}\\n' for i in range({_MANY_LINES})))"
+        with self.started(tmp_path, program) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            wanted = [f"line {i}" for i in range(_MANY_LINES)]
+            expect_equal(run.printed(), wanted, "the lines")
+
+    @clause("events-come-in-order", "each event comes once, whole and in order, also a large one")
+    def test_events_come_in_order(self, tmp_path: Path) -> None:
+        """Tell of small and large things, and end at once."""
+        # The trial's own events share the channel: only an event within one pipe write stays whole.
+        size = 3000 if self.as_trial_class else 300_000
+        program = (
+            f"for i in range({_MANY_EVENTS}):\n    tell(number=i, text='y' * ({size} * (i == 7)))"
+        )
+        with self.started(tmp_path, program) as run:
+            expect_equal(run.finish(), 0, "the exit code")
+            found = [event["number"] for event in run.events]
+            expect_equal(found, list(range(_MANY_EVENTS)), "the events")
+            expect_equal(len(run.events[7]["text"]), size, "the size of the large event")
+
+    @clause("events-come-before-the-end", "is_alive is true until all events were handed out")
+    def test_events_come_before_the_end(self, tmp_path: Path) -> None:
+        """Poll only when the worker has ended."""
+        program = "tell(number=1)\ntell(number=2)\nprint('told', flush=True)"
+        with self.started(tmp_path, program) as run:
+            run.until(run.printed, "the worker prints that it told", polls=False)
+            if "local-processes" not in self.declined:
+                pid = run.group.pid
+                run.until(lambda: not is_running(pid), "the worker has ended", polls=False)
+            expect(run.group.is_alive, "is_alive is false though events were not handed out")
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal([event["number"] for event in run.events], [1, 2], "the events")
+
+    @clause(
+        "fileno-wakes", "fileno is readable while an event waits, and when the worker has ended"
+    )
+    def test_fileno_wakes(self, tmp_path: Path) -> None:
+        """Wait for it without polling."""
+        program = "tell(number=1)\nprint('told', flush=True)\nask()\nprint('over', flush=True)"
+        with self.started(tmp_path, program) as run:
+            run.until(run.printed, "the worker prints that it told", polls=False)
+            ready, _, _ = select.select([run.group.fileno()], [], [], self.timeout_s / 8)
+            expect(ready, "fileno is not readable though an event waits")
+            run.note(run.group.poll())
+            expect_equal(len(run.events), 1, "the number of events")
+            run.group.reply(go="on")
+            ready, _, _ = select.select([run.group.fileno()], [], [], self.timeout_s)
+            expect(ready, "fileno is not readable though the worker has ended")
+            run.finish()
+
+    @clause("poll-does-not-wait", "poll returns at once where there is nothing to tell")
+    def test_poll_does_not_wait(self, tmp_path: Path) -> None:
+        """Poll while the worker waits to be answered."""
+        with self.started(tmp_path, "tell(number=1)\nask()") as run:
+            run.until(lambda: run.events, "the worker tells something")
+            told: list[list[WorkerEvent]] = []
+            polling = threading.Thread(target=lambda: told.append(run.group.poll()), daemon=True)
+            polling.start()
+            polling.join(self.timeout_s / 8)
+            waits = polling.is_alive()
+            run.group.reply(go="on")
+            polling.join()
+            expect(not waits, "poll waits for the worker to tell something")
+            run.finish()
+
+    @clause(
+        "replies-reach-rank-0", "reply gives rank 0 one line of JSON; afterwards it does nothing"
+    )
+    def test_replies_reach_rank_0(self, tmp_path: Path) -> None:
+        """Answer twice, and once more when it has ended."""
+        program = "for _ in range(2):\n    tell(number=1)\n    print(json.dumps(ask()))"
+        answers: list[dict[str, Any]] = [
+            {"a": 1, "text": "\u00fc\n"},
+            {"type": "end", "list": [None, True, 0.5]},
+        ]
+        with self.started(tmp_path, program) as run:
+            for answer in answers:
+                run.until(lambda: run.events, "the worker asks")
+                run.events.clear()
+                run.group.reply(**answer)
+            run.until(lambda: not run.group.is_alive, "the worker has ended")
+            run.group.reply(late=True)
+            expect_equal(run.finish(), 0, "the exit code")
+            expect_equal([json.loads(line) for line in run.printed()], answers, "the answers")
+
+    @clause(
+        "kept-descriptors-are-inherited",
+        "rank 0 holds the descriptors of keep_open open as long as it runs",
+        capability="keep-open",
+    )
+    def test_kept_descriptors_are_inherited(self, tmp_path: Path) -> None:
+        """Pass the writing end of a pipe: its other end shows whether a process still holds it."""
+        read_end, write_end = os.pipe()
+        with open(read_end, "rb") as reading:
+            program = "tell(number=1)\nask()"
+            with self.started(tmp_path, program, keep_open=(write_end,)) as run:
+                os.close(write_end)
+                run.until(lambda: run.events, "the worker tells something")
+                ready, _, _ = select.select([reading], [], [], 0)
+                expect(not ready, "nobody holds the descriptor while the worker runs")
+                run.group.reply(go="on")
+                expect_equal(run.finish(), 0, "the exit code")
+            ready, _, _ = select.select([reading], [], [], self.timeout_s)
+            expect(ready, "somebody holds the descriptor though the worker has ended")
+
+    @clause("trial-info-is-whole", "DETCORE_TRIAL_INFO holds every field of the TrialInfo")
+    def test_trial_info_is_whole(self, tmp_path: Path) -> None:
+        """Compare all fields."""
+        program = "print(open(os.environ['DETCORE_TRIAL_INFO']).read().replace('\\n', ' '))"
+        launcher = self.make_launcher()
+        try:
+            info = self.make_info(tmp_path, program)
+            changed = dataclasses.replace(
+                info, latest_checkpoint=None, searcher_length=5, validated_metric=0.25
+            )
+            lines: list[str] = []
+            group = launcher.start(
+                changed, home=self.make_folder(tmp_path) / "home",
+                on_output=lambda rank, stream, line: lines.append(line),
+            )  # fmt: skip
+            expect_equal(group.close(), 0, "the exit code")
+        finally:
+            launcher.close()
+        expect_equal(json.loads(lines[0]), dataclasses.asdict(changed), "the TrialInfo")

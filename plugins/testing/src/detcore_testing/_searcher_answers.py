@@ -1,0 +1,321 @@
+"""Clauses for search methods: the valid answers, and the end of the search."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore.config import ranges
+from detcore.errors import SearchError
+from detcore.search import Exited, ExitReason, SearchSetup
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal, shorten
+from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
+from detcore_testing._searcher_simulation import SearchSimulation
+from detcore_testing._settings import quick
+
+__all__ = ["AnsweringClauses", "has_choice"]
+
+_METHODS = ("start", "validated", "exited", "progress")
+_NEARLY = 1e-9
+_HUGE = 1.7e308
+_SEVERAL = 4
+
+
+class AnsweringClauses(SearcherAccess):
+    """Trials, lengths, hyperparameters, progress and the end of the search."""
+
+    @clause("it-is-made-from-a-setup", "it is made from a SearchSetup and has the four methods")
+    def test_it_is_made_from_a_setup(self) -> None:
+        """Make it from each setup."""
+        setups = self.setups()
+        expect(setups, "setups() returned none")
+        for setup in setups:
+            made = self.make(setup)
+            missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+            expect_equal(missing, [], f"the methods that {type(made).__name__} lacks")
+
+    def _expect_no_fault(self, clause_name: str) -> None:
+        for setup, search in self.several():
+            fault = search.fault
+            if fault is not None and fault.clause == clause_name:
+                raise AssertionError(f"{fault.text} (with {shorten(setup)})")
+
+    @clause("the-search-begins", "start returns at least one new trial")
+    def test_the_search_begins(self) -> None:
+        """Start each search."""
+        self._expect_no_fault("the-search-begins")
+
+    @clause("answers-are-sequences", "every answer is a list or tuple of NewTrial and TrainTo")
+    def test_answers_are_sequences(self) -> None:
+        """Look at every answer."""
+        self._expect_no_fault("answers-are-sequences")
+
+    @clause("lengths-are-whole", "lengths are whole numbers above 0")
+    def test_lengths_are_whole(self) -> None:
+        """Look at every length."""
+        self._expect_no_fault("lengths-are-whole")
+
+    @clause("lengths-increase", "a trial that goes on is sent further than it has trained")
+    def test_lengths_increase(self) -> None:
+        """Compare each length with the one before."""
+        self._expect_no_fault("lengths-increase")
+
+    @clause("only-open-trials-go-on", "trials that ended, or never were, are not named again")
+    def test_only_open_trials_go_on(self) -> None:
+        """Look at every trial that is named."""
+        self._expect_no_fault("only-open-trials-go-on")
+
+    @clause("the-search-ends", "whatever the order of reports, every trial is closed in the end")
+    def test_the_search_ends(self) -> None:
+        """Let hypothesis choose orders, and which trials fail."""
+        for setup in self.setups():
+            self._expect_end_in_any_order(setup)
+
+    def _expect_end_in_any_order(self, setup: SearchSetup) -> None:
+        reasons = st.dictionaries(st.sampled_from(list(ExitReason)), st.floats(0, 0.4))
+
+        @quick(self.num_examples)
+        @given(seed=st.integers(0, 2**32), failing=reasons)
+        def ends(seed: int, failing: dict[ExitReason, float]) -> None:
+            _expect_end(self.simulate(setup, seed=seed, failing=failing))
+
+        ends()
+
+    @clause("errors-are-survived", "the search ends though every trial fails")
+    def test_errors_are_survived(self) -> None:
+        """Let every trial end with an error, and then nearly every one."""
+        self._expect_survived(ExitReason.ERRORED)
+
+    @clause("stopped-trials-are-survived", "the search ends though every trial is stopped")
+    def test_stopped_trials_are_survived(self) -> None:
+        """Stop every trial, and then nearly every one."""
+        self._expect_survived(ExitReason.STOPPED)
+
+    def _expect_survived(self, reason: ExitReason) -> None:
+        for setup in self.setups():
+            for part in (1.0, 0.8):
+                _expect_end(self.simulate(setup, failing={reason: part}))
+
+    @clause(
+        "invalid-hyperparameters-are-survived",
+        "where trials reject their hyperparameters the search ends; with a SearchError if all do",
+    )
+    def test_invalid_hyperparameters_are_survived(self) -> None:
+        """Let half of the trials reject them, and then all."""
+        for setup in self.setups():
+            _expect_end(self.simulate(setup, failing={ExitReason.INVALID_HP: 0.5}))
+            with contextlib.suppress(SearchError):
+                _expect_end(self.simulate(setup, failing={ExitReason.INVALID_HP: 1.0}))
+
+    @clause("hyperparameters-are-in-the-space", "each trial has every hyperparameter, within range")
+    def test_hyperparameters_are_in_the_space(self) -> None:
+        """Compare each trial's with the space."""
+        for setup, search in self.several():
+            for trial in search.trials:
+                for fault in _outside(setup.hyperparameters, trial.hparams):
+                    raise AssertionError(f"{fault}: {shorten(trial.hparams)}")
+
+    @clause(
+        "trials-differ",
+        "where there is a choice not all trials have the same hyperparameters",
+        capability="draws",
+    )
+    def test_trials_differ(self) -> None:
+        """Look at searches of several trials."""
+        for setup, search in self.several():
+            if len(search.trials) < _SEVERAL or not has_choice(setup):
+                continue
+            drawn = {json.dumps(trial.hparams, default=str) for trial in search.trials}
+            expect(
+                len(drawn) > 1,
+                f"all {len(search.trials)} trials have the same hyperparameters: {shorten(drawn)}\n"
+                "Decline 'draws' if nothing is drawn.",
+            )
+
+    @clause("hyperparameters-are-json", "hyperparameters are plain JSON values, without NaN")
+    def test_hyperparameters_are_json(self) -> None:
+        """Write them as JSON, and read them again."""
+        for _, search in self.several():
+            for trial in search.trials:
+                text = json.dumps(trial.hparams, allow_nan=False)
+                expect_equal(json.loads(text), trial.hparams, "hyperparameters read from JSON")
+                _expect_plain(trial.hparams)
+
+    @clause("max-length-is-kept", "no trial is trained beyond max_length", capability="max-length")
+    def test_max_length_is_kept(self) -> None:
+        """Look at how far each trial was trained."""
+        for setup, search in self.several():
+            longest = max((trial.length for trial in search.trials), default=0)
+            expect(
+                longest <= setup.max_length, f"a trial trains to {longest} of {setup.max_length}"
+            )
+
+    @clause(
+        "max-trials-is-kept",
+        "where no trial fails there are max_trials of them, and no fewer where some do",
+        capability="max-trials",
+    )
+    def test_max_trials_is_kept(self) -> None:
+        """Count the trials."""
+        for setup in self.setups():
+            wanted = setup.settings.get("max_trials")
+            if wanted is not None:
+                expect_equal(len(self.simulate(setup).trials), wanted, "the number of trials")
+                for reason in (ExitReason.ERRORED, ExitReason.STOPPED):
+                    found = len(self.simulate(setup, failing={reason: 0.3}).trials)
+                    expect(
+                        found >= wanted, f"{found} trials, not {wanted}, where some end {reason}"
+                    )
+
+    @clause(
+        "max-concurrent-is-kept",
+        "no more than max_concurrent_trials train at one time",
+        capability="max-concurrent",
+    )
+    def test_max_concurrent_is_kept(self) -> None:
+        """Count the trials that train at one time."""
+        for setup, search in self.several():
+            most = setup.settings.get("max_concurrent_trials") or math.inf
+            expect(
+                search.most_at_once <= most,
+                f"{search.most_at_once} trials train at once, not {most}",
+            )
+
+    @clause("progress-is-a-part", "progress is a number from 0 to 1")
+    def test_progress_is_a_part(self) -> None:
+        """Look at each number."""
+        for _, search in self.several():
+            for number in search.progress:
+                is_part = isinstance(number, (int, float)) and -_NEARLY <= number <= 1 + _NEARLY
+                expect(is_part, f"progress is {number!r}")
+
+    @clause("progress-never-falls", "progress never falls")
+    def test_progress_never_falls(self) -> None:
+        """Compare each number with the one before."""
+        for setup in self.setups():
+            for seed in range(3):
+                told = self.simulate(setup, seed=seed).progress
+                for before, after in itertools.pairwise(told):
+                    expect(after >= before - _NEARLY, f"progress falls from {before} to {after}")
+
+    @clause(
+        "progress-comes-to-1", "progress is 1 when the search has ended, and not from the start"
+    )
+    def test_progress_comes_to_1(self) -> None:
+        """Look at the first number and the last."""
+        for setup in self.setups():
+            told = self.simulate(setup).progress
+            expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end")
+            expect(told[0] < 1 - _NEARLY, "progress is 1 before any trial was trained")
+            told = self.simulate(setup, failing={ExitReason.ERRORED: 0.3}).progress
+            expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end, where some failed")
+
+    @clause(
+        "rejected-trials-are-replaced-or-counted",
+        "a trial that rejects its hyperparameters is replaced, or counts as one that ended: "
+        "progress comes to 1",
+    )
+    def test_rejected_trials_are_replaced_or_counted(self) -> None:
+        """Let some trials reject their hyperparameters, and look at the last number."""
+        for setup in self.setups():
+            for seed in range(3):
+                search = self.simulate(setup, seed=seed, failing={ExitReason.INVALID_HP: 0.3})
+                if search.fault is None:
+                    rejected = sum(isinstance(event, Exited) for event in search.events)
+                    expect(
+                        search.progress[-1] > 1 - _NEARLY,
+                        f"progress is {search.progress[-1]} at the end, where {rejected} of "
+                        f"{len(search.trials)} trials rejected their hyperparameters",
+                    )
+
+    @clause("any-finite-metric-is-taken", "huge, tiny, negative and equal metrics are taken")
+    def test_any_finite_metric_is_taken(self) -> None:
+        """Report extreme metrics."""
+
+        def spread(hparams: Mapping[str, Any], length: int) -> float:
+            number = self.metric(hparams, length)
+            return (_HUGE, -_HUGE, 5e-324, 0.0, -0.0)[int(number * 1000) % 5]
+
+        for setup in self.setups():
+            for metric in (spread, lambda hparams, length: 0.0):
+                _expect_end(self.simulate(setup, metric=metric))
+                _expect_end(self.simulate(setup, metric=metric, failing=SOME_FAIL))
+
+
+def _expect_end(search: SearchSimulation) -> None:
+    """Fail unless every trial is closed; faults of other clauses are left to those."""
+    if search.fault is not None and search.fault.clause == "the-search-ends":
+        raise AssertionError(search.fault.text)
+
+
+def has_choice(setup: SearchSetup) -> bool:
+    """Whether there is a range of numbers to draw from, and not just one."""
+    return any(
+        value["type"] in ("double", "log", "int") and value["minval"] < value["maxval"]
+        for _, value in ranges(setup.hyperparameters)
+    )
+
+
+def _expect_plain(value: object) -> None:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            expect(type(name) is str, f"the name {name!r} is a {type(name).__name__}")
+            _expect_plain(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _expect_plain(each)
+    else:
+        plain = (bool, int, float, str, type(None))
+        expect(type(value) in plain, f"{value!r} is a {type(value).__name__}")
+
+
+def _outside(space: Mapping[str, Any], hparams: Mapping[str, Any]) -> list[str]:
+    """Return descriptions of the faults in hyperparameters."""
+    found = _missing(space, hparams, "")
+    for place, value in ranges(space):
+        given_value: Any = hparams
+        for name in place:
+            given_value = given_value.get(name) if isinstance(given_value, Mapping) else None
+        if not _is_within(value, given_value):
+            name = ".".join(map(str, place))
+            found.append(f"{name} is {given_value!r}, which is outside of {value}")
+    return found
+
+
+def _missing(space: Mapping[str, Any], hparams: Mapping[str, Any], place: str) -> list[str]:
+    found = []
+    for name in sorted({*space, *hparams}):
+        value = space.get(name)
+        if name not in space or name not in hparams:
+            found.append(f"{place}{name} is {'not asked for' if name not in space else 'missing'}")
+        elif isinstance(value, Mapping) and "type" not in value:
+            inner = hparams[name] if isinstance(hparams[name], Mapping) else {}
+            found += _missing(value, inner, f"{place}{name}.")
+        elif not isinstance(value, Mapping) and hparams[name] != value:
+            found.append(f"{place}{name} is {hparams[name]!r}; it is {value!r} for all")
+    return found
+
+
+def _is_within(value: Mapping[str, Any], drawn: Any) -> bool:
+    kind = value["type"]
+    if kind == "const":
+        return bool(drawn == value["val"])
+    if kind == "categorical":
+        return any(drawn == each and type(drawn) is type(each) for each in value["vals"])
+    low, high = value["minval"], value["maxval"]
+    if isinstance(drawn, bool) or not isinstance(drawn, (int, float)):
+        return False
+    if kind == "int":
+        return isinstance(drawn, int) and low <= drawn <= high
+    if kind == "log":
+        low, high = value["base"] ** low, value["base"] ** high
+    slack = _NEARLY * max(abs(low), abs(high), 1e-300)
+    return bool(low - slack <= drawn <= high + slack)

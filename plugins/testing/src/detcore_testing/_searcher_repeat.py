@@ -1,0 +1,262 @@
+"""Clauses for search methods: the same setup and events give the same answers, always."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore.environment import child_environment
+from detcore.search import Event, SearchMethod, SearchSetup, Validated, event_to_json
+from detcore.trial import import_object
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal, shorten
+from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
+from detcore_testing._searcher_answers import has_choice
+from detcore_testing._searcher_child import tell, tell_one
+from detcore_testing._settings import quick
+
+__all__ = ["RepeatingClauses"]
+
+_CHILD_S = 120.0
+_NUM_SEEDS = 4
+_OTHERS = (
+    {"PYTHONHASHSEED": "1", "TZ": "UTC"},
+    {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "DETCORE_SUITE": "one variable more"},
+)
+
+
+class RepeatingClauses(SearcherAccess):
+    """Replays, other processes, other generators, other instances."""
+
+    @clause("a-cut-changes-nothing", "made anew and told the same it answers the same, at any cut")
+    def test_a_cut_changes_nothing(self) -> None:
+        """Replay the first events to a new method, and then the others."""
+        for setup in self.setups():
+            self._expect_the_same_after_cuts(setup)
+
+    def _expect_the_same_after_cuts(self, setup: SearchSetup) -> None:
+        @quick(self.num_examples)
+        @given(seed=st.integers(0, 2**32), part=st.floats(0, 1), fails=st.booleans())
+        def goes_on(seed: int, part: float, fails: bool) -> None:
+            whole = self.simulate(setup, seed=seed, failing=SOME_FAIL if fails else None)
+            cut = int(part * len(whole.events))
+            again = tell(self.make(setup), whole.events[:cut])
+            _expect_same(again, whole.answers[: cut + 1], "after a cut")
+            again = tell(self.make(setup), whole.events)
+            _expect_same(again, whole.answers, "to the same events")
+
+        goes_on()
+
+    @clause("generators-and-clock-play-no-part", "no clock and no global generator plays a part")
+    def test_generators_and_clock_play_no_part(self) -> None:
+        """Run a search again with other seeds, and years later."""
+        states = random.getstate(), np.random.get_state()
+        try:
+            for setup in self.setups():
+                whole = self.simulate(setup, seed=1, failing=SOME_FAIL)
+                random.seed(20_000)
+                np.random.seed(20_000)
+                with _later():
+                    again = tell(self.make(setup), whole.events)
+                _expect_same(again, whole.answers, "later, with generators seeded otherwise")
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+    @clause("generators-are-left-alone", "the global generators of random and numpy are not drawn")
+    def test_generators_are_left_alone(self) -> None:
+        """Compare their states."""
+        for setup in self.setups():
+            before = repr((random.getstate(), np.random.get_state()))
+            self.simulate(setup, failing=SOME_FAIL)
+            after = repr((random.getstate(), np.random.get_state()))
+            expect(before == after, "the state of a global random generator has changed")
+
+    @clause(
+        "the-process-is-left-alone",
+        "it starts no threads, writes no files where it runs, and changes no variables",
+    )
+    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Run searches in an empty folder."""
+        for setup in self.setups():
+            self.simulate(setup)  # until there is what all searches share
+        before = threading.active_count(), child_environment({})
+        home = Path.cwd()
+        os.chdir(tmp_path)
+        try:
+            for setup in self.setups():
+                for _ in range(3):
+                    self.simulate(setup, failing=SOME_FAIL)
+            folder = Path.cwd()
+        finally:
+            os.chdir(home)
+        more = threading.active_count() - before[0]
+        expect(more < 3, f"three searches left {more} threads")
+        expect_equal(folder, tmp_path.resolve(), "the working directory afterwards")
+        files = sorted(path.name for path in tmp_path.rglob("*"))
+        expect_equal(files, [], "the files that searches left where they ran")
+        changed = sorted({name for name, _ in child_environment({}).items() ^ before[1].items()})
+        expect_equal(changed, [], "the variables that are others afterwards")
+
+    @clause(
+        "the-seed-decides",
+        "with another seed the hyperparameters are others",
+        capability="draws",
+    )
+    def test_the_seed_decides(self) -> None:
+        """Start searches with other seeds."""
+        for setup in self.setups():
+            if not has_choice(setup):
+                continue
+            drawn = set()
+            for seed in range(setup.seed, setup.seed + _NUM_SEEDS):
+                search = self.simulate(dataclasses.replace(setup, seed=seed))
+                drawn.add(json.dumps([trial.hparams for trial in search.trials], default=str))
+            expect(
+                len(drawn) > 1,
+                f"{_NUM_SEEDS} seeds lead to the same hyperparameters: {shorten(drawn)}\n"
+                "Decline 'draws' if nothing is drawn.",
+            )
+
+    @clause(
+        "other-processes-answer-the-same", "PYTHONHASHSEED, variables and the process play no part"
+    )
+    def test_other_processes_answer_the_same(self) -> None:
+        """Replay searches in processes with other hash seeds."""
+        told = []
+        for setup in self.setups():
+            whole = self.simulate(setup, seed=3, failing=SOME_FAIL)
+            told.append({"setup": dataclasses.asdict(setup),
+                         "events": [event_to_json(event) for event in whole.events]})  # fmt: skip
+        text = json.dumps({"target": self.target(), "searches": told})
+        one, other = _in_other_processes(text)
+        expect(
+            one == other,
+            f"processes with other variables differ: {_first_difference(one, other)}",
+        )
+
+    @clause("setups-are-left-alone", "the setup that it is made from is not changed")
+    def test_setups_are_left_alone(self) -> None:
+        """Compare it with a copy."""
+        for setup in self.setups():
+            given_one = copy.deepcopy(setup)
+            made: SearchMethod = import_object(self.target())(given_one)
+            whole = self.simulate(setup, failing=SOME_FAIL)
+            tell(made, whole.events)
+            expect_equal(given_one, setup, "the setup after a search")
+
+    @clause("instances-share-nothing", "two searches at once are as each alone")
+    def test_instances_share_nothing(self) -> None:
+        """Interleave two searches."""
+        for setup in self.setups():
+            first = self.simulate(setup, seed=1, failing=SOME_FAIL)
+            second = self.simulate(setup, seed=2)
+            one, other = self.make(setup), self.make(setup)
+            found = ([list(one.start())], [list(other.start())])
+            for index in range(max(len(first.events), len(second.events))):
+                for made, search, answers in (
+                    (one, first, found[0]), (other, second, found[1])
+                ):  # fmt: skip
+                    if index < len(search.events):
+                        answers.append(list(tell_one(made, search.events[index])))
+            _expect_same(found[0], first.answers, "beside another search")
+            _expect_same(found[1], second.answers, "beside another search")
+
+    @clause(
+        "smaller-is-better-is-kept",
+        "with all metrics negated and smaller_is_better turned it answers the same",
+        capability="smaller-is-better",
+    )
+    def test_smaller_is_better_is_kept(self) -> None:
+        """Turn the signs."""
+        for setup in self.setups():
+            turned = dataclasses.replace(
+                setup,
+                settings={**setup.settings, "smaller_is_better": not setup.smaller_is_better},
+            )
+            for seed in range(3):
+                whole = self.simulate(setup, seed=seed)
+                events: list[Event] = [
+                    dataclasses.replace(event, metric=-event.metric)
+                    if isinstance(event, Validated) else event
+                    for event in whole.events
+                ]  # fmt: skip
+                found = tell(self.make(turned), events)
+                _expect_same(found, whole.answers, "with all signs turned")
+
+
+@contextlib.contextmanager
+def _later() -> Iterator[None]:
+    """Let it be years later for a block, and let time fly: days pass between two looks."""
+    count = itertools.count(1)
+
+    def shifted(now: float) -> Callable[[], float]:
+        return lambda: now + 1e8 + 1e5 * next(count)
+
+    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
+        return lambda: int(clock() * 1e9)
+
+    with contextlib.ExitStack() as stack:
+        for name in ("time", "monotonic", "perf_counter", "process_time"):
+            clock = shifted(getattr(time, name)())
+            stack.enter_context(mock.patch.object(time, name, clock))
+            stack.enter_context(mock.patch.object(time, f"{name}_ns", in_ns(clock)))
+        yield
+
+
+def _expect_same(found: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
+    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if list(one) != list(other):
+            raise AssertionError(
+                f"it answered otherwise {when}: to event {index} {shorten(one)}; before: "
+                f"{shorten(other)}"
+            )
+
+
+def _in_other_processes(text: str) -> list[str]:
+    """Run searches again in processes with other hash seeds; return the answers of each."""
+    path = os.pathsep.join(filter(None, sys.path))
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "detcore_testing._searcher_child"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=child_environment({"PYTHONPATH": path, **others}),
+        )
+        for others in _OTHERS
+    ]  # fmt: skip
+    answers = []
+    try:
+        for child in children:
+            printed, said = child.communicate(text, timeout=_CHILD_S)
+            if child.returncode:
+                raise AssertionError(f"the method fails in another process:\n{said[-2000:]}")
+            answers.append(printed)
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    return answers
+
+
+def _first_difference(one: str, other: str) -> str:
+    for line, another in zip(one.splitlines(), other.splitlines(), strict=False):
+        if line != another:
+            return f"{shorten(line)} and {shorten(another)}"
+    return "one has more answers"

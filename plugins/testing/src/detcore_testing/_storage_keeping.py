@@ -1,0 +1,295 @@
+"""Clauses for storages: the properties that a store for checkpoints needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis.stateful import run_state_machine_as_test
+
+from detcore.checkpoint import MANIFEST_FILE, CheckpointContext, list_committed, verify_checkpoint
+from detcore.distributed import DistributedContext
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, StorageError, UnsafePathError
+from detcore.hooks import PluginManager
+from detcore.storage import Capabilities, StorageBackend, open_storage
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal, expect_error
+from detcore_testing._faults import FaultyStorage, StorageFault, changes_of
+from detcore_testing._settings import quick
+from detcore_testing._storage_access import StorageAccess, write_files
+from detcore_testing._storage_machine import machine_for
+
+__all__ = ["KeepingClauses"]
+
+_DECLARED = {
+    "atomic-create": "atomic_create",
+    "byte-progress": "byte_progress",
+    "durable": "durable",
+    "fork-safe": "fork_safe",
+}
+_MODEL = {"weights.bin": bytes(range(256)) * 200, "variables/a[0]": b"zero", "none": b""}
+
+
+def _plugins() -> PluginManager:
+    return PluginManager(read_environment())
+
+
+def _save(storage: StorageBackend, folder: Path, steps: int) -> str:
+    context = CheckpointContext(storage=storage, distributed=DistributedContext())
+    with contextlib.closing(context):
+        return context.upload(folder, {"steps_completed": steps})
+
+
+class KeepingClauses(StorageAccess):
+    """Capabilities, URL, secrets, registration, checkpoints, and the storage as a dict."""
+
+    @clause("capabilities-are-told", "`capabilities` and `declined` of the suite say the same")
+    def test_capabilities_are_told(self, tmp_path: Path) -> None:
+        """Compare the storage's `capabilities` with the suite's `declined`."""
+        with self.opened(tmp_path) as storage:
+            told = storage.capabilities
+            expect(isinstance(told, Capabilities), f"capabilities is {told!r}")
+            for name, field in _DECLARED.items():
+                is_declined = name in self.declined
+                expect_equal(
+                    getattr(told, field),
+                    not is_declined,
+                    f"capabilities.{field}, where {name!r} is {'' if is_declined else 'not '}"
+                    "declined",
+                )
+            if "direct-path" in self.declined:
+                expect_equal(storage.direct_path("run/a"), None, "direct_path, which is declined,")
+
+    @clause("opening-does-nothing", "making a storage, and asking for its URL, writes nothing")
+    def test_opening_does_nothing(self, tmp_path: Path) -> None:
+        """Look at the place after opening it."""
+        before = sorted(tmp_path.rglob("*"))
+        storage = self.make_storage(tmp_path)
+        made = sorted(set(tmp_path.rglob("*")) - set(before))
+        url = storage.url
+        expect("://" in url, f"url is {url!r}, which is no URL")
+        self.expect_stored({})
+        storage.close()
+        files = [path for path in made if not path.is_dir()]
+        expect_equal(files, [], "the files that were made by opening the storage")
+
+    @clause(
+        "url-stays-the-same", "url is the same for each handle of a place, before and after use"
+    )
+    def test_url_stays_the_same(self, tmp_path: Path) -> None:
+        """Ask two handles, before and after use."""
+        with self.opened(tmp_path) as storage:
+            url = storage.url
+            storage.replace("run/a", b"1")
+            other = self.make_storage(tmp_path)
+            expect_equal([storage.url, other.url], [url, url], "the URLs of one place")
+            other.close()
+
+    @clause(
+        "url-opens-the-same-place",
+        "open_storage(url) opens the same place",
+        capability="reopened-by-url",
+    )
+    def test_url_opens_the_same_place(self, tmp_path: Path) -> None:
+        """Open the URL, and write and read there."""
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/a b", b"1")
+            home = tmp_path / "suite-home"
+            with contextlib.closing(
+                open_storage(storage.url, home=home, plugins=_plugins())
+            ) as again:
+                expect_equal(again.url, storage.url, "the URL of what its URL opened")
+                expect_equal(again.read("run/a b"), b"1", "what was read there")
+                again.replace("run/b", b"2")
+            self.expect_stored({"run/a b": b"1", "run/b": b"2"})
+
+    @clause("secrets-are-not-shown", "no secret is in url, repr, or the text of an error")
+    def test_secrets_are_not_shown(self, tmp_path: Path) -> None:
+        """Look for the secrets that the suite knows of."""
+        shown: list[str] = []
+
+        def note(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  (what it says is what is looked at)
+                shown.extend((str(error), repr(error), repr(error.__cause__)))
+
+        with self.opened(tmp_path) as storage:
+            shown += [storage.url, repr(storage), str(storage)]
+            note(lambda: storage.read("absent"))
+            note(lambda: storage.read("../x"))
+            storage.create("run/a", b"")
+            note(lambda: storage.create("run/a", b""))
+        if "unusable" not in self.declined:
+            with contextlib.closing(self.make_unusable(tmp_path)) as unusable:
+                shown += [unusable.url, repr(unusable)]
+                note(unusable.probe)
+        for secret in self.secrets:
+            for text in shown:
+                expect(secret not in text, f"a secret is shown: {text.replace(secret, '<SECRET>')}")
+
+    @clause("probe-leaves-nothing", "probe writes, reads and deletes, and leaves nothing")
+    def test_probe_leaves_nothing(self, tmp_path: Path) -> None:
+        """Probe, with and without other files."""
+        with self.opened(tmp_path) as storage:
+            storage.probe()
+            self.expect_stored({})
+            self.raw_write("run/a", b"1")
+            storage.probe()
+            self.expect_stored({"run/a": b"1"})
+
+    @clause(
+        "probe-finds-what-is-unusable",
+        "where nothing can be written, probe and what writes raise StorageError",
+        capability="unusable",
+    )
+    def test_probe_finds_what_is_unusable(self, tmp_path: Path) -> None:
+        """Use the place that cannot be used."""
+        pairs = write_files(tmp_path, {"run/a": b"1"})
+        with contextlib.closing(self.make_unusable(tmp_path)) as storage:
+            for name, call in (
+                ("probe", storage.probe),
+                ("put_tree", lambda: storage.put_tree(pairs)),
+                ("create", lambda: storage.create("run/b", b"1")),
+                ("replace", lambda: storage.replace("run/c", b"1")),
+            ):
+                with expect_error(StorageError, f"{name} where nothing can be written"):
+                    call()
+
+    @clause(
+        "direct-paths-are-the-files",
+        "direct_path says where a file lies; what is written there is seen",
+        capability="direct-path",
+    )
+    def test_direct_paths_are_the_files(self, tmp_path: Path) -> None:
+        """Read and write through the paths."""
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/a", b"1")
+            root, path, new = (storage.direct_path(key) for key in ("", "run/a", "run/new/b"))
+            if root is None or path is None or new is None:
+                raise AssertionError("direct_path is None, and direct-path is not declined")
+            expect_equal(path.read_bytes(), b"1", "the file that direct_path names")
+            expect_equal(path, root / "run" / "a", "the path of run/a")
+            new.parent.mkdir(parents=True)
+            new.write_bytes(b"22")
+            expect_equal(storage.read("run/new/b"), b"22", "what was written to direct_path")
+            found = storage.digest_tree(["run/new/b"], make_durable=True)["run/new/b"]
+            expect_equal(found.size, 2, "the size of what was written to direct_path")
+
+    @clause(
+        "it-is-registered",
+        "a plugin registers it, and its type and settings open the same place",
+        capability="registered",
+    )
+    def test_it_is_registered(self, tmp_path: Path) -> None:
+        """Open it as an experiment file does."""
+        plugins = _plugins()
+        types = plugins.storage_types()
+        expect(
+            self.storage_type in types,
+            f"no plugin registers {self.storage_type!r}; there are {sorted(types)}; "
+            f"problems: {[str(problem) for problem in plugins.problems()]}",
+        )
+        with self.opened(tmp_path) as storage:
+            spec = {"type": self.storage_type, **self.make_settings(tmp_path)}
+            home = tmp_path / "suite-home"
+            with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as made:
+                made.replace("run/a", b"1")
+                expect_equal(made.url, storage.url, "the URL of what the settings opened")
+            self.expect_stored({"run/a": b"1"})
+
+    @clause(
+        "settings-refuse-what-they-do-not-know",
+        "a field that the settings do not know is a ConfigError that names it",
+        capability="registered",
+    )
+    def test_settings_refuse_what_they_do_not_know(self, tmp_path: Path) -> None:
+        """Misspell a field."""
+        with self.opened(tmp_path):
+            spec = {"type": self.storage_type, **self.make_settings(tmp_path), "no_such_field": 1}
+            try:
+                open_storage(spec, home=tmp_path / "suite-home", plugins=_plugins()).close()
+            except ConfigError as error:
+                expect("no_such_field" in str(error), f"the error does not name the field: {error}")
+            else:
+                raise AssertionError("a field that does not exist was taken without a word")
+
+    @clause("checkpoints-come-back", "a checkpoint that is saved there is whole, and comes back")
+    def test_checkpoints_come_back(self, tmp_path: Path) -> None:
+        """Save, verify, list and download one."""
+        folder = _model(tmp_path)
+        with self.opened(tmp_path) as storage:
+            uuid = _save(storage, folder, 7)
+            expect_equal(list_committed(storage), [uuid], "the committed checkpoints")
+            expect_equal(verify_checkpoint(storage, uuid), [], "what is wrong with it")
+            expect(self.raw_read(f"{uuid}/{MANIFEST_FILE}"), "it has no manifest that is stored")
+            context = CheckpointContext(storage=storage, distributed=DistributedContext())
+            with contextlib.closing(context):
+                context.download(uuid, tmp_path / "suite-got")
+                for name, data in _MODEL.items():
+                    found = (tmp_path / "suite-got" / name).read_bytes()
+                    expect_equal(found, data, f"the file {name!r} that came back")
+                context.delete(uuid)
+            self.expect_stored({})
+
+    @clause("damage-is-found", "a byte that changed in a stored checkpoint is found")
+    def test_damage_is_found(self, tmp_path: Path) -> None:
+        """Change a byte, then take a file away."""
+        with self.opened(tmp_path) as storage:
+            uuid = _save(storage, _model(tmp_path), 1)
+            expect_equal(verify_checkpoint(storage, uuid), [], "what is wrong at first")
+            data = self.raw_read(f"{uuid}/weights.bin") or b""
+            self.raw_write(f"{uuid}/weights.bin", data[:-1] + b"\0")
+            found = [fault.name for fault in verify_checkpoint(storage, uuid)]
+            expect_equal(found, ["weights.bin"], "the files that are found to have changed")
+            self.raw_delete(f"{uuid}/weights.bin")
+            found = [fault.name for fault in verify_checkpoint(storage, uuid)]
+            expect_equal(found, ["weights.bin"], "the files that are found to be missing")
+
+    @clause(
+        "failed-saves-harm-nothing",
+        "a save that fails at any of its writes leaves the checkpoint before it whole",
+    )
+    def test_failed_saves_harm_nothing(self, tmp_path: Path) -> None:
+        """Fail at each write in turn."""
+        folder = _model(tmp_path)
+        with self.opened(tmp_path) as storage:
+            first = _save(storage, folder, 1)
+            names = changes_of(storage, lambda counted: _save(counted, folder, 2))
+            for at in range(1, len(names) + 1):
+                faulty = FaultyStorage(storage, StorageFault("raise", at=at, is_lasting=True))
+                with expect_error(StorageError, f"a save whose {names[at - 1]!r} failed"):
+                    _save(faulty, folder, 3)
+                for uuid in {first, *list_committed(storage)}:
+                    expect_equal(
+                        verify_checkpoint(storage, uuid), [],
+                        f"what is wrong with a checkpoint after {names[at - 1]!r} failed",
+                    )  # fmt: skip
+
+    @clause("it-behaves-as-a-dict", "after any sequence of calls it holds what a dict would hold")
+    def test_it_behaves_as_a_dict(self, tmp_path: Path) -> None:
+        """Let hypothesis think of sequences."""
+        with self.opened(tmp_path) as storage:
+            run_state_machine_as_test(
+                machine_for(self, storage, tmp_path),
+                settings=quick(max(5, self.num_examples // 2), num_steps=12),
+            )
+
+    @clause("unsafe-prefixes-open-nothing", "list refuses prefixes that lead out of the root")
+    def test_unsafe_prefixes_open_nothing(self, tmp_path: Path) -> None:
+        """List what lies beside the root."""
+        with self.opened(tmp_path) as storage:
+            for prefix in ("..", "../", "/", "a/../..", "./"):
+                with expect_error(UnsafePathError, f"list({prefix!r})"):
+                    storage.list(prefix)
+
+
+def _model(tmp_path: Path) -> Path:
+    folder = tmp_path / "suite-model"
+    for name, data in _MODEL.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder

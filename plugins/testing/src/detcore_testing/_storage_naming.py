@@ -1,0 +1,277 @@
+"""Clauses for storages: which keys there are, and what listing and deleting reach."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore.errors import StorageError, UnsafePathError
+from detcore.storage import Entry, StorageBackend, check_key
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal, expect_error
+from detcore_testing._settings import quick
+from detcore_testing._storage_access import FolderAccess, StorageAccess, write_files
+from detcore_testing._strategies import keys
+
+__all__ = ["UNSAFE_KEYS", "NamingClauses"]
+
+UNSAFE_KEYS = (
+    "", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", ".", "./a", "a/./b", "a/",
+    "a\0b", "a\nb", "\x1b[2J", "a\x9b1m", "a\udcff", "a\\..\\..\\x", "\\x", "C:\\x", "c:/x",
+    "a" * 256, "\u00fc" * 128, "/".join(["a" * 200] * 6),
+)  # fmt: skip
+"""Keys that `detcore.storage.check_key` refuses, one of each sort."""
+
+_ALIKE = (
+    ("caf\u00e9", "cafe\u0301"), ("Model", "model"), ("a", "a "), ("a", " a"), ("a", "a."),
+    ("a b", "a+b"), ("a b", "a%20b"), ("1", "01"), ("x" * 240 + "1", "x" * 240 + "2"),
+)  # fmt: skip
+"""Pairs of names that some stores take for one."""
+
+_NEIGHBOURS = (
+    "run/1/a/c", "run/1/b", "run/10/x", "run/1x", "run/2/x", "run-1/a", "run/1-/a",
+)  # fmt: skip
+
+
+class NamingClauses(StorageAccess):
+    """`list`, `delete`, `delete_tree`, and keys that are unsafe or merely strange."""
+
+    @clause("listing-is-sorted", "list returns every file once, sorted by key, with its size")
+    def test_listing_is_sorted(self, tmp_path: Path) -> None:
+        """List files of different sizes that were written in another order."""
+        contents = {key: b"x" * index for index, key in enumerate(reversed(_NEIGHBOURS))}
+        with self.opened(tmp_path) as storage:
+            expect_equal(storage.list(), [], "the list of an empty storage")
+            storage.put_tree(write_files(tmp_path, contents))
+            wanted = [Entry(key, len(contents[key])) for key in sorted(contents)]
+            expect_equal(storage.list(), wanted, "the list of all files")
+
+    @clause("prefixes-are-folders", "list('run/1') has what is below run/1/, not run/10 or run/1x")
+    def test_prefixes_are_folders(self, tmp_path: Path) -> None:
+        """List prefixes that begin other keys."""
+        with self.opened(tmp_path) as storage:
+            for key in _NEIGHBOURS:
+                self.raw_write(key, b"abc")
+            for prefix in ("run/1", "run/1/a", "run", "run/2", "ru", "absent", "run/1/a/c/d"):
+                found = [entry.key for entry in storage.list(prefix)]
+                wanted = sorted(key for key in _NEIGHBOURS if key.startswith(f"{prefix}/"))
+                expect_equal(found, wanted, f"the keys of list({prefix!r})")
+
+    @clause("deleting-is-literal", "delete takes each key as it is: *, ? and [] are no patterns")
+    def test_deleting_is_literal(self, tmp_path: Path) -> None:
+        """Delete keys that would be patterns elsewhere."""
+        names = ("r/1", "r/2", "r/[1]", "r/*", "r/?", "r/%31", "r/**", "r/{1,2}", "r/~")
+        with self.opened(tmp_path) as storage:
+            for name in names:
+                self.raw_write(name, name.encode())
+            storage.delete(name for name in names if name not in ("r/1", "r/2"))
+            self.expect_stored({"r/1": b"r/1", "r/2": b"r/2"})
+
+    @clause(
+        "deleting-leaves-what-is-beside", "delete leaves the other files of a folder, hidden too"
+    )
+    def test_deleting_leaves_what_is_beside(self, tmp_path: Path) -> None:
+        """Delete files that are not hidden."""
+        with self.opened(tmp_path) as storage:
+            left = ("run/.b", "run-1", "other/c/.d")
+            for key in ("run/a", "other/a", *left):
+                self.raw_write(key, b"1")
+            storage.delete(["run/a", "other/a"])
+            self.expect_stored(dict.fromkeys(left, b"1"))
+
+    @clause(
+        "links-are-not-followed",
+        "a link in the folder of a storage is deleted; what it leads to is left as it is",
+    )
+    def test_links_are_not_followed(self, tmp_path: Path) -> None:
+        """Put links to a folder and to a file elsewhere into it."""
+        if not isinstance(self, FolderAccess):
+            pytest.skip("only a folder of this machine can have links in it (FolderAccess)")
+        outside = tmp_path / "suite-outside"
+        (outside / "below").mkdir(parents=True)
+        for path in (outside / "file", outside / "below" / "file"):
+            path.write_bytes(b"precious")
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run/a", b"1")
+            (self.root / "run" / "folder").symlink_to(outside)
+            (self.root / "run" / "file").symlink_to(outside / "file")
+            calls: tuple[Callable[[], None], ...] = (
+                lambda: storage.delete(["run/file"]),
+                lambda: storage.delete_tree("run"),
+            )
+            for call in calls:
+                with contextlib.suppress(StorageError):  # refusing it is fine, too
+                    call()
+                for path in (outside / "file", outside / "below" / "file"):
+                    expect(path.exists(), f"{path.name} was deleted, to which a link leads")
+
+    @clause("deleting-skips-absent", "delete and delete_tree of what does not exist do nothing")
+    def test_deleting_skips_absent(self, tmp_path: Path) -> None:
+        """Delete absent keys among others."""
+        with self.opened(tmp_path) as storage:
+            storage.delete(["absent", "absent/too"])
+            storage.delete_tree("absent")
+            for key in ("run/a", "run/b", "run/c"):
+                self.raw_write(key, b"1")
+            storage.delete(["run/a", "run/absent", "run/b"])
+            storage.delete([])
+            storage.delete_tree("run/absent")
+            self.expect_stored({"run/c": b"1"})
+
+    @clause("delete-tree-is-exact", "delete_tree deletes all below the prefix, and nothing beside")
+    def test_delete_tree_is_exact(self, tmp_path: Path) -> None:
+        """Delete a tree whose name begins those of others."""
+        with self.opened(tmp_path) as storage:
+            for key in _NEIGHBOURS:
+                self.raw_write(key, b"1")
+            storage.delete_tree("run/1")
+            left = [key for key in _NEIGHBOURS if not key.startswith("run/1/")]
+            self.expect_stored(dict.fromkeys(left, b"1"))
+            expect_equal([e.key for e in storage.list()], sorted(left), "the list of what is left")
+
+    @clause("long-listings-are-whole", "list and delete_tree know no limit: stores answer in pages")
+    def test_long_listings_are_whole(self, tmp_path: Path) -> None:
+        """More files than a store lists, or deletes, at a time."""
+        ((source, _),) = write_files(tmp_path, {"x": b"1"})
+        wanted = [f"run/{index:05}" for index in range(self.num_listed)]
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run-1", b"1")
+            storage.put_tree([(source, key) for key in wanted])
+            found = [entry.key for entry in storage.list("run")]
+            expect_equal(len(found), len(wanted), "the number of files that are listed")
+            expect(found == wanted, "the files that are listed are others")
+            storage.delete_tree("run")
+            self.expect_stored({"run-1": b"1"})
+
+    @clause("root-is-never-deleted", "delete_tree('') is refused with UnsafePathError")
+    def test_root_is_never_deleted(self, tmp_path: Path) -> None:
+        """Try it, and look whether everything is there."""
+        with self.opened(tmp_path) as storage:
+            self.raw_write("run/a", b"1")
+            with expect_error(UnsafePathError, "delete_tree('')"):
+                storage.delete_tree("")
+            self.expect_stored({"run/a": b"1"})
+
+    @clause("unsafe-keys-are-refused", "every method refuses unsafe keys with UnsafePathError")
+    def test_unsafe_keys_are_refused(self, tmp_path: Path) -> None:
+        """Give every method every sort of unsafe key."""
+        ((source, _),) = write_files(tmp_path, {"x": b"new"})
+        got = tmp_path / "suite-got"
+        with self.opened(tmp_path) as storage:
+            self.raw_write("keep/me", b"1")
+            for key in UNSAFE_KEYS:
+                for name, call in _calls(storage, key, source, got):
+                    with expect_error(UnsafePathError, f"{name} with the key {key!r:.80}"):
+                        call()
+            self.expect_stored({"keep/me": b"1"})
+            expect(not got.exists(), "a local file or folder was made for an unsafe key")
+
+    @clause("unsafe-keys-stop-all", "one unsafe key among others: nothing at all is done")
+    def test_unsafe_keys_stop_all(self, tmp_path: Path) -> None:
+        """Put an unsafe key last."""
+        ((source, _),) = write_files(tmp_path, {"x": b"new"})
+        got = tmp_path / "suite-got"
+        with self.opened(tmp_path) as storage:
+            self.raw_write("keep/me", b"1")
+            with expect_error(UnsafePathError, "put_tree with an unsafe key"):
+                storage.put_tree([(source, "keep/me"), (source, "new"), (source, "../x")])
+            with expect_error(UnsafePathError, "get_tree with an unsafe key"):
+                storage.get_tree([(got / "a", "keep/me"), (got / "b", "../x")])
+            with expect_error(UnsafePathError, "delete with an unsafe key"):
+                storage.delete(["keep/me", "../x"])
+            self.expect_stored({"keep/me": b"1"})
+            expect(not got.exists(), "get_tree made files though one key was unsafe")
+
+    @clause("clashing-targets-are-refused", "get_tree refuses two keys that go to one local file")
+    def test_clashing_targets_are_refused(self, tmp_path: Path) -> None:
+        """Name one file twice, and a file as a folder."""
+        got = tmp_path / "suite-got"
+        with self.opened(tmp_path) as storage:
+            self.raw_write("a", b"1")
+            self.raw_write("b", b"2")
+            for other in (got / "x", got / "x" / "y"):
+                with expect_error(UnsafePathError, f"get_tree to {got / 'x'} and {other}"):
+                    storage.get_tree([(got / "x", "a"), (other, "b")])
+            expect(not got.exists(), "get_tree began to write, though targets clash")
+
+    @clause(
+        "any-safe-key-keeps-its-content", "a key that check_key takes names one file of its own"
+    )
+    def test_any_safe_key_keeps_its_content(self, tmp_path: Path) -> None:
+        """Try keys that hypothesis thinks of."""
+        names = keys(backslash="backslash" not in self.declined)
+        with self.opened(tmp_path) as storage:
+
+            @quick(self.num_examples)
+            @given(name=names, data=st.binary(max_size=50))
+            def keeps(name: str, data: bytes) -> None:
+                top = f"top-{uuid.uuid4()}"  # some stores keep the folders of files that are gone
+                key = check_key(f"{top}/{name}")
+                storage.replace(key, data)
+                expect_equal(self.raw_read(key), data, f"what is stored under {key!r}")
+                expect_equal(storage.read(key), data, f"what was read of {key!r}")
+                expect_equal(storage.list(top), [Entry(key, len(data))], f"the list of {top!r}")
+                storage.delete([key])
+                expect_equal(storage.list(top), [], f"the list after {key!r} was deleted")
+
+            keeps()
+
+    @clause(
+        "names-that-look-alike-are-apart",
+        "two keys that differ are two files: also by case, spaces, or the form of an accent",
+    )
+    def test_names_that_look_alike_are_apart(self, tmp_path: Path) -> None:
+        """Keep files under pairs of names, as far as the store itself can tell them apart."""
+        with self.opened(tmp_path) as storage:
+            for number, names in enumerate(_ALIKE):
+                pair = [check_key(f"pair-{number}/{name}") for name in names]
+                contents = dict(zip(pair, (b"1", b"22"), strict=True))
+                if not self._can_tell_apart(contents):
+                    continue
+                storage.put_tree(write_files(tmp_path, contents))
+                for key, data in contents.items():
+                    expect_equal(self.raw_read(key), data, f"what is stored under {key!r:.80}")
+                    expect_equal(storage.read(key), data, f"what was read of {key!r:.80}")
+                found = [entry.key for entry in storage.list(f"pair-{number}")]
+                expect_equal(found, sorted(pair), "the keys that are listed")
+                storage.delete(pair[:1])
+                expect_equal(self.raw_read(pair[1]), b"22", "what is left of the other one")
+                storage.delete(pair[1:])
+
+    def _can_tell_apart(self, contents: Mapping[str, bytes]) -> bool:
+        """Whether the raw accessors can keep these files side by side."""
+        try:
+            for key, data in contents.items():
+                self.raw_write(key, data)
+            return all(self.raw_read(key) == data for key, data in contents.items())
+        except Exception:  # noqa: BLE001  (the store does not take such a name)
+            return False
+        finally:
+            for key in contents:
+                with contextlib.suppress(Exception):
+                    self.raw_delete(key)
+
+
+def _calls(
+    storage: StorageBackend, key: str, source: Path, got: Path
+) -> list[tuple[str, Callable[[], object]]]:
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("put_tree", lambda: storage.put_tree([(source, key)])),
+        ("get_tree", lambda: storage.get_tree([(got, key)])),
+        ("digest_tree", lambda: storage.digest_tree([key])),
+        ("create", lambda: storage.create(key, b"")),
+        ("replace", lambda: storage.replace(key, b"")),
+        ("read", lambda: storage.read(key)),
+        ("delete", lambda: storage.delete([key])),
+        ("delete_tree", lambda: storage.delete_tree(key)),
+    ]
+    if key:  # "" is all files
+        calls.append(("list", lambda: storage.list(key)))
+        calls.append(("direct_path", lambda: storage.direct_path(key)))
+    return calls

@@ -1,0 +1,287 @@
+"""Clauses for storages: several users of one place: threads, processes and other handles."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detcore.environment import child_environment
+from detcore.storage import Entry, StorageBackend
+from detcore_testing._clauses import clause
+from detcore_testing._expect import expect, expect_equal
+from detcore_testing._forked import forked, run_forked, wait_for_child
+from detcore_testing._storage_access import StorageAccess, write_files
+from detcore_testing._system import num_descriptors
+
+__all__ = ["SharingClauses"]
+
+_RACERS = 6
+_ROUNDS = 4
+_WON, _LOST = 0, 1
+
+
+class SharingClauses(StorageAccess):
+    """Other writers, races, forks, descriptors and random generators."""
+
+    @clause("what-others-wrote-is-seen", "list and read see what other processes wrote meanwhile")
+    def test_what_others_wrote_is_seen(self, tmp_path: Path) -> None:
+        """Change files behind the storage's back, after it has listed and read them."""
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/a", b"1")
+            expect_equal(storage.list("run"), [Entry("run/a", 1)], "the list before")
+            storage.read("run/a")
+            self.raw_write("run/a", b"333")
+            self.raw_write("run/b", b"22")
+            wanted = [Entry("run/a", 3), Entry("run/b", 2)]
+            expect_equal(storage.list("run"), wanted, "the list after another one wrote")
+            expect_equal(storage.read("run/a"), b"333", "what was read after another one wrote")
+            self.raw_delete("run/a")
+            expect_equal(storage.list("run"), wanted[1:], "the list after another one deleted")
+
+    @clause("two-handles-see-one-place", "what one handle writes another one sees at once")
+    def test_two_handles_see_one_place(self, tmp_path: Path) -> None:
+        """Open the place twice."""
+        with self.opened(tmp_path) as storage:
+            other = self.make_storage(tmp_path)
+            expect_equal(other.list(), [], "the list of an empty storage")
+            storage.put_tree(write_files(tmp_path, {"run/a": b"1"}))
+            expect_equal(other.read("run/a"), b"1", "what the other handle read")
+            other.delete_tree("run")
+            expect_equal(storage.list(), [], "the list after the other handle deleted all")
+            other.close()
+
+    @clause(
+        "one-thread-creates",
+        "of threads that create one key at once exactly one succeeds; its content is there, whole",
+        capability="atomic-create",
+    )
+    def test_one_thread_creates(self, tmp_path: Path) -> None:
+        """Let threads race, some rounds."""
+        with self.opened(tmp_path) as storage, ThreadPoolExecutor(_RACERS) as pool:
+            for turn in range(_ROUNDS):
+                barrier = threading.Barrier(_RACERS)
+                key = f"run/{turn}/marker"
+                race = [
+                    pool.submit(_create, storage, key, number, barrier.wait)
+                    for number in range(_RACERS)
+                ]
+                winners = [number for number, it in enumerate(race) if it.result() == _WON]
+                self._expect_winner(key, winners)
+
+    @clause(
+        "one-process-creates",
+        "of processes that create one key at once exactly one succeeds",
+        capability="fork-safe",
+    )
+    def test_one_process_creates(self, tmp_path: Path) -> None:
+        """Let forked processes race, each with its own handle."""
+        if "atomic-create" in self.declined:
+            pytest.skip(f"atomic-create is declined: {self.declined['atomic-create']}")
+        with self.opened(tmp_path):
+            for turn in range(_ROUNDS):
+                key = f"run/{turn}/marker"
+                codes = self._race(tmp_path, key)
+                expect(set(codes) <= {_WON, _LOST}, f"the processes ended with codes {codes}")
+                self._expect_winner(key, [n for n, code in enumerate(codes) if code == _WON])
+
+    def _race(self, tmp_path: Path, key: str) -> list[int]:
+        """Let processes create a key at one time; return their exit codes."""
+        read_end, write_end = os.pipe()
+
+        def race(number: int) -> int:
+            os.close(write_end)
+            storage = self.make_storage(tmp_path)
+            return _create(storage, key, number, lambda: os.read(read_end, 1))
+
+        pids = [forked(functools.partial(race, number)) for number in range(_RACERS)]
+        os.close(read_end)
+        os.close(write_end)  # they all continue when no process holds it any more
+        return [wait_for_child(pid) for pid in pids]
+
+    def _expect_winner(self, key: str, winners: list[int]) -> None:
+        expect_equal(len(winners), 1, f"writers of {_RACERS} who believe that they created {key}")
+        expect_equal(self.raw_read(key), _content(winners[0]), f"what is stored under {key}")
+
+    @clause(
+        "replace-is-atomic",
+        "who reads a file while it is replaced sees the old or the new content, whole",
+        capability="atomic-replace",
+    )
+    def test_replace_is_atomic(self, tmp_path: Path) -> None:
+        """Read in one thread what another one replaces."""
+        contents = [b"a" * 300_000, b"b" * 200_000]
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/f", contents[0])
+            over = threading.Event()
+
+            def replace() -> None:
+                try:
+                    for turn in range(40):
+                        storage.replace("run/f", contents[turn % 2])
+                finally:
+                    over.set()
+
+            with ThreadPoolExecutor(1) as pool:
+                writing = pool.submit(replace)
+                while not over.is_set():
+                    found = storage.read("run/f")
+                    expect(found in contents, f"a reader saw {len(found)} bytes of neither content")
+                writing.result()
+
+    @clause("threads-may-share-it", "methods may be called from several threads at once")
+    def test_threads_may_share_it(self, tmp_path: Path) -> None:
+        """Let each thread put, read, list and delete its own files."""
+
+        def work(number: int) -> None:
+            top = f"run-{number}"
+            contents = {f"{top}/{index}": b"%d" % number * (index + 1) for index in range(12)}
+            folder = tmp_path / f"thread-{number}"
+            folder.mkdir()
+            pairs = write_files(folder, contents)
+            storage.put_tree(pairs)
+            storage.create(f"{top}/marker", b"1")
+            for key, data in contents.items():
+                expect_equal(storage.read(key), data, f"what a thread read of {key!r}")
+            found = [entry.key for entry in storage.list(top)]
+            expect_equal(found, sorted([*contents, f"{top}/marker"]), "what a thread listed")
+            storage.delete(list(contents))
+            expect_equal(storage.list(top), [Entry(f"{top}/marker", 1)], "what a thread left")
+
+        with self.opened(tmp_path) as storage, ThreadPoolExecutor(_RACERS) as pool:
+            for done in [pool.submit(work, number) for number in range(_RACERS)]:
+                done.result()
+            self.expect_stored({f"run-{number}/marker": b"1" for number in range(_RACERS)})
+
+    @clause(
+        "forked-children-may-use-it",
+        "it works in a child that was forked after its first use, and in the parent afterwards",
+        capability="fork-safe",
+    )
+    def test_forked_children_may_use_it(self, tmp_path: Path) -> None:
+        """Use it before, in, and after a child."""
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/a", b"parent")
+            pairs = write_files(tmp_path, {"run/put": b"put"})
+            targets = [(tmp_path / "suite-got", "run/put")]
+
+            def use_all() -> None:
+                storage.put_tree(pairs)
+                storage.get_tree(targets)
+                storage.digest_tree(["run/put"])
+                storage.read("run/a")
+                storage.list("run")
+
+            def child() -> None:
+                expect_equal(storage.read("run/a"), b"parent", "what the child read")
+                storage.replace("run/b", b"child")
+                use_all()
+                expect_equal(len(storage.list("run")), 3, "what the child listed")
+
+            use_all()
+
+            expect_equal(run_forked(child), 0, "the exit code of the child")
+            expect_equal(storage.read("run/b"), b"child", "what the parent read afterwards")
+            storage.delete_tree("run")
+
+    @clause("closing-twice-is-fine", "close may be called twice, also where nothing was used")
+    def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
+        """Close a handle that was used, and one that was not."""
+        with self.opened(tmp_path) as storage:
+            storage.replace("run/a", b"1")
+            storage.close()
+            storage.close()
+            self.expect_stored({"run/a": b"1"})
+            unused = self.make_storage(tmp_path)
+            unused.close()
+            unused.close()
+
+    @clause("descriptors-are-released", "moving files leaves no file or connection open for each")
+    def test_descriptors_are_released(self, tmp_path: Path) -> None:
+        """Count descriptors before and after many calls."""
+        pairs = write_files(tmp_path, {f"run/{index}": b"x" * 1000 for index in range(5)})
+
+        def use(storage: StorageBackend) -> None:
+            storage.put_tree(pairs)
+            storage.get_tree([(tmp_path / "suite-got" / key, key) for _, key in pairs])
+            storage.replace("run/marker", b"1")
+            storage.read("run/marker")
+            storage.list("run")
+            storage.digest_tree([key for _, key in pairs])
+
+        with self.opened(tmp_path) as storage:
+            for _ in range(3):  # until pools have opened the connections that they need
+                use(storage)
+            before = num_descriptors()
+            for _ in range(20):
+                use(storage)
+            more = num_descriptors() - before
+            expect(more < 15, f"20 turns left {more} more descriptors open")
+
+    @clause(
+        "the-process-is-left-alone",
+        "no method changes the working directory or the environment, or leaves a thread for each",
+    )
+    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+        """Open, use and close it several times: training continues in the same process."""
+
+        def use() -> None:
+            with self.opened(tmp_path) as storage:
+                storage.probe()
+                storage.put_tree(write_files(tmp_path, {"run/a": b"1"}))
+                storage.get_tree([(tmp_path / "suite-got", "run/a")])
+                storage.create("run/marker", b"1")
+                storage.list()
+
+        before = (Path.cwd(), child_environment({}))
+        for _ in range(2):  # until the state that all instances share exists
+            use()
+        num_threads = threading.active_count()
+        for _ in range(_ROUNDS):
+            use()
+        expect_equal(Path.cwd(), before[0], "the working directory afterwards")
+        changed = sorted({name for name, _ in child_environment({}).items() ^ before[1].items()})
+        expect_equal(changed, [], "the variables that are others afterwards")
+        more = threading.active_count() - num_threads
+        expect(more < _ROUNDS, f"{_ROUNDS} handles that were closed left {more} threads")
+
+    @clause("random-generators-are-left-alone", "no method draws from the global generators")
+    def test_random_generators_are_left_alone(self, tmp_path: Path) -> None:
+        """Compare the generators' states: training draws from them during a save."""
+        with self.opened(tmp_path) as storage:
+            before = (random.getstate(), np.random.get_state(legacy=False))
+            storage.probe()
+            storage.put_tree(write_files(tmp_path, {"run/a": b"1"}))
+            storage.create("run/marker", b"1")
+            storage.replace("run/marker", b"2")
+            storage.list()
+            storage.delete_tree("run")
+            after = (random.getstate(), np.random.get_state(legacy=False))
+            expect_equal(repr(after), repr(before), "the states of the random generators")
+
+
+def _content(number: int) -> bytes:
+    return b"%d" % number * 20_000
+
+
+def _create(storage: StorageBackend, key: str, number: int, wait: Callable[[], object]) -> int:
+    wait()
+    try:
+        storage.create(key, _content(number))
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):  # the winner's file may not be there yet
+            found = storage.read(key)
+            expect(
+                found in map(_content, range(_RACERS)),
+                f"who lost the race found {len(found)} bytes under {key}, which are not whole",
+            )
+        return _LOST
+    return _WON

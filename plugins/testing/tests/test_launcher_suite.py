@@ -1,0 +1,66 @@
+"""The launcher of the core runs the suite that other people's run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detcore.launch import Launcher, LocalLauncher
+from detcore.types import TrialInfo
+from detcore_testing import LauncherSuite
+
+
+class TestLocalLauncher(LauncherSuite):
+    """Every worker starts by itself."""
+
+    launcher = "local"
+
+
+class Kept(LocalLauncher):
+    """A launcher that stays for the next test."""
+
+    def start(self, info: TrialInfo, **options: Any) -> Any:
+        # Workers are forked only where their variables are those of the process to fork.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+            return super().start(info, **options)
+
+    def close(self) -> None:
+        """Leave it open."""
+
+    def end(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="class")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kept, Path]]:
+    """A launcher that forks, and the folder that its trials have in common."""
+    launcher = Kept(preload=[])
+    yield launcher, tmp_path_factory.mktemp("warm-model")
+    launcher.end()
+
+
+class TestWarmLauncher(LauncherSuite):
+    """Workers are forked from a process that has their imports already."""
+
+    as_trial_class = True
+
+    @pytest.fixture(autouse=True)
+    def _warmed_up(self, warm: tuple[Kept, Path], tmp_path: Path) -> None:
+        self._launcher, self._folder = warm
+        for _ in range(100):
+            with self.running(self._launcher, tmp_path, "print(os.getppid())") as run:
+                assert run.finish() == 0, run.lines
+                if run.printed() != [str(os.getpid())]:
+                    return
+        raise AssertionError("no worker was forked")
+
+    def make_folder(self, tmp_path: Path) -> Path:
+        return self._folder
+
+    def make_launcher(self) -> Launcher:
+        return self._launcher

@@ -1,0 +1,28 @@
+"""Launchers with one fault each are rejected, and the clause they break is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launcher_groups import WRONG, Right, suite_of
+from suite_clauses import clauses_of, find_broken
+
+from detcore_testing import LauncherSuite
+
+# Faults of these would have to be inside the processes that the local launcher starts.
+_NOT_SHOWN = {"standard-input-is-empty", "stubborn-workers-are-killed"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
+def test_a_wrong_launcher_is_rejected_and_the_clause_named(
+    made: type[Right], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    shows_all = request.config.getoption("--wrong", "some") == "whole"
+    found = find_broken(suite_of(made), made.broken, tmp_path, shows_all=shows_all)
+    assert made.broken in found
+
+
+def test_nearly_every_clause_has_a_launcher_that_breaks_it() -> None:
+    assert set(clauses_of(LauncherSuite)) - {made.broken for made in WRONG} == _NOT_SHOWN

@@ -1,0 +1,122 @@
+"""The storage back ends of the core run the suite that other people's run."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from toy_command import TOY_PLUGIN
+
+from detcore.storage import FsspecStorage, LocalStorage
+from detcore_testing import FolderAccess, StorageSuite
+
+_BUILT_IN = "it is part of the core and has no type of its own"
+
+
+class TestLocalStorage(FolderAccess, StorageSuite):
+    """A folder."""
+
+    declined = {"registered": _BUILT_IN}
+
+    def make_storage(self, tmp_path: Path) -> LocalStorage:
+        self.root = tmp_path / "root"
+        return LocalStorage(self.root)
+
+    def make_unusable(self, tmp_path: Path) -> LocalStorage:
+        (tmp_path / "file").write_text("in the way")
+        return LocalStorage(tmp_path / "file" / "below")
+
+
+class TestFileThroughFsspec(FolderAccess, StorageSuite):
+    """The same folder through fsspec, which promises less."""
+
+    declined = {
+        "atomic-create": "fsspec's local file system looks first and writes then",
+        "atomic-replace": "fsspec's local file system writes over the file that is there",
+        "direct-path": "files are reached through fsspec only",
+        "durable": "fsspec brings nothing to the disk",
+        "registered": _BUILT_IN,
+        "reopened-by-url": "file:// opens the better back end for folders",
+    }
+
+    def make_storage(self, tmp_path: Path) -> FsspecStorage:
+        self.root = tmp_path / "root"
+        return FsspecStorage(self.root.as_uri())
+
+    def make_unusable(self, tmp_path: Path) -> FsspecStorage:
+        (tmp_path / "file").write_text("in the way")
+        return FsspecStorage((tmp_path / "file" / "below").as_uri())
+
+
+class TestMemory(StorageSuite):
+    """The memory of this process, through fsspec."""
+
+    declined = {
+        "atomic-create": "fsspec's memory looks first and writes then",
+        "direct-path": "files are no files",
+        "durable": "memory is gone with its process",
+        "fork-safe": "a child has a memory of its own",
+        "registered": _BUILT_IN,
+        "unusable": "memory can always be written",
+    }
+
+    def make_storage(self, tmp_path: Path) -> FsspecStorage:
+        self.top = f"/{uuid.uuid5(uuid.NAMESPACE_URL, str(tmp_path)).hex}/runs"
+        self.files = fsspec.filesystem("memory")
+        return FsspecStorage(f"memory:/{self.top}")
+
+    def raw_read(self, key: str) -> bytes | None:
+        path = f"{self.top}/{key}"
+        return bytes(self.files.cat_file(path)) if self.files.isfile(path) else None
+
+    def raw_write(self, key: str, data: bytes) -> None:
+        self.files.pipe_file(f"{self.top}/{key}", data)
+
+    def raw_list(self) -> list[str]:
+        if not self.files.exists(self.top):
+            return []
+        return [str(path)[len(self.top) + 1 :] for path in self.files.find(self.top)]
+
+    def raw_delete(self, key: str) -> None:
+        self.files.rm_file(f"{self.top}/{key}")
+
+
+class TestOneOfAThirdParty(TestFileThroughFsspec):
+    """The slow storage of the toy plugin."""
+
+    storage_type = "slow"
+    declined = {
+        name: reason
+        for name, reason in TestFileThroughFsspec.declined.items()
+        if name != "registered"
+    }
+
+    @pytest.fixture(autouse=True)
+    def _installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(TOY_PLUGIN)
+
+    def make_settings(self, tmp_path: Path) -> dict[str, Any]:
+        return {"root": str(tmp_path / "root"), "orders": str(tmp_path / "orders.json")}
+
+    def make_storage(self, tmp_path: Path) -> FsspecStorage:
+        from detcore_toy.slow_storage import SlowSettings, SlowStorage
+
+        self.root = tmp_path / "root"
+        return SlowStorage(SlowSettings(**self.make_settings(tmp_path)))
+
+
+def test_threads_that_were_there_before_are_not_the_storages(tmp_path: Path) -> None:
+    end = threading.Event()
+    others = [threading.Thread(target=end.wait) for _ in range(20)]
+    try:
+        for other in others:
+            other.start()
+        TestLocalStorage().test_the_process_is_left_alone(tmp_path)
+    finally:
+        end.set()
+        for other in others:
+            other.join()

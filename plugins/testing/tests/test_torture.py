@@ -1,0 +1,379 @@
+"""A process that stops at any operation leaves the old or the new checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
+
+from detcore.checkpoint import _commit, _delete, _recover, _repair, _retention, _save, _sharded
+from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
+from detcore.database import Database
+from detcore.errors import NotFoundError
+from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore_storage import GcsStorage, S3Storage
+from detcore_testing import _crash_bench, _crash_scenarios
+from detcore_testing._crash import CrashPoint, Fuse, Moment
+from detcore_testing.torture import SCENARIO_NAMES, spread, torture_storage
+
+PROGRAMS = Path(__file__).parent / "programs"
+SUPPORT = Path(__file__).parents[3] / "tests" / "support"
+ON_SERVERS = 36
+KILLED_ON_A_DISK = 20
+KILLED_ON_A_SERVER = 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIO_NAMES)
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
+    storage: StorageBackend = LocalStorage(tmp_path / "checkpoints")
+    if kind == "memory":
+        storage = FsspecStorage(f"memory://{uuid.uuid4().hex}/c")
+    seen: list[CrashPoint] = []
+    report = torture_storage(
+        storage, scenarios=[scenario], on_point=lambda _, point: seen.append(point)
+    )
+    assert list(map(str, report.losses)) == []
+    assert report.points == report.totals == {scenario: len(seen)}
+    assert report.points[scenario] >= 6
+    moments = Counter(point.moment for point in seen)
+    assert moments[Moment.BEFORE] == moments[Moment.AFTER] == max(p.operation for p in seen)
+    if kind == "local" and scenario not in ("retention pass", "repair", "recovery"):
+        assert moments[Moment.WITHIN] >= 2  # files, and the manifest
+    assert [entry for entry in storage.list() if not entry.key.startswith(".detcore-")] == []
+
+
+def test_points_are_spread_evenly() -> None:
+    there = [("s", CrashPoint(number, Moment.BEFORE)) for number in range(1, 101)]
+    assert spread(there, None) == spread(there, 100) == spread(there, 500) == there
+    assert [point.operation for _, point in spread(there, 4)] == [1, 34, 67, 100]
+    assert spread(there, 1) == there[:1]
+    assert len({point.operation for _, point in spread(there, 37)}) == 37
+
+
+# -- object stores --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def server(kind: str) -> Iterator[str]:
+    serve = {"seaweedfs": seaweedfs, "moto": moto, "gcs": gcs_server}[kind]
+    with serve() as url:
+        yield url
+
+
+def open_there(kind: str, url: str, prefix: str) -> StorageBackend:
+    if kind == "gcs":
+        return GcsStorage(gcs_settings(url, prefix))
+    return S3Storage(s3_settings(url, prefix))
+
+
+@pytest.fixture(scope="module", params=["seaweedfs", "moto", "gcs"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """A kind of server, and the address of one."""
+    with server(request.param) as url:
+        yield request.param, url
+
+
+@pytest.mark.soak
+def test_crash_points_on_a_server(place: tuple[str, str]) -> None:
+    kind, url = place
+    with contextlib.closing(open_there(kind, url, uuid.uuid4().hex)) as storage:
+        report = torture_storage(storage, points=ON_SERVERS)
+        assert list(map(str, report.losses)) == []
+        assert sum(report.points.values()) == ON_SERVERS
+        assert min(report.points.values()) >= 1
+        assert min(report.totals.values()) >= 6
+        assert storage.list() == []
+
+
+# -- processes that are killed in fact ------------------------------------------------------------
+
+
+class Victims:
+    """Children that kill themselves; see programs/victims.py."""
+
+    def __init__(self, storage: dict[str, Any]) -> None:
+        path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "victims.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        self._tell(storage)
+
+    def run(self, **task: Any) -> int:
+        """Run one to its end; return the number of the signal that ended it."""
+        self._tell(task)
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+def kill_at_some_points(
+    storage: StorageBackend,
+    opening: dict[str, Any],
+    tmp_path: Path,
+    dice: random.Random,
+    *,
+    kills: int,
+) -> Counter[str]:
+    """Kill processes at some points of each scenario, and look at what they leave."""
+    killed: Counter[str] = Counter()
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    with Database.open(url) as database, contextlib.closing(Victims(opening)) as victims:
+        make = functools.partial(_crash_bench.make_bench, storage, database, tmp_path)
+        for name, scenario in _crash_scenarios.SCENARIOS.items():
+            fuse = Fuse(interrupts=True)
+            with make(scenario.prepare) as bench:
+                scenario.act(_crash_bench.Process(bench, fuse))
+            everything = [(n + 1, m) for n in range(len(fuse.operations)) for m in Moment]
+            share = -(-kills // len(_crash_scenarios.SCENARIOS))
+            for operation, moment in dice.sample(everything, share):
+                with make(scenario.prepare) as bench:
+                    facts = {
+                        "trial_id": bench.trial_id, "experiment_id": bench.experiment_id,
+                        "old": bench.old, "folder": str(bench.folder), "prepared": bench.prepared,
+                    }  # fmt: skip
+                    ended_by = victims.run(
+                        scenario=name, bench=facts, operation=operation, moment=moment.value,
+                        database=url,
+                    )  # fmt: skip
+                    assert ended_by == signal.SIGKILL, (name, operation, moment)
+                    fault = _crash_scenarios.find_fault(bench, scenario)
+                    assert fault is None, (name, operation, moment, fault)
+                    killed[name] += 1
+    return killed
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    """Other points in each session, printed so that a failure can be repeated."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed of the points: {seed}")
+    return random.Random(seed)
+
+
+def test_processes_killed_on_a_disk(tmp_path: Path, dice: random.Random) -> None:
+    root = tmp_path / "checkpoints"
+    opening = {"kind": "local", "place": str(root), "prefix": "", "fields": {}}
+    storage = LocalStorage(root)
+    killed = kill_at_some_points(storage, opening, tmp_path, dice, kills=KILLED_ON_A_DISK)
+    assert set(killed) == set(SCENARIO_NAMES)
+
+
+@pytest.mark.soak
+def test_processes_killed_on_a_server(
+    place: tuple[str, str], tmp_path: Path, dice: random.Random
+) -> None:
+    kind, url = place
+    prefix = uuid.uuid4().hex
+    opening = {"kind": kind, "place": url, "prefix": prefix, "fields": {}}
+    with contextlib.closing(open_there(kind, url, prefix)) as storage:
+        killed = kill_at_some_points(storage, opening, tmp_path, dice, kills=KILLED_ON_A_SERVER)
+    assert set(killed) == set(SCENARIO_NAMES)
+
+
+# -- what the explorer finds ----------------------------------------------------------------------
+
+
+class _LosesHalf(LocalStorage):
+    """Acknowledges a file of which it keeps a half."""
+
+    def put_tree(self, pairs: Any, **options: Any) -> Any:
+        digests = super().put_tree(pairs, **options)
+        for path, key in pairs:
+            if key.endswith("weights.bin"):
+                data = Path(path).read_bytes()
+                target = self.direct_path(key)
+                target.write_bytes(bytes(len(data)))
+        return digests
+
+
+def test_a_storage_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -> None:
+    report = torture_storage(_LosesHalf(tmp_path / "c"), points=8, scenarios=["upload"])
+    assert report.losses
+    assert "weights.bin" in str(report.losses[0])
+
+
+def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from detcore.storage import digest_file
+
+    def put_nothing(_storage: Any, _uuid: str, scan: Any, **_options: Any) -> Any:
+        return {name: digest_file(path) for name, path in scan.files.items()}
+
+    def save(self: Any, scan: Any, metadata: Any, versions: Any, *rest: Any, **more: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(_save, "put_files", put_nothing)
+            patch.setattr(_commit, "_check_arrived", lambda *_: None)
+            manifest = real_save(self, scan, metadata, versions, *rest, **more)
+        _commit.put_files(self._storage, manifest.uuid, scan)
+        return manifest
+
+    real_save = _save.Saver.save_copies
+    monkeypatch.setattr(_save.Saver, "save_copies", save)
+
+
+def _manifest_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the manifest like any other file: a kill may leave a half of it."""
+
+    def commit(storage: Any, manifest: Any) -> None:
+        import tempfile
+
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(encode_manifest(manifest))
+            storage.put_tree([(Path(file.name), f"{manifest.uuid}/{MANIFEST_FILE}")])
+
+    monkeypatch.setattr(_save, "commit", commit)
+
+
+def _files_before_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(storage: Any, uuid: str) -> None:
+        keys = [entry.key for entry in storage.list(uuid)]
+        storage.delete(sorted(keys, key=lambda key: key.endswith(MANIFEST_FILE)))
+
+    for module in (_delete, _recover, _save):
+        monkeypatch.setattr(module, "remove_files", remove)
+
+
+def _record_gone_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(storage: Any, uuid: str, *, database: Any = None, **_options: Any) -> Any:
+        database.checkpoint_deleted(uuid)
+        _delete.remove_files(storage, uuid)
+        return {}
+
+    monkeypatch.setattr(_retention, "delete_checkpoint", delete)
+
+
+def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(storage: Any, uuid: str, *, database: Any = None, **_options: Any) -> Any:
+        _delete.remove_files(storage, uuid)
+        with contextlib.suppress(NotFoundError):
+            database.checkpoint_deleted(uuid)
+        return {}
+
+    monkeypatch.setattr(_retention, "delete_checkpoint", delete)
+
+
+def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(database: Any, manifest: Any, saved: Any) -> None:
+        started = postponed.pop(manifest.uuid, None)
+        if started is not None:
+            real(database, **started)
+        _commit.record_committed(database, manifest, saved)
+
+    postponed: dict[str, Any] = {}
+    real = Database.checkpoint_started
+    monkeypatch.setattr(
+        Database, "checkpoint_started", lambda self, **row: postponed.update({row["uuid"]: row})
+    )
+    monkeypatch.setattr(_save, "record_committed", record)
+
+
+def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(storage: Any, manifest: Any) -> None:
+        owner["database"].checkpoint_committed(
+            manifest.uuid, metadata={}, resources=manifest.resources(),
+            steps_completed=manifest.steps_completed,
+        )  # fmt: skip
+        _commit.commit(storage, manifest)
+
+    owner: dict[str, Any] = {}
+    begun = _save.Saver.begun
+
+    def remember(self: Any, *arguments: Any, **options: Any) -> Any:
+        owner["database"] = self._database
+        return begun(self, *arguments, **options)
+
+    monkeypatch.setattr(_save.Saver, "begun", remember)
+    monkeypatch.setattr(_save, "commit", commit)
+
+
+def _settling_forgets_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recover, "has_manifest", lambda *_: False)
+
+
+def _settling_leaves_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recover, "remove_files", lambda *_: None)
+
+
+def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete files of a part while the manifest still names them."""
+
+    def remove(storage: Any, manifest: Any, left: Any, gone: Any) -> None:
+        storage.delete(f"{left.uuid}/{name}" for name in sorted(gone))
+        if left != manifest:
+            storage.replace(f"{left.uuid}/{MANIFEST_FILE}", encode_manifest(left))
+
+    monkeypatch.setattr(_delete, "_remove_rest", remove)
+
+
+def _registered_ones_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = functools.partial(_delete.delete_checkpoint, force=True)
+    monkeypatch.setattr(_retention, "delete_checkpoint", forced)
+    monkeypatch.setattr(_retention, "_exempt", lambda _database: {})
+
+
+def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_repair, "verify_checkpoint", lambda *_, **__: [])
+
+
+def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_save.Saver, "committed", lambda self, *_, **__: None)
+    monkeypatch.setattr(_sharded.ShardedSaver, "_write", lambda *_, **__: None)
+
+
+FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
+    (_manifest_first, "upload", "counts, and is damaged|is damaged"),
+    (_manifest_in_place, "upload", "recovery fails|counts, and is damaged"),
+    (_files_before_manifest, "retention pass", "counts, and is damaged"),
+    (_record_gone_before_files, "retention pass", "files are left|counts|not"),
+    (_files_deleted_before_the_record, "retention pass", "counts, and is damaged"),
+    (_not_recorded_before, "upload", "files are left"),
+    (_recorded_as_whole_too_early, "upload", "counts, and is damaged"),
+    (_settling_forgets_what_is_whole, "recovery", "not"),
+    (_settling_leaves_files, "upload", "files are left"),
+    (_part_without_manifest, "save and delete a part", "counts, and is damaged"),
+    (_registered_ones_are_deleted, "retention pass", "not"),
+    (_repair_without_looking, "repair", "is damaged|recorded, but damaged|not"),
+    (_shards_are_not_committed, "two workers", "was saved, and is|files are left"),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("seed", "scenario", "words"), FAULTS, ids=[fault.__name__[1:] for fault, _, _ in FAULTS]
+)
+def test_the_explorer_finds_a_seeded_fault(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    seed: Callable[[pytest.MonkeyPatch], None],
+    scenario: str,
+    words: str,
+) -> None:
+    import re
+
+    seed(monkeypatch)
+    report = torture_storage(LocalStorage(tmp_path / "c"), scenarios=[scenario], most_losses=1)
+    assert report.losses, "the fault was not found"
+    assert any(re.search(words, loss.what) for loss in report.losses), list(map(str, report.losses))

@@ -1,0 +1,497 @@
+"""Launchers with one fault each; ``broken`` is the clause that says so.
+
+Each is the `LocalLauncher` but for its fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from processes import is_running
+
+from detcore.environment import change_environment
+from detcore.launch import Launcher, LocalLauncher, OutputSink, WorkerEvent, WorkerGroup
+from detcore.types import TrialInfo
+from detcore_testing import LauncherSuite
+
+__all__ = ["WRONG", "suite_of"]
+
+
+class Group:
+    """Hands everything on; the others say what is different."""
+
+    def __init__(self, inner: WorkerGroup) -> None:
+        self.inner = inner
+
+    @property
+    def pid(self) -> int:
+        return self.inner.pid
+
+    @property
+    def pids(self) -> list[int]:
+        return self.inner.pids
+
+    @property
+    def first_failed(self) -> int | None:
+        return self.inner.first_failed
+
+    @property
+    def is_alive(self) -> bool:
+        return self.inner.is_alive
+
+    def fileno(self) -> int:
+        return self.inner.fileno()
+
+    def poll(self) -> list[WorkerEvent]:
+        return self.inner.poll()
+
+    def reply(self, **fields: Any) -> None:
+        self.inner.reply(**fields)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.inner.signal(number)
+
+    def kill(self) -> None:
+        self.inner.kill()
+
+    def close(self) -> int:
+        return self.inner.close()
+
+
+class Right:
+    """The local launcher; the others say what is different."""
+
+    broken: ClassVar[str] = ""
+    group: ClassVar[type[Group]] = Group
+
+    def __init__(self) -> None:
+        self.inner = LocalLauncher()
+
+    def change(self, options: dict[str, Any]) -> None:
+        """Change the arguments of `start`."""
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        """Change what takes the lines."""
+        return on_output
+
+    def start(
+        self,
+        info: TrialInfo,
+        *,
+        home: Path,
+        slots: int = 1,
+        keep_open: tuple[int, ...] = (),
+        on_output: OutputSink,
+        disabled_plugins: frozenset[str] = frozenset(),
+        allowed_plugins: frozenset[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> WorkerGroup:
+        options: dict[str, Any] = {
+            "info": info, "home": home, "slots": slots, "keep_open": keep_open,
+            "on_output": self.sink(on_output), "disabled_plugins": disabled_plugins,
+            "allowed_plugins": allowed_plugins, "variables": variables,
+        }  # fmt: skip
+        self.change(options)
+        return self.group(self.inner.start(options.pop("info"), **options))
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class ForgetsVariables(Right):
+    broken = "variables-are-passed"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["variables"] = None
+
+
+class ForgetsPlugins(Right):
+    broken = "plugins-are-passed"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["disabled_plugins"] = frozenset()
+
+
+class NamesTheWrongHome(Right):
+    broken = "workers-are-told-their-trial"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["home"] = options["home"] / "other"
+
+
+class LeavesOutFields(Right):
+    broken = "trial-info-is-whole"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["info"] = dataclasses.replace(options["info"], searcher_length=None)
+
+
+class SharesOneKey(Right):
+    """What tells the jobs of one machine apart is the same for all."""
+
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["variables"] = {**(options["variables"] or {}), "DETCORE_JOB_KEY": "fixed"}
+
+
+class GivesEachWorkerAnotherKey(Right):
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        config = dict(options["info"].config)
+        key = "$DETCORE_JOB_KEY-$DETCORE_RANK"
+        config["entrypoint"] = f"DETCORE_JOB_KEY={key} {config['entrypoint']}"
+        options["info"] = dataclasses.replace(options["info"], config=config)
+
+
+class TellsEverybodyRank0(Right):
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["variables"] = {**(options["variables"] or {}), "DETCORE_RANK": "0"}
+
+
+class DropsEmptyLines(Right):
+    broken = "lines-come-whole"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: on_output(rank, stream, line) if line else None
+
+
+class StripsLines(Right):
+    broken = "lines-come-whole"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: on_output(rank, stream, line.strip())
+
+
+class JoinsStreams(Right):
+    broken = "streams-are-told-apart"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: on_output(rank, "stdout", line)
+
+
+class ForgetsRanks(Right):
+    broken = "lines-come-with-their-rank"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: on_output(0, stream, line)
+
+
+class CutsLongLines(Right):
+    broken = "long-lines-come-whole"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: on_output(rank, stream, line[: 1 << 16])
+
+
+class DropsWhatIsNoText(Right):
+    broken = "bytes-that-are-no-text-come"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        return lambda rank, stream, line: (
+            None if "\ufffd" in line else on_output(rank, stream, line)
+        )
+
+
+class ShowsTheFirstLines(Right):
+    broken = "all-output-comes-before-close"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        shown: list[str] = []
+
+        def take(rank: int, stream: str, line: str) -> None:
+            shown.append(line)
+            if len(shown) <= 1000:
+                on_output(rank, stream, line)
+
+        return take
+
+
+class TellsTheNewestFirst(Right):
+    broken = "events-come-in-order"
+
+    class group(Group):
+        def poll(self) -> list[WorkerEvent]:
+            return super().poll()[::-1]
+
+
+class EndsTooSoon(Right):
+    """Drops what was told by workers that have ended."""
+
+    broken = "events-come-before-the-end"
+
+    class group(Group):
+        def poll(self) -> list[WorkerEvent]:
+            has_ended = not is_running(self.pid)
+            events = super().poll()
+            return [] if has_ended else events
+
+
+class NeverWakes(Right):
+    broken = "fileno-wakes"
+
+    class group(Group):
+        def __init__(self, inner: WorkerGroup) -> None:
+            super().__init__(inner)
+            self.pipe = os.pipe()
+
+        def fileno(self) -> int:
+            return self.pipe[0]
+
+        def close(self) -> int:
+            for descriptor in self.pipe:
+                os.close(descriptor)
+            return super().close()
+
+
+class PollsPatiently(Right):
+    broken = "poll-does-not-wait"
+
+    class group(Group):
+        def poll(self) -> list[WorkerEvent]:
+            while not (events := super().poll()) and self.is_alive:
+                threading.Event().wait(0.01)
+            return events
+
+
+class AnswersNobody(Right):
+    broken = "replies-reach-rank-0"
+
+    class group(Group):
+        def reply(self, **fields: Any) -> None:
+            super().reply(**{name: str(value) for name, value in fields.items()})
+
+
+class KeepsNothingOpen(Right):
+    broken = "kept-descriptors-are-inherited"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["keep_open"] = ()
+
+
+class AlwaysEndsWell(Right):
+    broken = "exit-codes-are-told"
+
+    class group(Group):
+        def close(self) -> int:
+            super().close()
+            return 0
+
+
+class TellsCodesAsShellsDo(Right):
+    broken = "killed-is-a-negative-code"
+
+    class group(Group):
+        def close(self) -> int:
+            code = super().close()
+            return code if code >= 0 else 128 - code
+
+
+class BlamesRank0(Right):
+    broken = "the-first-failure-counts"
+
+    class group(Group):
+        @property
+        def first_failed(self) -> int | None:
+            return None if super().first_failed is None else 0
+
+
+class TakesComingBackForFailure(Right):
+    broken = "coming-back-is-no-failure"
+
+    class group(Group):
+        def close(self) -> int:
+            code = super().close()
+            return 1 if code == 75 else code
+
+
+class SignalsTheChief(Right):
+    broken = "signals-reach-all"
+
+    class group(Group):
+        def signal(self, number: int = signal.SIGTERM) -> None:
+            os.kill(self.pid, number)
+
+
+class KillsWorkersOnly(Right):
+    """What the workers started is in another session, where the launcher does not look."""
+
+    broken = "kill-ends-all-they-started"
+
+    def change(self, options: dict[str, Any]) -> None:
+        for path in Path(options["info"].model_dir).glob("program_*.py"):
+            text = path.read_text()
+            path.write_text(text.replace("stderr=quiet)", "stderr=quiet, start_new_session=True)"))
+
+
+class LeavesChildren(KillsWorkersOnly):
+    broken = "nothing-outlives-its-worker"
+
+
+class HasNoLeash(Right):
+    """Another process holds the ends of the channels that only the launching one should hold."""
+
+    broken = "nothing-outlives-the-runner"
+
+    class group(Group):
+        def __init__(self, inner: WorkerGroup) -> None:
+            super().__init__(inner)
+            held = [int(name) for name in os.listdir("/proc/self/fd") if _is_socket(int(name))]
+            self.holder = subprocess.Popen(["sleep", "20"], pass_fds=held, start_new_session=True)
+
+        def close(self) -> int:
+            self.holder.kill()
+            self.holder.wait()
+            return super().close()
+
+
+class LeavesDescriptors(Right):
+    broken = "close-releases-everything"
+
+    class group(Group):
+        left: ClassVar[list[int]] = []
+
+        def close(self) -> int:
+            self.left.append(os.dup(1))
+            return super().close()
+
+
+class LeavesZombies(Right):
+    broken = "no-zombies-stay"
+
+    class group(Group):
+        left: ClassVar[list[Any]] = []
+
+        def close(self) -> int:
+            watcher = subprocess.Popen(["true"])
+            os.waitid(os.P_PID, watcher.pid, os.WEXITED | os.WNOWAIT)
+            self.left.append(watcher)
+            return super().close()
+
+
+class TellsOneGroupOfAnother(Right):
+    broken = "groups-are-apart"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sinks: list[OutputSink] = []
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        self.sinks.append(on_output)
+        return lambda rank, stream, line: self.sinks[-1](rank, stream, line)
+
+
+class RaisesWhatItGot(Right):
+    broken = "what-cannot-start-is-an-error"
+
+    def change(self, options: dict[str, Any]) -> None:
+        os.listdir(options["info"].model_dir)
+
+
+class ClosesByKilling(Right):
+    broken = "close-waits"
+
+    class group(Group):
+        def close(self) -> int:
+            self.kill()
+            return super().close()
+
+
+class SignalsTheEnded(Right):
+    broken = "the-ended-are-left-alone"
+
+    class group(Group):
+        def signal(self, number: int = signal.SIGTERM) -> None:
+            for pid in self.pids:
+                os.kill(pid, number)
+
+
+class HasOneSession(Right):
+    """Tells of processes in the session of this one."""
+
+    broken = "workers-have-their-own-session"
+
+    class group(Group):
+        def __init__(self, inner: WorkerGroup) -> None:
+            super().__init__(inner)
+            self.others = [subprocess.Popen(["sleep", "20"]) for _ in inner.pids]
+
+        @property
+        def pids(self) -> list[int]:
+            return [other.pid for other in self.others]
+
+        def close(self) -> int:
+            for other in self.others:
+                other.kill()
+                other.wait()
+            return super().close()
+
+
+class SetsItsOwnVariables(Right):
+    broken = "the-launching-process-is-left-alone"
+
+    def change(self, options: dict[str, Any]) -> None:
+        change_environment(options["variables"] or {})
+
+
+class PrintsFromAllThreads(Right):
+    """Has a thread for each line."""
+
+    broken = "lines-come-one-at-a-time"
+
+    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+        def take(rank: int, stream: str, line: str) -> None:
+            threading.Thread(target=on_output, args=(rank, stream, line)).start()
+
+        return take
+
+
+class LeavesNoPlugin(Right):
+    """Takes "all of them" for "none of them"."""
+
+    broken = "plugins-are-passed"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["allowed_plugins"] = options["allowed_plugins"] or frozenset()
+
+
+class CountsItsMachineWrongly(Right):
+    broken = "workers-are-told-who-they-are"
+
+    def change(self, options: dict[str, Any]) -> None:
+        options["variables"] = {**(options["variables"] or {}), "DETCORE_LOCAL_SIZE": "1"}
+
+
+def _is_socket(descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    return False
+
+
+WRONG: tuple[type[Right], ...] = tuple(
+    each for each in list(globals().values())
+    if isinstance(each, type) and issubclass(each, Right) and each.broken
+)  # fmt: skip
+
+
+def suite_of(made: type[Right]) -> type[LauncherSuite]:
+    """Return the suite that a third party would have written for a launcher."""
+
+    class Suite(LauncherSuite):
+        timeout_s = 12.0
+
+        def make_launcher(self) -> Launcher:
+            return made()
+
+    return Suite

@@ -1,0 +1,416 @@
+"""Search methods with one fault each; ``broken`` is the clause that says so."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from detcore.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
+from detcore_testing import SearcherSuite
+
+__all__ = ["WRONG", "suite_of"]
+
+_SPACE = {
+    "rate": {"type": "double", "minval": 0.0, "maxval": 1.0},
+    "width": {"type": "int", "minval": 1, "maxval": 8},
+    "group": {"kind": {"type": "categorical", "vals": ["a", "b", "c", "d"]}},
+    "global_batch_size": 32,
+}
+_TRIALS = 12
+
+
+class Right:
+    """Each trial trains half way; those that are better than all before go on to the end."""
+
+    broken: ClassVar[str] = ""
+
+    def __init__(self, setup: SearchSetup) -> None:
+        self.setup = setup
+        self.random = random.Random(setup.seed)
+        self.half = setup.max_length // 2
+        self.left = self.total = int(setup.settings["max_trials"])
+        self.ended = 0
+        self.best = float("inf")
+
+    def start(self) -> Sequence[Answer]:
+        return [self.new() for _ in range(int(self.setup.settings["max_concurrent_trials"]))]
+
+    def draw(self) -> float:
+        return self.random.random()
+
+    def kind(self) -> str:
+        return self.random.choice(["a", "b", "c", "d"])
+
+    def hparams(self) -> dict[str, Any]:
+        return {
+            "rate": self.draw(),
+            "width": self.random.randint(1, 8),
+            "group": {"kind": self.kind()},
+            "global_batch_size": 32,
+        }
+
+    def new(self) -> NewTrial:
+        self.left -= 1
+        return NewTrial(self.hparams(), self.half)
+
+    def more(self) -> list[Answer]:
+        return [self.new()] if self.left else []
+
+    def close(self, trial: int) -> list[Answer]:
+        self.ended += 1
+        return [TrainTo(trial, None), *self.more()]
+
+    def signed(self, metric: float) -> float:
+        return self.setup.signed(metric)
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        if length == self.half and self.signed(metric) < self.best:
+            self.best = self.signed(metric)
+            return [TrainTo(trial, self.setup.max_length)]
+        return self.close(trial)
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        self.ended += 1
+        return self.more()
+
+    def progress(self) -> float:
+        return self.ended / self.total
+
+
+class LacksProgress(Right):
+    broken = "it-is-made-from-a-setup"
+    progress = None  # type: ignore[assignment]
+
+
+class BeginsWithNothing(Right):
+    broken = "the-search-begins"
+
+    def start(self) -> Sequence[Answer]:
+        return []
+
+
+class AnswersNone(Right):
+    broken = "answers-are-sequences"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        return super().exited(trial, reason) or None  # type: ignore[return-value]
+
+
+class HalvesOddly(Right):
+    broken = "lengths-are-whole"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.half = setup.max_length / 2  # type: ignore[assignment]
+
+
+class BeginsAtZero(Right):
+    broken = "lengths-are-whole"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.half = 0
+
+
+class CountsFromTheLastStop(Right):
+    """Says how much more to train, rather than how far."""
+
+    broken = "lengths-increase"
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        return [
+            TrainTo(each.trial, each.length - self.half)
+            if isinstance(each, TrainTo) and each.length else each
+            for each in super().validated(trial, length, metric)
+        ]  # fmt: skip
+
+
+class ClosesWhatHasEnded(Right):
+    broken = "only-open-trials-go-on"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        return [TrainTo(trial, None), *super().exited(trial, reason)]
+
+
+class LeavesTrialsWaiting(Right):
+    broken = "the-search-ends"
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        answers = super().validated(trial, length, metric)
+        return [] if self.left == 0 and length == self.half else answers
+
+
+class NeverEnds(Right):
+    broken = "the-search-ends"
+
+    def more(self) -> list[Answer]:
+        return [self.new()]
+
+
+class WaitsForEverybody(Right):
+    """Decides when all have reported, and some never will."""
+
+    broken = "errors-are-survived"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.waiting: list[int] = []
+
+    def start(self) -> Sequence[Answer]:
+        return [self.new() for _ in range(self.total)]
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        self.waiting.append(trial)
+        if len(self.waiting) < self.total:
+            return []
+        self.ended = self.total
+        return [TrainTo(each, None) for each in self.waiting]
+
+
+class ReplacesWhatWasStopped(Right):
+    broken = "stopped-trials-are-survived"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        if reason is ExitReason.STOPPED:
+            return [self.new()]
+        return super().exited(trial, reason)
+
+
+class AsksForEver(Right):
+    """Replaces each trial that rejects its hyperparameters, without an end."""
+
+    broken = "invalid-hyperparameters-are-survived"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        if reason is ExitReason.INVALID_HP:
+            self.left += 1
+            return self.more()
+        return super().exited(trial, reason)
+
+
+class DrawsBeyondTheRange(Right):
+    broken = "hyperparameters-are-in-the-space"
+
+    def draw(self) -> float:
+        return self.random.gauss(0.5, 0.5)
+
+
+class ForgetsConstants(Right):
+    broken = "hyperparameters-are-in-the-space"
+
+    def hparams(self) -> dict[str, Any]:
+        found = super().hparams()
+        del found["global_batch_size"]
+        return found
+
+
+class AnswersInNumpy(Right):
+    broken = "hyperparameters-are-json"
+
+    def draw(self) -> float:
+        return cast(float, np.float64(super().draw()))
+
+
+class TrainsTooLong(Right):
+    broken = "max-length-is-kept"
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        return [
+            TrainTo(each.trial, each.length + 1)
+            if isinstance(each, TrainTo) and each.length else each
+            for each in super().validated(trial, length, metric)
+        ]  # fmt: skip
+
+
+class MakesOneMore(Right):
+    broken = "max-trials-is-kept"
+
+    def more(self) -> list[Answer]:
+        return [self.new()] if self.left >= 0 else []
+
+
+class StartsAllAtOnce(Right):
+    broken = "max-concurrent-is-kept"
+
+    def start(self) -> Sequence[Answer]:
+        return [self.new() for _ in range(self.total)]
+
+
+class CountsInPercent(Right):
+    broken = "progress-is-a-part"
+
+    def progress(self) -> float:
+        return 100.0 * super().progress()
+
+
+class FallsBack(Right):
+    """Progress by what runs, which is less near the end."""
+
+    broken = "progress-never-falls"
+
+    def progress(self) -> float:
+        return 1.0 if self.ended >= self.total else 1 - self.ended / self.total
+
+
+class StopsShortOf1(Right):
+    broken = "progress-comes-to-1"
+
+    def progress(self) -> float:
+        return self.ended / (self.total + 1)
+
+
+class ForgetsWhatWasRejected(Right):
+    """Neither replaces nor counts a trial that rejects its hyperparameters."""
+
+    broken = "rejected-trials-are-replaced-or-counted"
+
+    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+        if reason is ExitReason.INVALID_HP:
+            return self.more()
+        return super().exited(trial, reason)
+
+
+class DividesByTheMetric(Right):
+    broken = "any-finite-metric-is-taken"
+
+    def signed(self, metric: float) -> float:
+        return -1 / metric
+
+
+class WaitsForABetterOne(Right):
+    """Equal metrics leave it waiting."""
+
+    broken = "any-finite-metric-is-taken"
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        if length == self.half and self.signed(metric) == self.best and not self.left:
+            return []
+        return super().validated(trial, length, metric)
+
+
+class SeedsItself(Right):
+    broken = "a-cut-changes-nothing"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.random = random.Random()
+
+
+class SeedsByTheClock(Right):
+    broken = "generators-and-clock-play-no-part"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.random = random.Random(int(time.time()) // 1_000_000)
+
+
+class DrawsFromTheUsersGenerator(Right):
+    broken = "generators-and-clock-play-no-part"
+
+    def draw(self) -> float:
+        return random.random()
+
+
+class SeedsTheUsersGenerator(Right):
+    broken = "generators-are-left-alone"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        np.random.seed(setup.seed)
+
+
+class ChoosesFromASet(Right):
+    broken = "other-processes-answer-the-same"
+
+    def kind(self) -> str:
+        return next(iter({"a", "b", "c", "d"}))
+
+
+class ChangesItsSettings(Right):
+    broken = "setups-are-left-alone"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        setup.settings["max_trials"] = 0  # type: ignore[index]
+
+
+class SharesItsCount(Right):
+    broken = "instances-share-nothing"
+    numbers: ClassVar[Any] = None
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        type(self).numbers = itertools.count()
+
+    def draw(self) -> float:
+        return float(next(self.numbers) % 100) / 100
+
+
+class TakesSmallerForBetter(Right):
+    broken = "smaller-is-better-is-kept"
+
+    def signed(self, metric: float) -> float:
+        return metric
+
+
+class StopsAfterAnHour(Right):
+    broken = "generators-and-clock-play-no-part"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.began = time.monotonic()
+
+    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+        if time.monotonic() - self.began > 3600:
+            return self.close(trial)
+        return super().validated(trial, length, metric)
+
+
+class KeepsItsStateInAFile(Right):
+    broken = "the-process-is-left-alone"
+
+    def close(self, trial: int) -> list[Answer]:
+        Path("search.json").write_text(f'{{"ended": {self.ended}}}')
+        return super().close(trial)
+
+
+class HasASeedOfItsOwn(Right):
+    broken = "the-seed-decides"
+
+    def __init__(self, setup: SearchSetup) -> None:
+        super().__init__(setup)
+        self.random = random.Random(42)
+
+
+class DrawsOnce(Right):
+    broken = "trials-differ"
+
+    def new(self) -> NewTrial:
+        self.random.seed(self.setup.seed)
+        return super().new()
+
+
+WRONG: tuple[type[Right], ...] = tuple(
+    each for each in list(globals().values())
+    if isinstance(each, type) and issubclass(each, Right) and each.broken
+)  # fmt: skip
+
+
+def suite_of(made: type[Right]) -> type[SearcherSuite]:
+    """Return the suite that a third party would have written for a method."""
+
+    class Suite(SearcherSuite):
+        method = f"searcher_methods:{made.__name__}"
+        max_events = 400
+
+        def setups(self) -> Sequence[SearchSetup]:
+            settings = {"max_trials": _TRIALS, "max_concurrent_trials": 3}
+            return [SearchSetup(settings=settings, hyperparameters=_SPACE, seed=7, max_length=30)]
+
+    return Suite

@@ -1,0 +1,735 @@
+"""Storages with one fault each; ``broken`` is the clause that says so.
+
+Each is a `LocalStorage` but for its fault, so nothing else can be what a clause finds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import random
+import shutil
+import threading
+import time
+import unicodedata
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+from detcore.errors import StorageError
+from detcore.storage import (
+    Capabilities,
+    Entry,
+    FileDigest,
+    LocalStorage,
+    Pair,
+    check_key,
+)
+from detcore_testing import FolderAccess, StorageSuite
+
+__all__ = ["WRONG", "suite_of"]
+
+_LONG = 16 << 20
+
+
+class Wrong(LocalStorage):
+    """A right one; the others say what is different."""
+
+    broken: ClassVar[str] = ""
+    secret: ClassVar[str] = "hunter2"
+
+    def path(self, key: str) -> Path:
+        return self.root / key
+
+
+class DropsEmptyFiles(Wrong):
+    broken = "put-stores-what-is-there"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        return super().put_tree([p for p in pairs if p[0].stat().st_size], **options)
+
+
+class KeepsTheTail(Wrong):
+    broken = "put-replaces"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        old = {key: self.path(key).read_bytes() for _, key in pairs if self.path(key).is_file()}
+        digests = super().put_tree(pairs, **options)
+        for key, data in old.items():
+            with open(self.path(key), "ab") as file:
+                file.write(data[file.tell() :])
+        return digests
+
+
+class MovesItsSources(Wrong):
+    broken = "put-leaves-its-sources"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests = super().put_tree(pairs, **options)
+        for path, _ in pairs:
+            path.unlink()
+        return digests
+
+
+class TurnsLineEnds(Wrong):
+    broken = "get-brings-what-is-there"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests = super().get_tree(pairs, **options)
+        for path, _ in pairs:
+            path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
+        return digests
+
+
+class KnowsOneAlgorithm(Wrong):
+    broken = "digests-are-right"
+
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+        options.pop("algorithm", None)
+        return super().digest_tree(keys, **options)
+
+
+class RemembersDigests(Wrong):
+    broken = "digests-are-of-what-is-stored"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        self.seen = super().put_tree(pairs, **options)
+        return self.seen
+
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+        return {key: self.seen[key] for key in keys}
+
+
+class RemembersDigestsOfCheckpoints(RemembersDigests):
+    broken = "damage-is-found"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        super().put_tree(pairs, **options)
+        return self.seen
+
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+        found = LocalStorage.digest_tree(self, keys, **options)
+        return {key: getattr(self, "seen", found).get(key, found[key]) for key in keys}
+
+
+class CutsLargeFiles(Wrong):
+    broken = "large-files-come-back"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests = super().put_tree(pairs, **options)
+        for _, key in pairs:
+            os.truncate(self.path(key), min(_LONG, self.path(key).stat().st_size))
+        return digests
+
+
+class MixesManyFiles(Wrong):
+    broken = "many-files-come-back"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests = super().get_tree(pairs, **options)
+        if len(pairs) > 100:
+            shutil.copy(pairs[-1][0], pairs[-2][0])
+        return digests
+
+
+class EndsMarkersWithALine(Wrong):
+    broken = "create-stores"
+
+    def create(self, key: str, data: bytes) -> None:
+        super().create(key, data + b"\n")
+
+
+class CreatesOver(Wrong):
+    broken = "create-refuses-what-exists"
+
+    def create(self, key: str, data: bytes) -> None:
+        self.replace(key, data)
+
+
+class TakesEmptyForAbsent(Wrong):
+    broken = "create-refuses-what-exists"
+
+    def create(self, key: str, data: bytes) -> None:
+        if self.path(check_key(key)).exists() and not self.path(key).stat().st_size:
+            self.path(key).unlink()
+        super().create(key, data)
+
+
+class Appends(Wrong):
+    broken = "replace-overwrites"
+
+    def replace(self, key: str, data: bytes) -> None:
+        there = self.read(key) if self.path(check_key(key)).exists() else b""
+        super().replace(key, there + data)
+
+
+class TakesAbsentForEmpty(Wrong):
+    broken = "absent-keys-are-errors"
+
+    def read(self, key: str) -> bytes:
+        try:
+            return super().read(key)
+        except FileNotFoundError:
+            return b""
+
+
+class LeavesOutAbsent(Wrong):
+    broken = "absent-keys-are-errors"
+
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+        return super().digest_tree([key for key in keys if self.path(key).exists()], **options)
+
+
+class MakesTheFileFirst(Wrong):
+    broken = "failed-get-makes-no-file"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        for path, key in pairs:
+            check_key(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return super().get_tree(pairs, **options)
+
+
+class CountsTwice(Wrong):
+    broken = "progress-counts-bytes-once"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        progress = options.pop("progress", None)
+        digests = super().get_tree(pairs, progress=progress, **options)
+        if progress is not None:
+            progress(sum(digest.size for digest in digests.values()))
+        return digests
+
+
+class TellsOncePerFile(Wrong):
+    broken = "progress-within-a-file"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        progress = options.pop("progress", None)
+        digests = super().put_tree(pairs, **options)
+        for digest in digests.values():
+            if progress is not None:
+                progress(digest.size)
+        return digests
+
+
+class ListsUnsorted(Wrong):
+    broken = "listing-is-sorted"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return super().list(prefix)[::-1]
+
+
+class ListsNoSizes(Wrong):
+    broken = "listing-is-sorted"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return [Entry(entry.key, 0) for entry in super().list(prefix)]
+
+
+class ListsByText(Wrong):
+    broken = "prefixes-are-folders"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return [entry for entry in super().list() if entry.key.startswith(prefix)]
+
+
+class DeletesPatterns(Wrong):
+    broken = "deleting-is-literal"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        patterns = [check_key(key) for key in keys]
+        for entry in self.list():
+            if any(fnmatch.fnmatchcase(entry.key, pattern) for pattern in patterns):
+                super().delete([entry.key])
+
+
+class ReadsKeysTwice(Wrong):
+    """A generator is empty the second time."""
+
+    broken = "deleting-is-literal"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            check_key(key)
+        super().delete(keys)
+
+
+class MissesTheAbsent(Wrong):
+    broken = "deleting-skips-absent"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.path(check_key(key)).unlink()
+
+
+class DeletesByText(Wrong):
+    broken = "delete-tree-is-exact"
+
+    def delete_tree(self, prefix: str) -> None:
+        check_key(prefix)
+        self.delete([entry.key for entry in self.list() if entry.key.startswith(prefix)])
+
+
+class DeletesItsRoot(Wrong):
+    broken = "root-is-never-deleted"
+
+    def delete_tree(self, prefix: str) -> None:
+        if not prefix:
+            shutil.rmtree(self.root, ignore_errors=True)
+            return
+        super().delete_tree(prefix)
+
+
+class ReadsAnything(Wrong):
+    broken = "unsafe-keys-are-refused"
+
+    def read(self, key: str) -> bytes:
+        return (self.root / key).read_bytes()
+
+
+class CleansKeys(Wrong):
+    """Takes ``a//b`` for ``a/b``."""
+
+    broken = "unsafe-keys-are-refused"
+
+    def replace(self, key: str, data: bytes) -> None:
+        super().replace(os.path.normpath(key), data)
+
+
+class DeletesUntilOneIsUnsafe(Wrong):
+    broken = "unsafe-keys-stop-all"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            super().delete([key])
+
+
+class GetsOneByOne(Wrong):
+    broken = "clashing-targets-are-refused"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests: dict[str, FileDigest] = {}
+        for pair in pairs:
+            digests |= super().get_tree([pair], **options)
+        return digests
+
+
+class DecodesKeys(Wrong):
+    broken = "any-safe-key-keeps-its-content"
+
+    def replace(self, key: str, data: bytes) -> None:
+        super().replace(unquote(check_key(key)) if "%" in key else key, data)
+
+
+class ListsOnce(Wrong):
+    broken = "what-others-wrote-is-seen"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        self._cache: dict[str, list[Entry]] = getattr(self, "_cache", {})
+        if prefix not in self._cache:
+            self._cache[prefix] = super().list(prefix)
+        return self._cache[prefix]
+
+
+class ReadsOnce(Wrong):
+    broken = "what-others-wrote-is-seen"
+
+    def read(self, key: str) -> bytes:
+        self._cache: dict[str, bytes] = getattr(self, "_cache", {})
+        if key not in self._cache:
+            self._cache[key] = super().read(key)
+        return self._cache[key]
+
+
+class ForgetsWhatItLacks(Wrong):
+    """Once a place was empty it stays so for this handle."""
+
+    broken = "two-handles-see-one-place"
+
+    def read(self, key: str) -> bytes:
+        if getattr(self, "_was_empty", False):
+            raise FileNotFoundError(key)
+        return super().read(key)
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        found = super().list(prefix)
+        self._was_empty = not prefix and not found
+        return found
+
+
+class LooksBeforeItCreates(Wrong):
+    broken = "one-thread-creates"
+
+    def create(self, key: str, data: bytes) -> None:
+        if self.path(check_key(key)).exists():
+            raise FileExistsError(key)
+        time.sleep(0.02)
+        self.replace(key, data)
+
+
+class LocksItsThreadsOnly(LooksBeforeItCreates):
+    broken = "one-process-creates"
+    lock = threading.Lock()
+
+    def create(self, key: str, data: bytes) -> None:
+        with self.lock:
+            super().create(key, data)
+
+
+class ReplacesInPlace(Wrong):
+    broken = "replace-is-atomic"
+
+    def replace(self, key: str, data: bytes) -> None:
+        path = self._locate(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb", buffering=0) as file:
+            file.write(data[: len(data) // 2])
+            time.sleep(0.005)
+            file.write(data[len(data) // 2 :])
+
+
+class KeepsOneCallInMind(Wrong):
+    broken = "threads-may-share-it"
+    pairs: Sequence[Pair] = ()
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        self.pairs = pairs
+        time.sleep(0.01)
+        return super().put_tree(self.pairs, **options)
+
+
+class BelongsToOneProcess(Wrong):
+    broken = "forked-children-may-use-it"
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self._pid = os.getpid()
+
+    def read(self, key: str) -> bytes:
+        if os.getpid() != self._pid:
+            raise StorageError("the connection belongs to another process")
+        return super().read(key)
+
+
+class ClosesOnce(Wrong):
+    broken = "closing-twice-is-fine"
+    _is_closed = False
+
+    def close(self) -> None:
+        if self._is_closed:
+            raise StorageError("it is closed already")
+        self._is_closed = True
+
+
+class LeavesFilesOpen(Wrong):
+    broken = "descriptors-are-released"
+
+    def read(self, key: str) -> bytes:
+        data = super().read(key)
+        self._left = [*getattr(self, "_left", []), open(self.path(key), "rb")]  # noqa: SIM115
+        return data
+
+    def close(self) -> None:
+        for file in getattr(self, "_left", []):
+            file.close()
+
+
+class DrawsFromTheUsersGenerator(Wrong):
+    broken = "random-generators-are-left-alone"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        time.sleep(random.random() / 1000)
+        return super().put_tree(pairs, **options)
+
+
+class PromisesLess(Wrong):
+    broken = "capabilities-are-told"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=False)
+
+
+class WritesWhenMade(Wrong):
+    broken = "opening-does-nothing"
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / ".owner").write_text("me")
+
+
+class NumbersItsHandles(Wrong):
+    broken = "url-stays-the-same"
+    made: ClassVar[list[int]] = []
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self.made.append(1)
+        self._number = len(self.made)
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}#{self._number}"
+
+
+class NamesTheFolderAbove(Wrong):
+    broken = "url-opens-the-same-place"
+
+    @property
+    def url(self) -> str:
+        return self.root.parent.as_uri()
+
+
+class ShowsItsPassword(Wrong):
+    broken = "secrets-are-not-shown"
+
+    def read(self, key: str) -> bytes:
+        try:
+            return super().read(key)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error} (password={self.secret})") from error
+
+
+class LeavesItsProbe(Wrong):
+    broken = "probe-leaves-nothing"
+
+    def probe(self) -> None:
+        super().probe()
+        self.replace(".probe", b"")
+
+
+class ProbesNothing(Wrong):
+    broken = "probe-finds-what-is-unusable"
+
+    def probe(self) -> None:
+        """Say that all is well."""
+
+
+class RaisesWhatItGot(Wrong):
+    broken = "probe-finds-what-is-unusable"
+
+    def replace(self, key: str, data: bytes) -> None:
+        self.path(check_key(key)).parent.mkdir(parents=True, exist_ok=True)
+        super().replace(key, data)
+
+
+class PointsBesideItsFiles(Wrong):
+    broken = "direct-paths-are-the-files"
+
+    def direct_path(self, key: str) -> Path:
+        return super().direct_path(f"files/{key}" if key else "")
+
+
+class IsNotRegistered(Wrong):
+    broken = "it-is-registered"
+
+
+class HidesManifests(Wrong):
+    broken = "checkpoints-come-back"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return [each for each in super().list(prefix) if not each.key.endswith("/manifest.json")]
+
+
+class RemembersCreations(Wrong):
+    """What was created and then deleted cannot be created again."""
+
+    broken = "it-behaves-as-a-dict"
+
+    def create(self, key: str, data: bytes) -> None:
+        self._created: set[str] = getattr(self, "_created", set())
+        if key in self._created:
+            raise FileExistsError(key)
+        super().create(key, data)
+        self._created.add(key)
+
+
+class CommitsTooEarly(Wrong):
+    """A failed save is cleared away; this one keeps a manifest when its files go."""
+
+    broken = "failed-saves-harm-nothing"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        digests = super().put_tree(pairs, **options)
+        for other in self.root.iterdir():
+            if other.is_dir() and not pairs[0][1].startswith(other.name):
+                (other / "none").write_bytes(b"x")
+        return digests
+
+
+class ListsOutside(Wrong):
+    broken = "unsafe-prefixes-open-nothing"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        top = self.root / prefix
+        return [Entry(p.name, p.stat().st_size) for p in top.rglob("*") if p.is_file()]
+
+
+class KeepsWhatHasTheSize(Wrong):
+    broken = "put-replaces"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        def is_there(path: Path, key: str) -> bool:
+            there = self.path(check_key(key))
+            return there.is_file() and there.stat().st_size == path.stat().st_size
+
+        skipped = [key for path, key in pairs if is_there(path, key)]
+        digests = super().put_tree([pair for pair in pairs if pair[1] not in skipped], **options)
+        return digests | self.digest_tree(skipped)
+
+
+class SkipsAbsentSources(Wrong):
+    broken = "absent-sources-are-errors"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        return super().put_tree([pair for pair in pairs if pair[0].exists()], **options)
+
+
+class WritesIntoWhatIsThere(Wrong):
+    broken = "get-overwrites"
+
+    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        tails = {path: path.read_bytes() for path, _ in pairs if path.is_file()}
+        digests = super().get_tree(pairs, **options)
+        for path, tail in tails.items():
+            with open(path, "ab") as file:
+                file.write(tail[file.tell() :])
+        return digests
+
+
+class ReadsText(Wrong):
+    broken = "create-stores"
+
+    def read(self, key: str) -> bytes:
+        return super().read(key).replace(b"\r\n", b"\n")
+
+
+class TidiesUp(Wrong):
+    """Removes a folder in which it sees no file any more."""
+
+    broken = "deleting-leaves-what-is-beside"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        super().delete(keys)
+        for folder in {self.path(key).parent for key in keys} - {self.root}:
+            if not [path for path in folder.glob("*") if path.name[0] != "." and path.is_file()]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class FollowsLinks(Wrong):
+    broken = "links-are-not-followed"
+
+    def delete_tree(self, prefix: str) -> None:
+        for folder, _, names in os.walk(self.path(check_key(prefix)), followlinks=True):
+            for name in names:
+                os.unlink(os.path.join(folder, name))
+
+
+class ListsOnePage(Wrong):
+    broken = "long-listings-are-whole"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        return super().list(prefix)[:1000]
+
+
+class DeletesOnePage(Wrong):
+    broken = "long-listings-are-whole"
+
+    def delete_tree(self, prefix: str) -> None:
+        self.delete([entry.key for entry in self.list(check_key(prefix))][:1000])
+
+
+class StripsNames(Wrong):
+    broken = "names-that-look-alike-are-apart"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        keys = [key for _, key in pairs]
+        stripped = [key.strip() for key in keys]
+        sources = [path for path, _ in pairs]
+        digests = super().put_tree(list(zip(sources, stripped, strict=True)), **options)
+        return {key: digests[name] for key, name in zip(keys, stripped, strict=True)}
+
+
+class NormalizesNames(Wrong):
+    broken = "names-that-look-alike-are-apart"
+
+    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+        names = {key: unicodedata.normalize("NFC", key) for _, key in pairs}
+        digests = super().put_tree([(path, names[key]) for path, key in pairs], **options)
+        return {key: digests[name] for key, name in names.items()}
+
+
+class WorksInItsFolder(Wrong):
+    broken = "the-process-is-left-alone"
+
+    def create(self, key: str, data: bytes) -> None:
+        super().create(key, data)
+        os.chdir(self.root)
+
+
+class KeepsAPool(Wrong):
+    """Its thread is not there in a child that is forked."""
+
+    broken = "forked-children-may-use-it"
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self.pool: ThreadPoolExecutor | None = None
+
+    def read(self, key: str) -> bytes:
+        self.pool = self.pool or ThreadPoolExecutor(1)
+        return self.pool.submit(super().read, key).result(timeout=2)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+
+
+class TakesTheNameFirst(Wrong):
+    """Who comes second sees half of what the first one writes."""
+
+    broken = "one-thread-creates"
+
+    def create(self, key: str, data: bytes) -> None:
+        path = self.path(check_key(key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb", buffering=0) as file:
+            for start in range(0, len(data), 1000):
+                file.write(data[start : start + 1000])
+                time.sleep(0.001)
+
+
+WRONG: tuple[type[Wrong], ...] = tuple(
+    each for each in list(globals().values())
+    if isinstance(each, type) and issubclass(each, Wrong) and each.broken
+)  # fmt: skip
+
+
+def suite_of(backend: type[Wrong]) -> type[StorageSuite]:
+    """Return the suite that a third party would have written for a storage."""
+
+    class Suite(FolderAccess, StorageSuite):
+        declined: ClassVar[dict[str, str]] = (
+            {} if backend is IsNotRegistered else {"registered": "it is of no plugin"}
+        )
+        storage_type = "tape"
+        secrets = (Wrong.secret,)
+
+        def make_storage(self, tmp_path: Path) -> LocalStorage:
+            self.root = tmp_path / "root"
+            return backend(self.root)
+
+        def make_settings(self, tmp_path: Path) -> dict[str, Any]:
+            return {"root": str(self.root)}
+
+        def make_unusable(self, tmp_path: Path) -> LocalStorage:
+            (tmp_path / "file").write_text("in the way")
+            return backend(tmp_path / "file" / "below")
+
+    return Suite

@@ -1,0 +1,271 @@
+"""Describe experiments and trials as plain values, for commands and pages."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.types import searcher_metric as configured_metric
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
+
+__all__ = [
+    "best_of",
+    "can_resume",
+    "describe_experiment",
+    "describe_state",
+    "describe_trials",
+    "duration_s",
+    "flatten",
+    "is_loss",
+    "metric_value",
+    "searcher_metric",
+    "sort_key",
+    "summarize_config",
+    "took_s",
+    "trial_state",
+    "visible_config",
+]
+
+
+_LOSS = re.compile(r"loss|err|mse|mae|perplexity", re.IGNORECASE)
+_SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IGNORECASE)
+
+
+def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
+    """Return a state for users: a process that is gone is not running.
+
+    Args:
+        state: The recorded state.
+        is_alive: Whether the process exists; None if it is on another host.
+        host: The host of the process.
+    """
+    if state != "RUNNING":
+        return state
+    if is_alive is None:
+        return f"RUNNING on {host}"
+    return state if is_alive else "RUNNING (process gone)"
+
+
+def trial_state(trial: Mapping[str, Any]) -> str:
+    """Return the state of a trial of `describe_trials` for users."""
+    if not trial["num_runs"] and trial["state"] == "PAUSED":
+        return "not started"
+    return describe_state(trial["state"], trial["is_alive"], trial["host"])
+
+
+def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool | None]:
+    """Return the metric that ranks trials, and whether smaller is better, if configured."""
+    metric, smaller_is_better = configured_metric(config)
+    return metric, None if metric is None else smaller_is_better
+
+
+def is_loss(metric: str) -> bool | None:
+    """Return whether a metric is, by its name, a loss (True) or a score (False); else None."""
+    return True if _LOSS.search(metric) else False if _SCORE.search(metric) else None
+
+
+def _decisive_metric(
+    database: Database, record: ExperimentRecord
+) -> tuple[str | None, bool | None]:
+    """Return the metric that ranks trials, and whether smaller is better.
+
+    A standalone script has no searcher: its first loss among the validation metrics is used, or
+    else its first score.
+    """
+    metric, smaller = searcher_metric(record.config)
+    if metric is None and record.config.get("is_standalone"):
+        names = [name for kind, name in database.metric_names(record.id) if kind == "validation"]
+        for smaller in (True, False):
+            found = next((name for name in names if is_loss(name) is smaller), None)
+            if found is not None:
+                return found, smaller
+        return None, None
+    return metric, smaller
+
+
+def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
+    """Return the seconds between two moments, up to now if the end is open."""
+    if start is None:
+        return None
+    end = end or datetime.datetime.now(datetime.timezone.utc)
+    return max(0.0, (end - start).total_seconds())
+
+
+def took_s(row: Mapping[str, Any]) -> float | None:
+    """Return the age of an experiment in seconds, or None if it died at an unknown time."""
+    if row["state"] == "RUNNING" and row["is_alive"] is False:
+        return None
+    return duration_s(row["created_at"], row["ended_at"])
+
+
+def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+    """Return a best validation in the format of ``--json``."""
+    if record is None:
+        return None
+    return {
+        "trial_id": record.trial_id,
+        "steps_completed": record.steps_completed,
+        "metrics": dict(record.metrics),
+    }
+
+
+def metric_value(row: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return the metric of an experiment's or a trial's best validation, or None."""
+    best = row["best_validation"]
+    if best is None or metric is None:
+        return None
+    value = best["metrics"].get(metric)
+    return None if value is None else float(value)
+
+
+def sort_key(value: float | None, *, smaller_is_better: bool) -> tuple[int, float]:
+    """Return a key that sorts metrics with the best first: missing values and NaN come last."""
+    if value is None or math.isnan(value):
+        return 1, 0.0
+    return 0, value if smaller_is_better else -value
+
+
+def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> bool:
+    """Return whether ``detcore run --resume`` would continue an experiment."""
+    # Only its owner can restart a standalone script.
+    return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as ``a.b`` and text."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def describe_experiment(
+    database: Database, record: ExperimentRecord, num_trials: int
+) -> dict[str, Any]:
+    """Return a summary of an experiment, with its best validation."""
+    metric, smaller = _decisive_metric(database, record)
+    best = None
+    if metric is not None:
+        best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))
+    is_alive: bool | None = False
+    if record.state.value == "RUNNING":
+        record, is_alive = database.observe_experiment(record.id)
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "is_alive": is_alive,
+        "host": record.process.host if record.process else None,
+        "error": record.error,
+        "model_dir": record.model_dir,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "archived": record.archived,
+        "progress": record.progress,
+        "num_trials": num_trials,
+        "metric": metric,
+        "smaller_is_better": smaller,
+        "best_validation": best_of(best),
+    }
+
+
+def describe_trials(
+    database: Database,
+    trials: Sequence[TrialRecord],
+    *,
+    metric: str | None,
+    smaller_is_better: bool,
+) -> list[dict[str, Any]]:
+    """Return summaries of trials of one experiment, each with its best validation by a metric."""
+    if not trials:
+        return []
+    summaries = database.summarize_trials(
+        trials[0].experiment_id,
+        metric=metric,
+        smaller_is_better=smaller_is_better,
+        trial_ids=[trial.id for trial in trials],
+    )
+    alive = database.runs_alive(trial.id for trial in trials if trial.state.value == "RUNNING")
+    return [
+        _describe_trial(trial, summaries[trial.id], alive.get(trial.id, False)) for trial in trials
+    ]
+
+
+def _describe_trial(
+    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None
+) -> dict[str, Any]:
+    return {
+        "id": trial.id,
+        "state": trial.state.value,
+        "is_alive": is_alive,
+        "host": trial.host,
+        "error": trial.error,
+        "num_runs": summary.num_runs,
+        "num_restarts": trial.num_restarts,
+        "steps_completed": summary.steps_completed,
+        "search_index": trial.search_index,
+        "length": trial.length,
+        "rung": trial.rung,
+        "hparams": dict(trial.hparams),
+        "best_validation": best_of(summary.best),
+        "latest_checkpoint": summary.latest_checkpoint,
+    }
+
+
+def visible_config(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a recorded configuration with every secret starred out, to be shown."""
+    from detcore._secrets import mask_config
+
+    recorded: Any = dict(config)
+    masked: Any = mask_config(recorded)
+    return dict(masked)
+
+
+_ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
+
+
+def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that determine how training went."""
+    fields: dict[str, str] = {}
+    for name in ("description", "entrypoint"):
+        if config.get(name):
+            fields[name] = str(config[name])
+    metric, smaller = searcher_metric(config)
+    if metric is not None:
+        length = _length(config["searcher"].get("max_length"))
+        direction = "minimize" if smaller else "maximize"
+        fields["searcher"] = f"{config['searcher'].get('name')}, {metric}, goal: {direction}"
+        fields["length"] = length or "-"
+    for name, key in (
+        ("validation", "min_validation_period"),
+        ("checkpoint", "min_checkpoint_period"),
+    ):
+        period = _length(config.get(key))
+        if period is not None:
+            fields[name] = f"every {period.removeprefix('1 ')}"
+    storage = config.get("checkpoint_storage")
+    if storage:
+        text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
+        fields["storage"] = " ".join(f"{k}={v}" if k else v for k, v in text.items())
+    seed = (config.get("reproducibility") or {}).get("experiment_seed")
+    if seed is not None:
+        fields["seed"] = str(seed)
+    return fields
+
+
+def _length(value: object) -> str | None:
+    """Return ``{"epochs": 5}`` as ``5 epochs``; None for a missing or zero length."""
+    if isinstance(value, Mapping):
+        for unit, count in value.items():
+            if count:
+                return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
+        return None
+    return str(value) if value else None

@@ -1,9 +1,0 @@
-"""The web pages below ``/ui``, which show the records.
-
-They are made of templates and the drawings of `detcore.pages`; one script in them requests the same
-page again while something runs, and replaces the parts that have changed.
-"""
-
-from detcore.server._page._routes import make_router
-
-__all__ = ["make_router"]

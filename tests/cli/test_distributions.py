@@ -1,0 +1,153 @@
+"""Commands of detcore's other distributions, installed from wheels: without each, and with it."""
+
+from __future__ import annotations
+
+import pytest
+from plugin_wheels import ROOT, CleanEnvironment, build_wheel, detcore_wheel
+
+from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+
+RECORD_A_TRIAL = """
+import sys
+from detcore.database import Database, MetricRecord
+
+with Database.open(f"sqlite:///{sys.argv[1]}/detcore.db") as database:
+    searcher = {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}
+    experiment = database.create_experiment(
+        config={"searcher": searcher}, config_text=None, model_dir="/code", name="<i>digits"
+    )
+    trial = database.create_trial(experiment_id=experiment, hparams={"rate": {"b": 0.5}}, seed=1)
+    database.add_metrics([
+        MetricRecord(trial_id=trial, run_id=0, kind="validation", steps_completed=step,
+                     metrics={"val_loss": 1 / step})
+        for step in (10, 20)
+    ])
+"""
+SHOW_IN_A_NOTEBOOK = """
+from detcore.experimental import Determined
+
+with Determined() as client:
+    print(client.get_experiment(1)._repr_html_())
+    print("-----")
+    print(client.get_trial(1)._repr_html_())
+"""
+DISTRIBUTIONS = sorted(set(DISTRIBUTION_OF_COMMAND.values()))
+
+
+@pytest.fixture(scope="module")
+def core_alone(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
+    """An environment with detcore's wheel and no other of ours."""
+    return CleanEnvironment(tmp_path_factory.mktemp("core") / "environment", [detcore_wheel()])
+
+
+@pytest.fixture(scope="module", params=DISTRIBUTIONS)
+def with_distribution(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, CleanEnvironment]:
+    """A distribution of detcore, and an environment with its wheel and detcore's."""
+    name: str = request.param
+    folder = tmp_path_factory.mktemp("installed")
+    names = [name, "detcore-report"] if name == "detcore-server" else [name]
+    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in names]
+    wheels = [build_wheel(source, folder / source.name) for source in sources]
+    return name, CleanEnvironment(folder / "environment", [detcore_wheel(), *wheels])
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("command", DISTRIBUTION_OF_COMMAND)
+def test_without_its_distribution_a_command_says_how_to_install_it(
+    command: str, core_alone: CleanEnvironment
+) -> None:
+    distribution = DISTRIBUTION_OF_COMMAND[command]
+    pip = f"pip install 'detcore[{distribution.removeprefix('detcore-')}]'"
+    for arguments in ((), ("--an-option", "value", "x")):
+        done = core_alone.run("detcore", *command.split(), *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            1,
+            "",
+            f"error: 'detcore {command}' is part of {distribution}, which is not installed.\n"
+            f"Install it with: {pip}\n",
+        )
+    if " " in command:
+        return  # in the list of its group
+    listed = core_alone.run("detcore", "--help").stdout
+    missing = listed.partition("Commands that are not installed:\n")[2].splitlines()
+    assert [command, pip] in [line.split(maxsplit=1) for line in missing]
+
+
+@pytest.mark.cold
+def test_with_its_distribution_a_command_is_as_if_built_in(
+    with_distribution: tuple[str, CleanEnvironment],
+) -> None:
+    name, environment = with_distribution
+    listed = environment.run("detcore", "--help")
+    assert listed.stderr == ""
+    assert f"(from {name})" not in listed.stdout
+    for command, distribution in DISTRIBUTION_OF_COMMAND.items():
+        if distribution == name:
+            done = environment.run("detcore", *command.split(), "--help")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert f"Usage: detcore {command} " in done.stdout
+            assert "not installed" not in done.stdout
+    found = environment.run("detcore", "plugins", "doctor")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.cold
+def test_detcore_migrate_forwards_to_its_distribution(core_alone: CleanEnvironment) -> None:
+    done = core_alone.run("python", "-c", "from detcore.migrate import migrate_python")
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "MissingDistributionError: detcore.migrate is part of detcore-determined, "
+        "which is not installed.\nInstall it with: pip install 'detcore[determined]'\n"
+    )
+    assert core_alone.run("python", "-c", "import detcore.migrate").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
+    """The environment of the core alone, with the records of a trial."""
+    done = core_alone.run("python", "-c", RECORD_A_TRIAL, core_alone.folder / "home")
+    assert done.returncode == 0, done.stderr
+    return core_alone
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("group", ["trial", "experiment"])
+def test_without_its_distribution_a_plot_says_how_to_install_it(
+    group: str, with_a_trial: CleanEnvironment
+) -> None:
+    done = with_a_trial.run("detcore", group, "plot", "1")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"error: 'detcore {group} plot' is part of detcore-report, which is not installed.\n"
+        "Install it with: pip install 'detcore[report]'\n",
+    )
+
+
+@pytest.mark.cold
+def test_a_trial_is_described_without_its_plot(with_a_trial: CleanEnvironment) -> None:
+    done = with_a_trial.run("detcore", "trial", "describe", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        "val_loss (validation) over steps\n"
+        "plots: pip install 'detcore[report]'\n"
+        "min 0.05 at step 20, max 0.1 at step 10, last 0.05\n"
+    ) in done.stdout
+
+
+@pytest.mark.cold
+def test_a_notebook_shows_tables_without_drawings(with_a_trial: CleanEnvironment) -> None:
+    done = with_a_trial.run("python", "-W", "error", "-c", SHOW_IN_A_NOTEBOOK)
+    assert (done.returncode, done.stderr) == (0, "")
+    experiment, trial = done.stdout.split("-----")
+    for html in (experiment, trial):
+        assert "<svg" not in html
+        assert "<i>" not in html
+        assert "Learning curves: pip install &#x27;detcore[report]&#x27;" in html
+        assert "rate.b" in html
+    for text in ("Experiment 1: &lt;i&gt;digits", "1 trial", "best val_loss", '<td class="r">0.05'):
+        assert text in experiment
+    for text in ("Trial 1 of experiment 1", "20 steps", "Best validation, at step 20", "0.05"):
+        assert text in trial
