@@ -52,7 +52,7 @@ def encode(value: Any, tensors: dict[str, Any], place: str) -> Any:
     )
 
 
-def _add(tensors: dict[str, Any], place: str, tensor: Any) -> str:
+def _add(tensors: dict[str, torch.Tensor], place: str, tensor: torch.Tensor) -> str:
     """Add a tensor under a free name: ``{"a": {"b": x}, "a.b": y}`` has the place a.b twice."""
     name = place
     while name in tensors:
