@@ -52,7 +52,7 @@ NUM_SHARES = 10
 DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
 # More than there are cores, since tests wait for processes; a process that is done takes tests
 # from the others.
-AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
+AT_ONCE = ["--numprocesses=4", "--dist=worksteal"]
 # Files in memory, for tests that wait for fsync a third of their time on a disk.
 MEMORY_FILES = Path("/dev/shm")
 MIN_MEMORY_BYTES = 8 << 30
