@@ -51,7 +51,8 @@ class Structured(Classifier):
             train_op = optimizer.minimize(loss, global_step=step)
         else:
             assert self.context.wrap_optimizer(None) is None
-            train_op = tf.group(tf1.assign_add(total, 0.5 * mean), tf1.assign_add(step, 1))
+            with tf.control_dependencies([loss]):  # which reads the total before it changes
+                train_op = tf.group(tf1.assign_add(total, 0.5 * mean), tf1.assign_add(step, 1))
         return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     def train_data(self) -> Any:
