@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 
 from detcore.errors import RunError
 
-__all__ = ["MissingDistributionError", "describe_missing", "import_distribution", "install_command"]
+__all__ = [
+    "MissingDistributionError",
+    "describe_missing",
+    "forward_to",
+    "import_distribution",
+    "install_command",
+]
 
 
 class MissingDistributionError(ModuleNotFoundError, RunError):
@@ -32,6 +39,22 @@ def import_distribution(module: str, *, needed_by: str) -> ModuleType:
             raise
         message = describe_missing(package.replace("_", "-"), needed_by=needed_by)
         raise MissingDistributionError(message, name=package) from None
+
+
+def forward_to(module: str, *, old: str) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of a module of the core that has moved to another distribution.
+
+    Args:
+        module: The module there, such as ``"detcore_testing"``.
+        old: Its documented name in the core, such as ``"detcore.testing"``.
+    """
+
+    def find(name: str) -> object:
+        if name.startswith("__"):  # the import system looks for __path__
+            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        return getattr(import_distribution(module, needed_by=old), name)
+
+    return find
 
 
 def describe_missing(distribution: str, *, needed_by: str) -> str:

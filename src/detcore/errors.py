@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "CheckFailedError",
@@ -64,6 +64,7 @@ __all__ = [
     "WorkerError",
     "describe",
     "in_one_line",
+    "near_name",
 ]
 
 _MAX_LENGTH = 60
@@ -380,3 +381,17 @@ def in_one_line(*messages: object) -> str:
     *lines, last = [" ".join(line.split()) for line in text.splitlines() if line.strip()] or [""]
     ended = [line if line.endswith(_PUNCTUATION) else f"{line}." for line in lines]
     return " ".join([*ended, last])
+
+
+def near_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that was probably meant, or None if none is near.
+
+    Example::
+
+        >>> near_name("droput", ["dropout", "learning_rate"])
+        'dropout'
+    """
+    import difflib
+
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return near[0] if near else None

@@ -157,7 +157,7 @@ def test_the_core_imports_no_plugin() -> None:
 def test_forwarders_import_their_distribution_for_types_alone_and_only_commands_use_them() -> None:
     forwarding = [module for module in SOURCE_MODULES if module.is_forwarder]
     assert {module.name for module in forwarding} >= set(FORWARDERS)
-    known = {"__future__", "importlib", "importlib.util", "typing"}
+    known = {"__future__", "detcore._distributions", "typing"}
     wrong = [
         f"{module.place(found.line)} imports {found.module}"
         for module in forwarding

@@ -18,6 +18,7 @@ __all__ = [
     "SpoolPart",
     "SpooledRecord",
     "is_spool_in_use",
+    "read_records",
     "read_spool",
     "spool_owner",
     "spool_path",
@@ -134,6 +135,22 @@ def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPar
             break
         data = data[:begin]
     return SpoolPart(header=header, start=start, lines=data)
+
+
+def read_records(path: Path, start: int = 0) -> Iterator[SpooledRecord]:
+    """Yield the undamaged records of a spool whose run may still report.
+
+    Args:
+        path: The spool.
+        start: Byte behind the last record that was read before; 0 = the first record.
+
+    Raises:
+        SpoolDamagedError: If the file is not a spool, or shorter than `start`.
+        FileNotFoundError: If it does not exist.
+    """
+    while (part := read_spool(path, start)).lines:
+        yield from (record for record in part.records() if isinstance(record, SpooledRecord))
+        start = part.end
 
 
 def _remedy(path: Path) -> str:

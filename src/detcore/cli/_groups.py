@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-__all__ = ["CommandGroup", "Lazy", "import_command", "near_name"]
+from detcore.errors import near_name
+
+__all__ = ["CommandGroup", "Lazy", "import_command"]
 
 # Longer ones are cut by click; lines are broken where the terminal ends in any case.
 _SUMMARY_LENGTH = 200
@@ -115,11 +117,3 @@ def import_command(lazy: Lazy) -> click.Command:
     module, _, attribute = lazy.target.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
-
-
-def near_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that was probably meant, or None."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return near[0] if near else None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore.errors import near_name
+
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.launch import Host, LauncherName
@@ -160,8 +162,6 @@ def _find_program(name: str, search_path: str) -> str:
 
 
 def _hint(name: str, search_path: str) -> str:
-    import difflib
-
     if "/" in name:
         return "There is no such file, or it may not be executed."
     names = {
@@ -170,5 +170,5 @@ def _hint(name: str, search_path: str) -> str:
         if Path(folder).is_dir()
         for path in Path(folder).iterdir()
     }
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return f"Did you mean {near[0]!r}?" if near else "Give its path, or see to your PATH."
+    near = near_name(name, names)
+    return f"Did you mean {near!r}?" if near else "Give its path, or see to your PATH."

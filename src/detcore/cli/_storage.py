@@ -14,7 +14,7 @@ import click
 
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import Column, print_fields, print_json, print_line, print_table
-from detcore.errors import ConfigError, RunError
+from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.checkpoint.torture import CrashPoint, TortureReport
@@ -92,10 +92,8 @@ def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -
     After each stop the leftovers are settled, and the checkpoint is restored: it must be the old or
     the new one. This takes some ten thousand requests, below a new prefix, which is removed again.
     """
-    try:
-        from detcore.checkpoint.torture import torture_storage
-    except ImportError as error:
-        raise RunError(str(error)) from error
+    from detcore.checkpoint.torture import torture_storage
+
     start = time.monotonic()
     progress = _Progress()
     with _opened(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from detcore._log import SpooledRecord, read_spool, spool_path
+from detcore._log import read_records, spool_path
 from detcore.delivery._courier import Courier, Failures, Stop
 from detcore.delivery._events import hook_of
 from detcore.delivery._mailbox import Mailbox
@@ -45,10 +45,11 @@ def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Wa
         if run_id < cursor.run_id:
             continue
         offset = cursor.offset if run_id == cursor.run_id else 0
-        for record in _records(spool_path(mailbox.trial_dir, run_id), offset):
-            if hook_of(record.event) in wanted:
-                count += 1
-                since = record.time if since is None else since
+        with contextlib.suppress(DatabaseError, FileNotFoundError):  # reported at the delivery
+            for record in read_records(spool_path(mailbox.trial_dir, run_id), offset):
+                if hook_of(record.event) in wanted:
+                    count += 1
+                    since = record.time if since is None else since
     return Waiting(num_events=count, since=since)
 
 
@@ -94,18 +95,3 @@ def deliver_waiting(
         if stop is Stop.ASKED:
             break
     return told, None
-
-
-def _records(path: Path, offset: int) -> Iterable[SpooledRecord]:
-    """Yield the records of a spool from a byte on."""
-    while True:
-        try:
-            part = read_spool(path, offset, is_over=False)
-        except (DatabaseError, FileNotFoundError):
-            return  # reported when it is delivered
-        if not part.lines:
-            return
-        for record in part.records():
-            if isinstance(record, SpooledRecord):
-                yield record
-        offset = part.end

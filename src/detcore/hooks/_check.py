@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from detcore.hooks._problem import PluginProblem, author_problem, nearest
+from detcore.errors import near_name
+from detcore.hooks._problem import PluginProblem, author_problem
 
 if TYPE_CHECKING:
     import pluggy
@@ -96,7 +97,7 @@ def _check_hook(
     if name not in known:
         if options.get("optionalhook"):
             return None
-        near = nearest(name, known)
+        near = near_name(name, known)
         hint = f"; did you mean {near!r}?" if near else ""
         return author_problem(
             "unknown-hook", entry, f"there is no hook {name!r}{hint} ({defined_at(function)})"

@@ -6,13 +6,13 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
+from detcore.errors import near_name
 from detcore.hooks._api import API_VERSION, ApiRange, format_version
 from detcore.hooks._entry import PluginEntry, PluginState
 from detcore.hooks._problem import (
     PluginProblem,
     author_problem,
     install_command,
-    nearest,
     uninstall_command,
 )
 from detcore.hooks._scan import API, COMMANDS, PLUGINS, Installed, scan_distributions
@@ -130,7 +130,7 @@ def _check_api(
     """Compare the declared range with the version of the hooks."""
     if text is None:
         others = set(distribution.groups[API]) - set(distribution.groups[PLUGINS])
-        near = nearest(entry.name, others)
+        near = near_name(entry.name, others)
         hint = f" (there is one for {near!r})" if near else ""
         problem = author_problem(
             "no-api-range",

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from detcore.errors import near_name
 from detcore.hooks._check import Hooks, find_deprecated, find_hooks
 from detcore.hooks._problem import (
     PluginProblem,
     author_problem,
     install_command,
-    nearest,
     one_line,
 )
 from detcore.hooks._requires import guess_requirement
@@ -121,7 +121,7 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
         return _missing_module(entry, module, error.name)
     if path and isinstance(error, AttributeError) and module in sys.modules:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
-        near = nearest(path, names)
+        near = near_name(path, names)
         hint = f"; did you mean {near!r}?" if near else ""
         return author_problem(
             "missing-module", entry, f"module {module} has no object {path!r}{hint}"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.errors import PluginNotFoundError
+from detcore.errors import PluginNotFoundError, near_name
 from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
 from detcore.hooks._observer import OBSERVER_HOOKS, Observer
-from detcore.hooks._problem import PluginProblem, nearest
+from detcore.hooks._problem import PluginProblem
 from detcore.hooks._runtime import Runtime
 from detcore.hooks._selection import Selection
 
@@ -89,7 +89,7 @@ class PluginManager:
         """
         entries = {entry.name: entry for entry in reversed(self.index())}
         if name not in entries:
-            near = nearest(name, entries)
+            near = near_name(name, entries)
             hint = f"Did you mean {near!r}?" if near else f"Plugins here: {', '.join(entries)}."
             raise PluginNotFoundError(f"no plugin is called {name!r}.\n{hint}")
         return entries[name]

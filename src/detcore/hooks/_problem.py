@@ -14,7 +14,6 @@ __all__ = [
     "PluginProblem",
     "author_problem",
     "install_command",
-    "nearest",
     "one_line",
     "set_variable_command",
     "switch_off_command",
@@ -96,11 +95,3 @@ def set_variable_command(variable: str, names: Iterable[str]) -> str:
 
     value = ",".join(sorted(names))
     return f"export {variable}={shlex.quote(value)}" if value else f"unset {variable}"
-
-
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the most likely choice, or None if none is near."""
-    import difflib
-
-    matches = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.6)
-    return matches[0] if matches else None

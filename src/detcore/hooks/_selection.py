@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from detcore.errors import near_name
 from detcore.hooks._entry import BUILT_IN
-from detcore.hooks._problem import PluginProblem, nearest, set_variable_command
+from detcore.hooks._problem import PluginProblem, set_variable_command
 
 __all__ = ["Selection", "selection_faults"]
 
@@ -59,7 +60,7 @@ def selection_faults(selection: Selection, known: set[str]) -> list[PluginProble
 
 
 def _unknown_name(where: str, name: str, names: frozenset[str], known: set[str]) -> PluginProblem:
-    near = nearest(name, known - {BUILT_IN})
+    near = near_name(name, known - {BUILT_IN})
     meant = f"did you mean {near!r}?" if near else f"plugins here: {', '.join(sorted(known))}"
     corrected = (names - {name}) | ({near} if near else set())
     return PluginProblem(

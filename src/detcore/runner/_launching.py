@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import inspect
 import logging
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_variables
-from detcore.errors import DetcoreError, RunError
+from detcore.errors import DetcoreError, RunError, near_name
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck, read_imports
 from detcore.launch.worker import is_trial_class
 from detcore.trial import import_object
@@ -86,8 +85,8 @@ def _setting_faults(settings: Mapping[str, Any], known: Mapping[str, bool] | Non
     takes = f"it takes {', '.join(known)}" if known else "it takes none"
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            yield f"it has no {name!r}" + (f", did you mean {near[0]!r}?" if near else f"; {takes}")
+            near = near_name(name, known)
+            yield f"it has no {name!r}" + (f", did you mean {near!r}?" if near else f"; {takes}")
     missing = [name for name, is_required in known.items() if is_required and name not in settings]
     if missing:
         yield f"it needs {', '.join(map(repr, missing))}"

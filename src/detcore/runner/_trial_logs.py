@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import SpoolDamagedError, SpooledRecord, read_spool, spool_path
+from detcore._log import SpoolDamagedError, read_records, spool_path
 from detcore.database import LogFollower, answer_question
 
 if TYPE_CHECKING:
@@ -88,18 +88,13 @@ class LogTail:
 
     def read(self) -> Iterator[Event]:
         """Yield the new events; one that is being written comes at the next look."""
-        while self._has_grown():
-            try:
-                part = read_spool(self._path, self._end)
-            except (SpoolDamagedError, OSError):
-                return
-            if not part.lines:
-                return
-            for record in part.records():
-                event = record.event if isinstance(record, SpooledRecord) else None
-                if event is not None:
+        if not self._has_grown():
+            return
+        with contextlib.suppress(SpoolDamagedError, OSError):
+            for record in read_records(self._path, self._end):
+                self._end = record.end
+                if (event := record.event) is not None:
                     yield event
-            self._end = part.end
 
     def _has_grown(self) -> bool:
         try:

@@ -2,4 +2,8 @@
 
 from __future__ import annotations
 
+from detcore._distributions import import_distribution
+
+import_distribution("detcore_testing", needed_by="detcore.testing.pytest_plugin")
+
 pytest_plugins = ["detcore_testing.pytest_plugin"]

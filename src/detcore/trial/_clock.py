@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckpointTimeoutError, MetricError, NotANumberError
+from detcore.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._controller import ValidationResult
 from detcore.trial._saving import TrialSaver
@@ -243,7 +242,7 @@ class Clock:
     def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
         name = self._settings.metric
         if name not in metrics:
-            near = next(iter(difflib.get_close_matches(name, metrics, 1)), None)
+            near = near_name(name, metrics)
             meant = f" Did you mean {near!r}?" if near else ""
             raise MetricError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckFailedError, InvalidExperimentError
+from detcore.errors import CheckFailedError, InvalidExperimentError, near_name
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
@@ -180,12 +179,12 @@ class TrialContext:
         hparams = self.setup.hparams
         self._read_hparams.add(name)
         if name not in hparams:
-            near = difflib.get_close_matches(str(name), [str(known) for known in hparams], 1)
+            near = near_name(str(name), map(str, hparams))
             raise InvalidExperimentError(
                 f"there is no hyperparameter {name!r}; there are: "
                 f"{', '.join(sorted(map(str, hparams))) or 'none'}.\n"
                 "Add it under 'hyperparameters' in the experiment file"
-                f"{f', or rename {near[0]!r} to {name!r} there' if near else ''}."
+                f"{f', or rename {near!r} to {name!r} there' if near else ''}."
             )
         return copy.deepcopy(hparams[name])
 
@@ -197,7 +196,7 @@ class TrialContext:
         """
         unread = [name for name in self.setup.hparams if name not in self._read_hparams]
         return {
-            name: next(iter(difflib.get_close_matches(name, self._read_hparams, 1)), None)
+            name: near_name(name, self._read_hparams)
             for name in unread
             if name != "global_batch_size"
         }
