@@ -47,7 +47,7 @@ _url = click.argument("url", required=False)
     "user",
     cls=CommandGroup,
     lazy_commands={
-        "create": Lazy(None, "Add a user; the password is asked for."),
+        "create": Lazy(None, "Add a user; asks for the password."),
         "password": Lazy(None, "Give a user another password, who is then logged out everywhere."),
     },
     epilog=_EXAMPLES,
@@ -127,7 +127,7 @@ def activate(obj: CliContext, name: str) -> None:
 def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: bool) -> None:
     """Log in to a server, and keep its token in DETCORE_HOME.
 
-    The password is asked for, and not kept. The token stays good until `logout`, or until it
+    Asks for the password, which is not kept. The token stays good until `logout`, or until it
     expires.
     """
     from detcore import remote

@@ -131,7 +131,7 @@ def _store(database: Database, part: Part) -> Position:
             f"cannot take in reports of trial {part.owner[0]}, run {part.owner[1]}: {error.orig}.\n"
             f"There is no such trial in {database.url}, or the reports are there already."
         ) from error
-    assert position is not None  # only parts of unknown runs are refused, when that is asked for
+    assert position is not None  # only parts of unknown runs are refused, on request
     return position
 
 

@@ -29,7 +29,7 @@ def user_group() -> None:
 @_password_stdin
 @click.pass_obj
 def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> None:
-    """Add a user; the password is asked for."""
+    """Add a user; asks for the password."""
     from detcore_server._accounts import check_name, check_new_password
     from detcore_server._passwords import hash_password
 

@@ -189,7 +189,7 @@ class ExactClauses(FrameworkBase):
 
     @clause(
         "exact-resume-after-a-kill",
-        "a trial that was killed while it saved goes on from the checkpoint before, bit for bit",
+        "a trial that was killed while it saved continues from the checkpoint before, bit for bit",
     )
     def test_exact_resume_after_a_kill(self, runs: FrameworkRuns) -> None:
         """Killed in the middle of a save; compared with the uninterrupted run."""
@@ -223,7 +223,7 @@ class ExactClauses(FrameworkBase):
 
     @clause(
         "exact-resume-in-a-later-epoch",
-        "a trial that was killed at its end goes on from the checkpoint before, bit for bit",
+        "a trial that was killed at its end continues from the checkpoint before, bit for bit",
     )
     def test_exact_resume_in_a_later_epoch(self, runs: FrameworkRuns) -> None:
         """The order of the records of a first epoch may be right by chance."""
@@ -292,7 +292,7 @@ class ExactClauses(FrameworkBase):
 
     @clause(
         "checkpoints-leave-training-alone",
-        "training goes on from a checkpoint that is saved as if there had been none",
+        "training continues from a checkpoint that is saved as if there had been none",
     )
     def test_checkpoints_leave_training_alone(self, runs: FrameworkRuns) -> None:
         """A run with one checkpoint ends with the state of one with many."""

@@ -38,7 +38,7 @@ class SamplerOrder:
         world_size: Number of workers; each takes every `world_size`-th batch.
 
     Raises:
-        DataError: If it yields no batch, or another order each time it is asked for one epoch.
+        DataError: If it yields no batch, or another order at a second look at one epoch.
     """
 
     def __init__(
