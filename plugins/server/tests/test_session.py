@@ -249,11 +249,14 @@ BUSY = {"error": {"type": "ServerAway", "message": "busy"}}
 AWAY = [answer(502, raw=b"bad"), answer(503, BUSY), answer(504, raw=b"late"), b""]
 
 
-def test_questions_are_asked_again() -> None:
+def test_questions_are_asked_again_and_a_long_wait_says_why_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cut_off = b"HTTP/1.1 200 X\r\nContent-Length: 50\r\n\r\n{"
     with scripted(*AWAY, lambda link: link.sendall(cut_off), answer(200, [1])) as script:
         session = Session(script.url, TOKEN)
         assert session.ask("GET", "/x") == [1]
+        assert caplog.messages == [f"{script.url} does not answer; trying again"]
         session.close()
     assert len(script.asked) == 6
 

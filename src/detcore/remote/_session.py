@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import urllib3
 
 __all__ = ["ServerAway", "ServerRefused", "Session"]
+
+_logger = logging.getLogger("detcore.remote")
 
 _CONNECT_TIMEOUT_S = 5.0
 # The tries take up to 6 seconds; a server that restarts is back by then.
@@ -125,6 +128,8 @@ class Session:
                 is_last = attempt == num_tries - 1 or time.monotonic() + wait_s > deadline
                 if is_last or not (repeatable or not error.may_have_arrived):
                     raise
+                if attempt == 1:  # a user who waits for seconds learns why
+                    _logger.warning("%s does not answer; trying again", self.url)
                 time.sleep(wait_s)
         try:
             return json.loads(data) if data else None
