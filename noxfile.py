@@ -9,6 +9,7 @@ The block above makes nox bring uv into an environment of its own, so that
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -42,6 +43,8 @@ HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *SERVER, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
+# Where a session that runs beside others writes.
+LOGS = Path("build/logs")
 # Each environment has folders of tests of its own.
 NOT_BARE = ("tests/examples", "tests/loops", "tests/example_plugins")
 DURATIONS = Path("build/durations")
@@ -64,6 +67,8 @@ HOROVOD_BUILD = {
     "HOROVOD_WITHOUT_MXNET": "1",
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
+    # Its own choice is eight compilers, on any machine.
+    "MAKEFLAGS": f"-j{os.cpu_count()}",
 }
 # Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
 # does not read that; what it needs is in the lock.
@@ -201,8 +206,36 @@ def quickstart_torch(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Everything that a commit must pass: lint, types, the site, and each environment's tests."""
-    for name in ("lint", "types", "docs", *ENVIRONMENTS, "slowest"):
+    first, *later = ENVIRONMENTS
+    start_preparing(later)
+    for name in ("lint", "types", "docs", first, "prepared", *later, "slowest"):
         session.notify(name)
+
+
+# The process that `tests` starts and `prepared` waits for.
+preparing: list[subprocess.Popen[bytes]] = []
+
+
+def start_preparing(environments: list[str]) -> None:
+    """Install environments beside the sessions of one process, in the time that those leave."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "nox", "--install-only", "-s", *environments]
+    with (LOGS / "prepare.log").open("wb") as log:
+        preparing.append(
+            subprocess.Popen(
+                ["nice", "-n", "19", *command],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )
+        )  # fmt: skip
+    atexit.register(preparing[-1].terminate)
+
+
+@nox.session(venv_backend="none")
+def prepared(session: nox.Session) -> None:
+    """Wait for the environments that ``tests`` installs beside its first sessions."""
+    if preparing and preparing.pop().wait():
+        print((LOGS / "prepare.log").read_text(errors="replace"))
+        session.warn("an environment could not be installed; its session tries again")
 
 
 @nox.session(venv_backend="none")

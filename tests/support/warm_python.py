@@ -44,7 +44,11 @@ _READ_AT_START = (
     "PYTHON", "LD_", "LC_", "LANG", "TZ", "TF_", "KERAS_", "XLA_", "OMP_", "MKL_", "OPENBLAS_",
     "CUDA_", "NUMEXPR_", "GRPC_", "MALLOC_", "JAX_",
 )  # fmt: skip
-_ALLOWED_TO_DIFFER = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES"})
+# TensorFlow reads its number of threads when it runs first; `_share_cores` applies the others.
+_ALLOWED_TO_DIFFER = frozenset({
+    "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+})  # fmt: skip
 # The programs and commands that start further processes.
 _PARENT_MODULES = (
     "detcore.launch.worker",
@@ -175,7 +179,7 @@ def _start(
         not _is_cold and executable is None and preexec_fn is None and close_fds and not shell
         and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
     )  # fmt: skip
-    if is_usual and _zygote is None and _preload and _kind(_words(args), os.environ, "."):
+    if is_usual and _zygote is None and _preload and _kind(_words(args), *_place_of(cwd, env)):
         _zygote = _begin()
     streams = [
         0 if p2cread == -1 else p2cread,
@@ -207,10 +211,7 @@ def _message(
 ) -> dict[str, Any] | None:
     """Return the request to the zygote, or None if the process must be started as usual."""
     words = _words(args)
-    variables = {
-        os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()
-    }
-    folder = os.path.abspath(os.fsdecode(cwd or "."))
+    variables, folder = _place_of(cwd, env)
     kind = _kind(words, variables, folder)
     if kind is None or not os.path.isdir(folder) or len(words) > 500:
         return None
@@ -240,6 +241,14 @@ def _message(
         ],
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     }  # fmt: skip
+
+
+def _place_of(cwd: Any, env: Any) -> tuple[dict[str, str], str]:
+    """Return the variables and the folder that a process is started with."""
+    variables = {
+        os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()
+    }
+    return variables, os.path.abspath(os.fsdecode(cwd or "."))
 
 
 def _words(args: Any) -> list[str]:
@@ -456,6 +465,7 @@ def _become(
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+    _share_cores(message["variables"].get("OMP_NUM_THREADS", ""))
     _zygote = None
     is_parent = words[0] in _PARENT_MODULES or os.path.basename(words[0]) in _PARENT_SCRIPTS
     if is_parent or (words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS):
@@ -488,6 +498,29 @@ def _become(
 
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def _share_cores(num_threads: str) -> None:
+    """Give the numeric libraries the number of threads that they read when they were loaded."""
+    if not num_threads.isdecimal():
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(num_threads))
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if "openblas" in os.path.basename(path):
+            library = ctypes.CDLL(f"/{path}")
+            for name in _SET_NUM_THREADS:
+                if hasattr(library, name):
+                    getattr(library, name)(int(num_threads))
+            return
+
+
+# Of OpenBLAS, as numpy builds it: of 2, of 1.26, and without a prefix.
+_SET_NUM_THREADS = (
+    "scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads",
+)  # fmt: skip
 
 
 def _place(descriptors: list[int], numbers: list[int], ready: int) -> int:
