@@ -22,6 +22,7 @@ from detcore_torch import (
     PyTorchTrial,
     Reducer,
 )
+from detcore_torch._loader import checked_loader
 
 
 def plain_loop(
@@ -397,10 +398,13 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
     [
         (trial_that("__init__", None), "wrapped no model"),
         (
-            trial_that("build_training_data_loader", torch.utils.data.DataLoader(line_data())),
-            "does not tell its position.*\n.*detcore_torch.DataLoader",
+            trial_that(
+                "build_training_data_loader",
+                torch.utils.data.DataLoader(line_data(), num_workers=1, in_order=False),
+            ),
+            "in_order=False.*Leave in_order out",
         ),
-        (trial_that("build_validation_data_loader", [1]), "Return a detcore_torch.DataLoader"),
+        (trial_that("build_validation_data_loader", [1]), "Return a torch.utils.data.DataLoader"),
         (trial_that("evaluate_full_dataset", {}), "both of evaluate_batch"),
         (trial_that("evaluation_reducer", max), "evaluation_reducer returned"),
         (trial_that("build_callbacks", [Noting()]), "callbacks by name"),
@@ -510,9 +514,10 @@ def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
         DataLoader([1], 0)
     divided = torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=0)
     with pytest.raises(DetcoreError, match=r"1 of 2 parts.*\n.*detcore divides batches"):
-        DataLoader([1, 2], sampler=divided)
+        checked_loader(DataLoader([1, 2], sampler=divided), "build_training_data_loader")
+    divided = torch.utils.data.BatchSampler(divided, 1, False)
     with pytest.raises(DetcoreError, match="1 of 2 parts"):
-        DataLoader([1, 2], batch_sampler=torch.utils.data.BatchSampler(divided, 1, False))
+        checked_loader(DataLoader([1, 2], batch_sampler=divided), "build_training_data_loader")
 
 
 def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Provide a resumable order of data, data positions, the ledger, and a cache of datasets.
+"""Provide a resumable order of data, data sources, the ledger, and a cache of datasets.
 
 Pure; requires only NumPy.
 """
@@ -9,12 +9,14 @@ from detcore.data._ledger import LedgerWriter
 from detcore.data._ledger_format import IdKind
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
+from detcore.data._source import DataSource
 from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
 
 __all__ = [
     "CacheKey",
     "CachedRecords",
     "DataPosition",
+    "DataSource",
     "DatasetCache",
     "EpochReport",
     "IdKind",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from detcore_torch._loader import DataLoader
     from detcore_torch._reducers import MetricReducer, Reducer
+    from detcore_torch._resumable import ResumableLoader, resumable
     from detcore_torch._schedulers import LRScheduler
     from detcore_torch._trial import PyTorchTrial
 
@@ -31,10 +32,12 @@ __all__ = [
     "PyTorchTrial",
     "PyTorchTrialContext",
     "Reducer",
+    "ResumableLoader",
     "__version__",
     "load_model_from_checkpoint_path",
     "load_trial_from_checkpoint_path",
     "load_weights_from_checkpoint_path",
+    "resumable",
 ]
 
 _HOMES = {
@@ -45,9 +48,11 @@ _HOMES = {
     "PyTorchTrial": "_trial",
     "PyTorchTrialContext": "_context",
     "Reducer": "_reducers",
+    "ResumableLoader": "_resumable",
     "load_model_from_checkpoint_path": "_load",
     "load_trial_from_checkpoint_path": "_load",
     "load_weights_from_checkpoint_path": "_load",
+    "resumable": "_resumable",
 }
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder
-from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
+from detcore_torch._fetch import BatchFetcher, delivered
+from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
+from detcore_torch._seeding import seed_from
 from detcore_torch._torch import torch
 
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["Batch", "BatchStream", "DataLoader", "checked_loader"]
+__all__ = ["Batch", "BatchStream", "DataLoader", "check_loader", "checked_loader", "described"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +63,17 @@ class DataLoader:
         DataError: If arguments contradict each other.
     """
 
+    # Arguments that say how batches are loaded, not which.
+    OPTIONS = (
+        "num_workers",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "prefetch_factor",
+        "persistent_workers",
+    )
+
     def __init__(
         self,
         dataset: Any,
@@ -89,6 +101,7 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn or torch.utils.data.default_collate
+        self.is_batched = True
         self.options = {
             "num_workers": num_workers,
             "pin_memory": pin_memory,
@@ -126,6 +139,25 @@ class DataLoader:
         if sampler is None:
             sampler = getattr(batch_sampler, "sampler", None)
         return SamplerOrder(batch_sampler, sampler, seed=seed, rank=rank, world_size=world_size)
+
+    def fetching_loader(self, requests: Iterable[tuple[int, Any]]) -> Any:
+        """Return a loader of PyTorch's that makes batches from requests ``(seed, records)``."""
+        fetcher = BatchFetcher(
+            self.dataset,
+            self.collate_fn,
+            is_batched=self.is_batched,
+            worker_init_fn=self.options["worker_init_fn"],
+        )
+        return torch.utils.data.DataLoader(
+            fetcher,
+            batch_size=None,
+            sampler=requests,
+            collate_fn=_unchanged,
+            # PyTorch draws its workers' seeds from this; by default it would draw from the
+            # generator that training draws from.
+            generator=torch.Generator(),
+            **{**self.options, "worker_init_fn": fetcher.init_worker},
+        )
 
     def stream(self, order: BatchOrder, *, seed: int, place: DistributedContext) -> BatchStream:
         """Return the batches that one worker trains on, of all epochs, one after the other."""
@@ -169,7 +201,9 @@ class BatchStream:
     ) -> None:
         self._loader = loader
         self._order = order
-        self._source = _Source(loader, seed, rank, world_size)
+        self._seed = seed
+        self._rank = rank
+        self._world_size = world_size
         self._start = start
         self._stop = stop
         self._batches: Generator[Batch, None, None] | None = None
@@ -197,84 +231,106 @@ class BatchStream:
 
     def _load(self) -> Generator[Batch, None, None]:
         asked: collections.deque[Sequence[int]] = collections.deque()
-        loader = torch.utils.data.DataLoader(
-            self._source,
-            batch_size=None,
-            sampler=_Noted(BatchRequests(self._order, self._start, self._stop), asked),
-            collate_fn=_unchanged,
-            # PyTorch draws its workers' seeds from this; by default it would draw from the
-            # generator that training draws from.
-            generator=torch.Generator(),
-            **self._loader.options,
-        )
-        for data in loader:
+        loader = self._loader.fetching_loader(self._requests(asked))
+        for data in delivered(iter(loader)):
             yield Batch(data, asked.popleft())
 
-
-class _Noted:
-    """Requests that are noted in a queue when PyTorch's loader takes them."""
-
-    def __init__(self, requests: BatchRequests, asked: collections.deque[Sequence[int]]) -> None:
-        self._requests = requests
-        self._asked = asked
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        for number, records in self._requests:
-            self._asked.append(records)
-            yield number, records
-
-
-class _Source(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types here
-    """Batches by request; sent to the processes that load."""
-
-    def __init__(self, loader: DataLoader, seed: int, rank: int, world_size: int) -> None:
-        self._dataset = loader.dataset
-        self._collate = loader.collate_fn
-        self._seed = seed
-        self._rank = rank
-        self._world_size = world_size
-        is_default = self._collate is torch.utils.data.default_collate
-        self._is_plain = is_default and type(self._dataset) is torch.utils.data.TensorDataset
-
-    def __getitem__(self, request: tuple[int, Any]) -> Any:
-        number, records = request
-        if self._is_plain:  # the same as below, without a Python call for each record
-            return [tensor[records] for tensor in self._dataset.tensors]
-        with preserved_cpu_generators():
-            seed_generators(seed_from(self._seed, self._rank + number * self._world_size))
-            return self._collate(self._fetch([int(index) for index in records]))
-
-    def _fetch(self, indices: list[int]) -> Any:
-        try:
-            if hasattr(self._dataset, "__getitems__"):
-                return self._dataset.__getitems__(indices)
-            return [self._dataset[index] for index in indices]
-        except IndexError as error:
-            raise DataError(
-                f"the dataset, {describe(self._dataset)}, raised IndexError for one of the records "
-                f"{', '.join(map(str, indices))}: {error}.\n"
-                f"Its __len__ says that it has {len(self._dataset)} records.\n"
-                "Let __len__ return their number, and __getitem__ take every index below it."
-            ) from error
+    def _requests(self, asked: collections.deque[Sequence[int]]) -> Iterator[tuple[int, Any]]:
+        """Yield the seed and the records of each batch, noting the records."""
+        for number, records in BatchRequests(self._order, self._start, self._stop):
+            asked.append(records)
+            yield seed_from(self._seed, self._rank + number * self._world_size), records
 
 
 def checked_loader(loader: Any, method: str) -> DataLoader:
-    """Return the loader that a trial's method returned, if it is a `DataLoader`.
+    """Return a description of the loader that a trial's method returned.
 
     Raises:
-        InvalidDataTypeError: If it is something else.
+        InvalidDataTypeError: If it is no loader, or training could not be resumed with it.
+        DataError: If it divides the data among workers, which detcore does.
     """
-    if isinstance(loader, DataLoader):
-        return loader
-    hint = "Return a detcore_torch.DataLoader."
     if isinstance(loader, torch.utils.data.DataLoader):
-        hint = (
-            "PyTorch's own loader does not tell its position, so training could not be resumed, "
-            "and it does not divide its data among workers.\n"
-            "Use detcore_torch.DataLoader, which takes the same arguments:\n"
-            "  from detcore_torch import DataLoader"
+        loader = described(loader)
+    if not isinstance(loader, DataLoader):
+        raise InvalidDataTypeError(
+            f"{method} returned {describe(loader)}.\n"
+            "Return a torch.utils.data.DataLoader, or a detcore_torch.DataLoader."
         )
-    raise InvalidDataTypeError(f"{method} returned {describe(loader)}.\n{hint}")
+    for given in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(given, torch.utils.data.DistributedSampler) and given.num_replicas > 1:
+            raise DataError(
+                f"{method} returned a loader with a DistributedSampler, which takes 1 of "
+                f"{given.num_replicas} parts of the data, and then each worker would take its "
+                "part of that.\n"
+                "Leave the sampler out: detcore divides batches among the workers. "
+                "shuffle=True shuffles all of the data."
+            )
+    return loader
+
+
+def described(loader: Any) -> DataLoader:
+    """Return a description of the batches of a loader of PyTorch's.
+
+    Shuffled and sequential orders become computed ones; any other sampler is drawn from.
+
+    Raises:
+        InvalidDataTypeError: If the batches are not those of the loader's sampler and dataset.
+        DataError: If the batches would come in the order in which workers finish.
+    """
+    check_loader(loader)
+    batch_sampler, sampler = loader.batch_sampler, loader.sampler
+    if batch_sampler is None:  # each record is a batch
+        made = DataLoader(loader.dataset, None, batch_sampler=SingleRecords(sampler))
+        made.is_batched = False
+    elif (
+        type(batch_sampler) is not torch.utils.data.BatchSampler
+        or batch_sampler.sampler is not sampler
+    ):
+        made = DataLoader(loader.dataset, None, batch_sampler=batch_sampler)
+    else:
+        drops, size = batch_sampler.drop_last, batch_sampler.batch_size
+        kind = _computed_order(sampler, loader.dataset)
+        if kind is None:
+            made = DataLoader(loader.dataset, size, sampler=sampler, drop_last=drops)
+        else:
+            if not drops:
+                size = min(size, max(1, len(loader.dataset)))
+            made = DataLoader(loader.dataset, size, shuffle=kind == "shuffled", drop_last=drops)
+    made.collate_fn = loader.collate_fn
+    made.options = {name: getattr(loader, name) for name in DataLoader.OPTIONS}
+    return made
+
+
+def _computed_order(sampler: Any, dataset: Any) -> str | None:
+    """Return "shuffled" or "sequential" if a sampler takes each record once; else None."""
+    if getattr(sampler, "data_source", None) is not dataset:
+        return None
+    if type(sampler) is torch.utils.data.SequentialSampler:
+        return "sequential"
+    is_shuffled = type(sampler) is torch.utils.data.RandomSampler and not sampler.replacement
+    return "shuffled" if is_shuffled and sampler.num_samples == len(dataset) else None
+
+
+def check_loader(loader: Any) -> None:
+    kind = type(loader)
+    is_known = kind.__iter__ is torch.utils.data.DataLoader.__iter__
+    if not is_known and not kind.__module__.startswith("torchdata.stateful_dataloader."):
+        raise InvalidDataTypeError(
+            f"the loader is {describe(loader)}, a class that iterates in a way that detcore does "
+            "not know.\n"
+            "Its batches may not be those of its sampler and its dataset, so a resumed run could "
+            "not return to its place.\n"
+            "Use torch.utils.data.DataLoader, or wrap the loader that this one takes its batches "
+            "from."
+        )
+    if not getattr(loader, "in_order", True):
+        raise DataError(
+            "the loader has in_order=False, so its batches come in the order in which its workers "
+            "finish.\n"
+            "That order is another one on each run, and a resumed run would use some records twice "
+            "and others never.\n"
+            "Leave in_order out."
+        )
 
 
 def _unchanged(batch: Any) -> Any:
@@ -304,14 +360,6 @@ def _check_dataset(dataset: Any) -> None:
 def _check_sampling(
     batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
-    for given in (sampler, getattr(batch_sampler, "sampler", None)):
-        if isinstance(given, torch.utils.data.DistributedSampler) and given.num_replicas > 1:
-            raise DataError(
-                f"a DistributedSampler takes 1 of {given.num_replicas} parts of the data, and then "
-                "each worker would take its part of that.\n"
-                "Leave the sampler out: detcore divides batches among the workers. "
-                "shuffle=True shuffles all of the data."
-            )
     if batch_sampler is not None:
         if batch_size not in (1, None) or shuffle or sampler is not None or drop_last:
             raise DataError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from detcore.errors import DataError
 from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
 
-__all__ = ["BatchOrder", "BatchRequests", "SamplerOrder"]
+__all__ = ["BatchOrder", "BatchRequests", "SamplerOrder", "SingleRecords"]
 
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
 _BLOCK = 64
+_MOST_BATCHES = 4_000_000
 
 
 class BatchOrder(Protocol):
@@ -96,7 +98,15 @@ class SamplerOrder:
                     part.set_epoch(epoch)
                 if getattr(part, "generator", None) is not None:
                     part.generator.manual_seed(seed)
-            drawn = list(self._batch_sampler)
+            drawn = list(itertools.islice(self._batch_sampler, _MOST_BATCHES + 1))
+        if len(drawn) > _MOST_BATCHES:
+            raise DataError(
+                f"the sampler {self._name} yields more than {_MOST_BATCHES:,} batches without an "
+                "end.\n"
+                "A position in the data is an epoch and a batch in it, and the order of an epoch "
+                "is drawn whole.\n"
+                "Let the sampler end after one pass over the data; the loop starts the next one."
+            )
         try:
             return [[int(index) for index in batch] for batch in drawn]
         except (TypeError, ValueError) as error:
@@ -104,6 +114,17 @@ class SamplerOrder:
                 f"the sampler {self._name} yields record indices that are not integers: {error}.\n"
                 "Let a sampler yield integers, and a batch sampler lists of integers."
             ) from error
+
+
+class SingleRecords:
+    """The records of a sampler, each as a batch of one."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for index in self.sampler:
+            yield [index]
 
 
 class BatchRequests:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,23 @@ from detcore.trial import capture_random_state, preserved_random_state, restore_
 from detcore_torch._torch import torch
 
 __all__ = [
+    "LoadingGenerators",
     "capture_generators",
+    "find_generators",
     "preserved_cpu_generators",
     "preserved_generators",
     "restore_generators",
+    "seed_all",
     "seed_from",
     "seed_generators",
 ]
 
 _CPU = "torch"
 _GPU = "cuda"
+# Size of the state of an MT19937: 624 words and a position.
+_MT19937_BYTES = 625 * 4
+# Attributes in which datasets and transforms hold the objects that they wrap.
+_WRAPPED = ("dataset", "datasets", "transform", "transforms", "target_transform", "collate_fn")
 
 
 def seed_from(*numbers: int) -> int:
@@ -43,6 +51,92 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     torch.default_generator.manual_seed(seed)
+
+
+def seed_all(seed: int, generators: Iterable[Any]) -> None:
+    """Seed the process-wide generators of `seed_generators`, and generators of other owners.
+
+    Args:
+        seed: ``0 <= seed < 2**63``.
+        generators: From `find_generators`.
+    """
+    seed_generators(seed)
+    for generator in generators:
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        elif isinstance(generator, np.random.Generator):
+            kind = type(generator.bit_generator)
+            generator.bit_generator.state = kind(seed).state
+        elif isinstance(generator, np.random.RandomState):
+            generator.seed(seed % (1 << 32))
+        else:
+            generator.seed(seed)
+
+
+def find_generators(*owners: Any) -> list[Any]:
+    """Return the generators that are attributes of some objects, or of objects that they wrap."""
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    found: dict[int, Any] = {}
+    pending, seen = list(owners), set()
+    while pending:
+        owner = pending.pop()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        if isinstance(owner, list | tuple):
+            pending += owner[:64]
+            continue
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            if isinstance(value, kinds):
+                found[id(value)] = value
+            elif name in _WRAPPED:
+                pending.append(value)
+    return list(found.values())
+
+
+class LoadingGenerators:
+    """Keeps the generators of training as they are while a batch is loaded in the same process.
+
+    Used as a context for each batch: does what `preserved_cpu_generators` does, in a tenth of the
+    time, because NumPy needs 100 microseconds to return its state and as long to set it. NumPy
+    draws from another bit generator in the meantime, and its state is read only if training has
+    drawn from it since the last batch.
+    """
+
+    def __init__(self) -> None:
+        self._own: Any = None
+        self._words = b""
+        self._numpy: Any = None
+
+    def __reduce__(self) -> tuple[type[LoadingGenerators], tuple[()]]:
+        """Send nothing to another process, which has other generators."""
+        return LoadingGenerators, ()
+
+    def __enter__(self) -> None:
+        """Set the generators of training aside."""
+        self._torch = torch.default_generator.get_state()
+        self._python = random.getstate()
+        self._trains: Any = np.random.get_bit_generator()
+        if type(self._trains) is not np.random.MT19937:
+            self._numpy = np.random.get_state(legacy=False)
+            return
+        words = ctypes.string_at(self._trains.ctypes.state_address, _MT19937_BYTES)
+        # A cached half of a pair of normal numbers is not among these words.
+        if words != self._words or self._numpy is not None:
+            state: Any = np.random.get_state(legacy=False)
+            self._words, self._numpy = words, state if state["has_gauss"] else None
+        if self._own is None:
+            self._own = np.random.MT19937(0)
+        np.random.set_bit_generator(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        """Bring them back."""
+        if np.random.get_bit_generator() is not self._trains:
+            np.random.set_bit_generator(self._trains)
+        if self._numpy is not None:
+            np.random.set_state(self._numpy)
+        random.setstate(self._python)
+        torch.default_generator.set_state(self._torch)
 
 
 @contextlib.contextmanager

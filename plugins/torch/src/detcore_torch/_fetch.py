@@ -1,0 +1,157 @@
+"""Make a batch from its request: the part of loading that runs in worker processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from detcore.errors import DataError, DetcoreError, describe
+from detcore_torch._seeding import LoadingGenerators, find_generators, seed_all
+from detcore_torch._torch import torch
+
+__all__ = ["BatchFetcher", "collated", "delivered", "failed_dataset", "failure"]
+
+
+class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types
+    """Batches by request ``(seed, record indices)``.
+
+    All random numbers that the dataset and the collate function draw follow from the seed of the
+    request, in whichever process they are drawn. In the process that trains, the generators of
+    training stay as they were.
+
+    Args:
+        dataset: Has ``__len__`` and ``__getitem__``.
+        collate: Makes a batch from a list of records.
+        is_batched: Whether a batch is a list of records; else it is one record.
+        worker_init_fn: Called in each worker process with its number.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        *,
+        is_batched: bool = True,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._is_batched = is_batched
+        self._init = worker_init_fn
+        is_default = is_batched and collate is torch.utils.data.default_collate
+        self._is_plain = is_default and type(dataset) is torch.utils.data.TensorDataset
+        self._own_generators = find_generators(dataset, collate)
+        self._training = LoadingGenerators()
+
+    def init_worker(self, worker: int) -> None:
+        """Call the user's ``worker_init_fn``, which sees the user's dataset."""
+        # Of a frozen class, but meant for this: the dataset of the process is behind this one.
+        object.__setattr__(torch.utils.data.get_worker_info(), "dataset", self._dataset)
+        if self._init is not None:
+            self._init(worker)
+
+    def __getitem__(self, request: tuple[int, Any]) -> Any:
+        seed, records = request
+        if self._is_plain:  # the same as below, without a Python call for each record
+            return [tensor[records] for tensor in self._dataset.tensors]
+        indices = records if type(records) is list else records.tolist()
+        if torch.utils.data.get_worker_info() is None:
+            with self._training:
+                return self._make(seed, indices)
+        try:
+            return self._make(seed, indices)
+        except DataError as error:
+            return failure(error)
+
+    def _make(self, seed: int, indices: list[int]) -> Any:
+        seed_all(seed, self._own_generators)
+        return collated(self._collate, self._fetch(indices), f"the records {_some(indices)}")
+
+    def _fetch(self, indices: list[int]) -> Any:
+        dataset = self._dataset
+        try:
+            if not self._is_batched:
+                return dataset[indices[0]]
+            if hasattr(dataset, "__getitems__"):
+                return dataset.__getitems__(indices)
+            return [dataset[index] for index in indices]
+        except DetcoreError:
+            raise
+        except IndexError as error:
+            raise DataError(
+                f"the dataset, {describe(dataset)}, raised IndexError for one of the records "
+                f"{_some(indices)}: {error}.\n"
+                f"Its __len__ says that it has {len(dataset)} records.\n"
+                "Let __len__ return their number, and __getitem__ take every index below it."
+            ) from error
+        except Exception as error:
+            where = f"on one of the records {_some(indices)}"
+            raise failed_dataset(dataset, where, error) from error
+
+
+def collated(collate: Callable[[Any], Any], records: Any, named: str) -> Any:
+    """Return the batch that a collate function makes of some records.
+
+    Raises:
+        DataError: If it fails; the message names the records.
+    """
+    try:
+        return collate(records)
+    except DetcoreError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"collate_fn, {describe(collate)}, failed on {named}: {type(error).__name__}: "
+            f"{error}.\n"
+            "The position in the data is still before this batch, so a resumed run makes it "
+            "again.\n"
+            "Correct collate_fn, or the records, and resume."
+        ) from error
+
+
+def failed_dataset(dataset: Any, where: str, error: Exception) -> DataError:
+    """Return the error for a dataset that failed to give records."""
+    return DataError(
+        f"the dataset, {describe(dataset)}, failed {where}: {type(error).__name__}: {error}.\n"
+        "The position in the data is still before this batch, so a resumed run makes it again.\n"
+        "Correct the dataset, or the record, and resume."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FailedBatch:
+    """An error of a worker process, sent in the place of a batch.
+
+    PyTorch would send it, too, as an error whose message is a whole traceback.
+    """
+
+    message: str
+    traceback: str
+
+
+class _WorkerTracebackError(Exception):
+    """The traceback of a worker process; the cause of the error that it sent."""
+
+
+def failure(error: DataError) -> FailedBatch:
+    """Return an error that is being handled as a value to send."""
+    return FailedBatch(str(error), traceback.format_exc())
+
+
+def delivered(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader; raise the error of a `FailedBatch` in its place.
+
+    Raises:
+        DataError: If the dataset or the collate function failed.
+    """
+    for batch in batches:
+        if type(batch) is FailedBatch:
+            raise DataError(batch.message) from _WorkerTracebackError("\n" + batch.traceback)
+        yield batch
+
+
+def _some(indices: Sequence[int]) -> str:
+    shown = ", ".join(map(str, indices[:8]))
+    return f"{shown} and {len(indices) - 8} more" if len(indices) > 8 else shown

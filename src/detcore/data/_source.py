@@ -1,0 +1,64 @@
+"""Define the contract of a data source that training can continue from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeVar, runtime_checkable
+
+from detcore.data._order import Indices
+from detcore.types import JSONValue
+
+__all__ = ["DataSource"]
+
+Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+@runtime_checkable
+class DataSource(Protocol[Batch_co]):
+    """Batches in passes over the data, from any position that the source has had.
+
+    Batches depend only on the source's settings, its seed and its position: a source that was
+    moved to a position with `seek` continues exactly as the source that reported it, random
+    augmentations included. A pass that its reader leaves early is continued by the next one.
+    `detcore_testing.DataSourceSuite` proves an implementation. Calls come from one thread.
+
+    Example::
+
+        source.seek(saved)
+        for epoch in range(source.epoch, num_epochs):
+            for batch in source:
+                step += 1
+                ledger.log(step, epoch, source.records())
+                if step % 100 == 0:
+                    saved = source.position()
+    """
+
+    @property
+    def epoch(self) -> int:
+        """Pass over the data that `__iter__` starts or continues, from 0."""
+
+    def __iter__(self) -> Iterator[Batch_co]:
+        """Return the remaining batches of the current pass; its end moves to the next pass."""
+
+    def position(self) -> dict[str, JSONValue]:
+        """Return the position after the last batch taken: a small value for ``json.dumps``.
+
+        Batches that worker processes have loaded ahead do not count.
+
+        Raises:
+            DataError: If the state of the data has a part that JSON cannot hold.
+        """
+
+    def seek(self, position: dict[str, JSONValue]) -> None:
+        """Continue from a result of `position`, original or after a round trip through JSON.
+
+        Raises:
+            DataError: If it is not one, or belongs to other data, another seed or other settings.
+        """
+
+    def records(self) -> Indices:
+        """Return the ids of the records in the last batch taken, ``(records,), int64``.
+
+        Raises:
+            DataError: If no batch was taken, or the data does not identify its records.
+        """
