@@ -303,12 +303,13 @@ def described(loader: Any) -> DataLoader:
 
 def _computed_order(sampler: Any, dataset: Any) -> str | None:
     """Return "shuffled" or "sequential" if a sampler takes each record once; else None."""
-    if getattr(sampler, "data_source", None) is not dataset:
+    source: Any = getattr(sampler, "data_source", None)
+    if source is not dataset:
         return None
     if type(sampler) is torch.utils.data.SequentialSampler:
         return "sequential"
     is_shuffled = type(sampler) is torch.utils.data.RandomSampler and not sampler.replacement
-    return "shuffled" if is_shuffled and sampler.num_samples == len(dataset) else None
+    return "shuffled" if is_shuffled and sampler.num_samples == len(source) else None
 
 
 def check_loader(loader: Any) -> None:

@@ -109,8 +109,8 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
 
     def __init__(self, loader: Any, feed: _Feed, *, seed: int | None) -> None:
         # The attributes of the loader without making it again: libraries look at them.
-        vars(self).update(vars(loader))
-        vars(self)["_iterator"] = None
+        self.__dict__.update(loader.__dict__)
+        self.__dict__["_iterator"] = None
         self._feed = feed
         self._is_seed_given = seed is not None
         self._seed = int(torch.initial_seed() if seed is None else seed) & ((1 << 63) - 1)

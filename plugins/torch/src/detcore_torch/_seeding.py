@@ -116,7 +116,7 @@ class LoadingGenerators:
         """Set the generators of training aside."""
         self._torch = torch.default_generator.get_state()
         self._python = random.getstate()
-        self._trains: Any = np.random.get_bit_generator()
+        self._trains: Any = np.random.mtrand.get_bit_generator()
         if type(self._trains) is not np.random.MT19937:
             self._numpy = np.random.get_state(legacy=False)
             return
@@ -127,12 +127,12 @@ class LoadingGenerators:
             self._words, self._numpy = words, state if state["has_gauss"] else None
         if self._own is None:
             self._own = np.random.MT19937(0)
-        np.random.set_bit_generator(self._own)
+        np.random.mtrand.set_bit_generator(self._own)
 
     def __exit__(self, *error: object) -> None:
         """Bring them back."""
-        if np.random.get_bit_generator() is not self._trains:
-            np.random.set_bit_generator(self._trains)
+        if np.random.mtrand.get_bit_generator() is not self._trains:
+            np.random.mtrand.set_bit_generator(self._trains)
         if self._numpy is not None:
             np.random.set_state(self._numpy)
         random.setstate(self._python)

@@ -87,7 +87,9 @@ class FullTrial(LineTrial):
         # Another number of processes after each start: it must make no difference.
         num_workers = 2 * (self.context.info.run_id % 2) if self.context.info else 0
         batch_size = self.context.get_per_slot_batch_size()
-        return DataLoader(Noisy(line_data()), batch_size, shuffle=True, num_workers=num_workers)
+        return torch.utils.data.DataLoader(
+            Noisy(line_data()), batch_size, shuffle=True, num_workers=num_workers
+        )
 
     def train_batch(self, batch, epoch_idx, batch_idx):
         x, y = batch
