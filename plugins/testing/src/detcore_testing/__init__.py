@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore_testing._clauses import BrokenContractError, Suite, clause
     from detcore_testing._command import DetcoreCommand, Finished
+    from detcore_testing._data_source import DataSourceSuite
     from detcore_testing._faults import FaultyStorage, StorageFault, changes_of
     from detcore_testing._forked import run_forked
     from detcore_testing._framework import FrameworkSuite
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BrokenContractError",
+    "DataSourceSuite",
     "DetcoreCommand",
     "FaultyStorage",
     "Finished",
@@ -69,6 +71,7 @@ __all__ = [
 
 _HOMES = {
     "BrokenContractError": "_clauses",
+    "DataSourceSuite": "_data_source",
     "DetcoreCommand": "_command",
     "FaultyStorage": "_faults",
     "Finished": "_command",

@@ -126,9 +126,10 @@ class StreamFeed:
         """
         tensors: dict[str, Any] = {}
         parts = []
+        dataset = self._user.dataset
         for index, part in enumerate(self._parts):
-            state = self._user.dataset.state_dict() if part.state is _Live else part.state
-            name = f"the state_dict() of the dataset, {describe(self._user.dataset)} ({index})"
+            state = dataset.state_dict() if part.state is _Live else part.state
+            name = f"{type(dataset).__name__}.state_dict() of process {index}"
             parts.append([part.batches, part.ended, encode(state, tensors, name)])
         saved = {
             name: {"dtype": str(tensor.dtype).removeprefix("torch."), "values": tensor.tolist()}
@@ -210,7 +211,8 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         self, loader: Any, rank: int, record_id: Callable[[Any], int] | None, *, has_state: bool
     ) -> None:
         self._dataset = loader.dataset
-        self._batch_size = loader.batch_size
+        self._is_batched = loader.batch_size is not None
+        self._size = loader.batch_size if self._is_batched else 1
         self._drop_last = loader.drop_last
         self._collate = loader.collate_fn
         self._init = loader.worker_init_fn
@@ -243,6 +245,7 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
     def _items(self, me: int) -> Iterator[_Item]:
         part = self._parts[me]
         if part.ended:
+            self._load(part)
             return
         if me < self._turn:
             yield _Item(me)
@@ -255,10 +258,11 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
                     break
                 batch, ids = self._made(records), self._ids(records)
             number += 1
-            state = self._state()
+            # The state after a short batch is that after the end.
+            has_ended = len(records) < self._size
             yield _Item(
                 me,
-                _Part(number, False, state),
+                _Part(number, has_ended, self._state()),
                 is_batch=True,
                 batch=batch,
                 ids=ids,
@@ -266,6 +270,8 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
                 replay_s=replay_s,
             )
             num_replayed = 0
+            if has_ended:
+                return
         yield _Item(me, _Part(number, True, self._state()))
 
     def _skip(self, me: int, part: _Part) -> tuple[int, float]:
@@ -276,8 +282,7 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
             seed_generators(seed_from(self._seed, self._rank, self._epoch, me))
             if hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(self._epoch)
-            if self._has_state and part.state not in (None, _Live):
-                dataset.load_state_dict(part.state)
+            self._load(part)
             self._records = iter(dataset)
         self._may_begin_again = part.batches == 0 and part.state is not None
         if not self._has_state:
@@ -287,26 +292,29 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
                         raise _ended_early(dataset, self._epoch, number, part.batches)
         return part.batches, began
 
+    def _load(self, part: _Part) -> None:
+        if self._has_state and part.state not in (None, _Live):
+            self._dataset.load_state_dict(part.state)
+
     def _take(self, me: int, number: int) -> list[Any]:
         """Return the records of a batch; none at the end."""
         seed_generators(seed_from(self._seed, self._rank, self._epoch, me, number))
-        size = 1 if self._batch_size is None else self._batch_size
         try:
-            records = list(itertools.islice(self._records, size))
+            records = list(itertools.islice(self._records, self._size))
             if not records and self._may_begin_again:
                 # The state was that of the end of the epoch before.
                 self._records = iter(self._dataset)
-                records = list(itertools.islice(self._records, size))
+                records = list(itertools.islice(self._records, self._size))
         except DetcoreError:
             raise
         except Exception as error:
             where = f"in batch {number} of epoch {self._epoch}"
             raise failed_dataset(self._dataset, where, error) from error
         self._may_begin_again = False
-        return [] if self._drop_last and len(records) < size else records
+        return [] if self._drop_last and len(records) < self._size else records
 
     def _made(self, records: list[Any]) -> Any:
-        given = records if self._batch_size is not None else records[0]
+        given = records if self._is_batched else records[0]
         return collated(self._collate, given, f"the next {len(records)} records")
 
     def _ids(self, records: list[Any]) -> list[int] | None:
