@@ -30,6 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 DOCUMENT = FOLDER.parent / "docs" / "benchmarks.md"
 # Those of the sessions of noxfile.py.
 BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
+TORCH = "torch"
 LIBRARIES = (
     "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "numpy", "sqlalchemy",
     "fsspec", "s3fs", "gcsfs", "obstore", "boto3",
@@ -72,6 +73,7 @@ TABLES = (
     Table("whole-process", "whole_process.py", TENSORFLOW, "--rounds 3"),
     Table("estimator", "estimator_fit.py", TENSORFLOW_2_15, "--rounds 15", "--determined"),
     Table("sequence-loader", "sequence_loader.py", TENSORFLOW_2_15, "--rounds 9 --keras"),
+    Table("torch-loader", "torch_loader.py", TORCH, "--rounds 60"),
     Table(
         "collectives", "distributed.py", BARE,
         "--rounds 5 --only latency,bandwidth --large-calls 2", "--peer-python",
@@ -96,7 +98,7 @@ def this_environment() -> str:
     """Return the session of noxfile.py whose environment has what is installed here."""
     version = _version("tensorflow-cpu") or _version("tensorflow")
     if version is None:
-        return "torch" if _version("torch") else BARE
+        return TORCH if _version("torch") else BARE
     return TENSORFLOW_2_15 if version.startswith("2.15.") else TENSORFLOW
 
 

@@ -57,7 +57,7 @@ def test_a_killed_loop_continues_with_another_number_of_loader_workers(tmp_path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("num_workers", [[0], [2], [0, 2, 3, 1]], ids=str)
 def test_a_loop_that_is_killed_fifty_times(tmp_path: Path, num_workers: list[int]) -> None:
-    draw, num_steps, saved = random.Random(str(num_workers)), 400, 0
+    draw, num_steps, saved = random.Random(str(num_workers)), 200, 0
     for start in range(50):
         killed_at = saved + draw.randint(1, 10)
         run(tmp_path, num_workers[start % len(num_workers)], num_steps, killed_at)

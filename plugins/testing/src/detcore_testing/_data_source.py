@@ -207,7 +207,7 @@ class DataSourceSuite(Suite):
         for run_id in range(1, _NUM_KILLS + 2):
             stop = saved["step"] + draw.randint(1, 4)
 
-            def run(run_id: int = run_id, stop: int = stop) -> None:
+            def run(run_id: int = run_id, stop: int = stop, saved: Any = saved) -> None:
                 self._train(path, run_id, stop, num_workers, saved)
                 os.kill(os.getpid(), signal.SIGKILL)
 
