@@ -72,7 +72,7 @@ HOROVOD_BUILD = {
 }
 # Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
 # does not read that; what it needs is in the lock.
-PYTORCH = "torch==2.13.0"
+PYTORCH = ("torch==2.13.0", "torchdata==0.11.0")
 # The theme's advertisement of another tool, which is no warning about these pages.
 PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -176,7 +176,7 @@ def half(session: nox.Session, turn: int) -> str:
 
 def install_pytorch(session: nox.Session) -> None:
     """Install PyTorch's CPU build with pip, which reads where this machine gets it from."""
-    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", PYTORCH)
+    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", *PYTORCH)
 
 
 def install_horovod(session: nox.Session) -> None:
@@ -318,7 +318,7 @@ def torch(session: nox.Session) -> None:
     )  # fmt: skip
     run_tests(
         session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_EXAMPLES, "tests/loops",
-        "tests/example_plugins", "tests/docs/test_pages.py", *session.posargs,
+        "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks", *session.posargs,
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def sessions_and_folders() -> dict[str, set[str]]:
 
 
 def test_every_benchmark_runs_in_one_environment() -> None:
-    environments = (_report.BARE, _report.TENSORFLOW, _report.TENSORFLOW_2_15)
+    environments = (_report.BARE, _report.TORCH, _report.TENSORFLOW, _report.TENSORFLOW_2_15)
     files = [path.name for path in FOLDER.glob("*.py") if not path.name.startswith("_")]
     assert sorted(files) == sorted(
         file for name in environments for file in _report.quick_files(name)

@@ -199,6 +199,21 @@ class Words(torch.utils.data.IterableDataset):
         assert state["memory"].item() == self.at
 
 
+class Restarting(Words):
+    """Begins again with each iteration, unless a state was loaded."""
+
+    loaded = False
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.loaded = True
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at = self.at if self.loaded else 0
+        self.loaded = False
+        yield from super().__iter__()
+
+
 class Forgetful(torch.utils.data.IterableDataset):
     """Records in an order that follows from the seed; without a state."""
 
@@ -225,6 +240,13 @@ def test_an_iterable_dataset_continues_anywhere(kind: Any) -> None:
         again = make_stream(kind())
         again.seek(json.loads(json.dumps(first.position())))
         assert take(again, 16 - stop) == whole[stop:]
+
+
+@pytest.mark.parametrize("kind", [Words, Restarting, Forgetful])
+def test_a_loop_that_ended_early_continues_in_an_iterable_dataset(kind: Any) -> None:
+    whole = take(make_stream(kind()), 9)
+    stream = make_stream(kind())
+    assert [batch for _ in range(9) for batch in take(stream, 1)] == whole
 
 
 def test_an_iterable_dataset_continues_in_its_worker_processes(

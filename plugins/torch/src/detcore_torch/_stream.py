@@ -89,6 +89,13 @@ class StreamFeed:
         has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
         if not has_state and not replay:
             raise _no_state(dataset)
+        if has_state and not replay and _has_shuffle_buffer(dataset):
+            _logger.info(
+                "%s has a shuffle buffer, which its state_dict() does not hold: a resumed run "
+                "reads the epoch again up to its place",
+                describe(dataset),
+            )
+            replay = True
         self._has_state = has_state and not replay
         self._user = loader
         self._stream = _Stream(loader, rank, record_id, has_state=self._has_state)
@@ -99,6 +106,10 @@ class StreamFeed:
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """Yield the rest of an epoch."""
+        for part in self._parts:
+            if part.state is _Live and part.batches:
+                # A new iteration of the dataset may begin again, so it gets its own state.
+                part.state = copy.deepcopy(self._user.dataset.state_dict())
         self._stream.start(seed, epoch, self._parts, self._turn)
         num_taken = start
         for item in delivered(iter(self._inner_loader(seed, epoch))):
@@ -328,6 +339,16 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         if torch.utils.data.get_worker_info() is None:
             return _Live
         return self._dataset.state_dict()
+
+
+def _has_shuffle_buffer(dataset: Any) -> bool:
+    """Return whether a dataset of Hugging Face's shuffles in a buffer (seen in datasets 5.2)."""
+    if not type(dataset).__module__.startswith("datasets."):
+        return False
+    part = getattr(dataset, "_ex_iterable", None)
+    while part is not None and "BufferShuffled" not in type(part).__name__:
+        part = getattr(part, "ex_iterable", None)
+    return part is not None
 
 
 def _no_state(dataset: Any) -> InvalidDataTypeError:
