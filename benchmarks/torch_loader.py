@@ -10,7 +10,6 @@ have ended; read the ratio beside that of the null control.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import time
@@ -97,7 +96,6 @@ def main() -> None:
         ratios = [mine / theirs for mine, theirs in pairs]
         median = statistics.median(times[name])
         rows.append([name, f"{median:.1f}", f"{added:.1f}", with_quartiles(ratios, 3)])
-    print(f"load {os.getloadavg()[0]:.1f}")
     print_table(["variant", "CPU us/batch", "added, us", "CPU ratio [q1, q3]"], rows)
 
 
