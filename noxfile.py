@@ -282,8 +282,8 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/report/src/detcore_report")
     session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
-        "mypy", "tests", "plugins/server/tests", "plugins/testing/tests", "--exclude",
-        "tests/examples",
+        "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
+        "plugins/testing/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
     )  # fmt: skip
 

@@ -14,10 +14,18 @@ from typing import Any
 from detcore.database import Database
 from detcore_server import hash_password
 
-__all__ = ["PASSWORD", "USER", "RunningServer"]
+__all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer"]
 
 USER = "ada"
 PASSWORD = "Correct-horse-7"
+# A setup: work of seconds that nothing can interrupt; real inputs are bounded so that none takes as long.
+SLOW_TO_JUDGE = """
+import time
+from detcore_server import _hand_in
+_hand_in._DEADLINE_S = 0.5
+check = _hand_in.check
+_hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
+"""
 
 
 class RunningServer:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from job_server import wait_for
 from plain_http import PlainHttp, connect_to, read_to_the_end
-from running_server import PASSWORD, USER, RunningServer
+from running_server import PASSWORD, SLOW_TO_JUDGE, USER, RunningServer
 
 KB = 2**10
 MB = 2**20
@@ -22,21 +22,6 @@ MB = 2**20
 IMPATIENT = """
 from detcore_server import _protocol
 _protocol._HEAD_S = _protocol._BODY_S = _protocol._STUCK_S = 1.0
-"""
-# Work of seconds that nothing can interrupt; real inputs are bounded so that none takes as long.
-SLOW_TO_JUDGE = """
-import time
-from detcore_server import _hand_in
-_hand_in._DEADLINE_S = 0.5
-check = _hand_in.check
-_hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
-"""
-SLOW_TO_TAKE_IN = """
-import time
-from detcore_server import _hand_in
-_hand_in._DEADLINE_S = 0.5
-take_in = _hand_in.take_in
-_hand_in.take_in = lambda *args, **given: (time.sleep(1), take_in(*args, **given))[1]
 """
 LOGIN = json.dumps({"username": USER, "password": PASSWORD}).encode()
 ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"
@@ -317,10 +302,10 @@ def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) ->
         connect_to(server.url)
 
 
-@pytest.mark.parametrize("route", ["/api/detcore/v1/experiments", "/api/v1/experiments"])
-def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path, route: str) -> None:
+def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path) -> None:
+    route = "/api/detcore/v1/experiments"
     own = {"submission_id": "x" * 8, "archive": "0" * 64, "archive_size": 1, "name": "x.yaml"}
-    given = {"config": "entrypoint: a:B", **(own if "detcore" in route else {"validateOnly": True})}
+    given = {"config": "entrypoint: a:B", **own}
     with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
         token = running.token()
 
@@ -334,15 +319,3 @@ def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path, rout
             for _ in range(5):
                 assert ask("GET", "/api/detcore/v1/experiments/1/outcome") == 404
             assert {each.result() for each in handed_in} == {503}
-
-
-def test_a_client_that_would_hand_in_twice_waits_until_it_was_taken_in(tmp_path: Path) -> None:
-    given = {
-        "config": "{entrypoint: sleep 9, searcher: {name: single, metric: x, max_length: 1}}",
-        "modelDefinition": [],
-    }
-    with RunningServer(tmp_path, setup=SLOW_TO_TAKE_IN) as running:
-        with contextlib.closing(PlainHttp(running.url)) as http:
-            answer = http.ask("POST", "/api/v1/experiments", given, token=running.token())
-        assert answer.status == 200, answer
-        assert not list(tmp_path.glob("**/.incoming-*"))

@@ -33,7 +33,9 @@ LOGOUT = "logout"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URL of a server, and a token of it."""
     home = tmp_path_factory.mktemp("home")
-    environment = read_environment({"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core"})
+    environment = read_environment(
+        {"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core,determined"}
+    )
     with Database.open(environment.database_url) as database:
         # Users with small numbers are changed and switched off on the way.
         for number in range(100):

@@ -1,15 +1,16 @@
-"""Hook implementations; imports click when a command is called for."""
+"""Hook implementations; imports click when a command is called for, and no HTTP library."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from detcore import hookimpl
+from detcore.hooks import RoutesType
 
 if TYPE_CHECKING:
     import click
 
-__all__ = ["detcore_register_commands"]
+__all__ = ["detcore_register_commands", "detcore_register_routes"]
 
 
 @hookimpl
@@ -18,3 +19,13 @@ def detcore_register_commands() -> click.Command:
     from detcore_determined._command import migrate
 
     return migrate
+
+
+@hookimpl
+def detcore_register_routes() -> RoutesType:
+    """Register the routes of Determined's client, which only a server imports."""
+    return RoutesType(
+        name="determined",
+        make_router="detcore_determined._routes:make_router",
+        has_guards=True,  # the client asks for the version, and logs in, without a token
+    )

@@ -13,7 +13,6 @@ from detcore.database import Database
 from detcore.experimental import EmbeddedTransport
 from detcore_server import (
     _client_routes,
-    _determined,
     _errors,
     _job_routes,
     _page,
@@ -70,13 +69,7 @@ def make_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(Shortcut, state=state)
     app.add_middleware(BodyLimits, state=state)
     app.add_middleware(Front)
-    for routes in (
-        _user_routes,
-        _client_routes,
-        _job_routes,
-        _record_routes,
-        _determined,
-    ):
+    for routes in (_user_routes, _client_routes, _job_routes, _record_routes):
         app.include_router(routes.make_router())
 
     app.include_router(_page.make_router())

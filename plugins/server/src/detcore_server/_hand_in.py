@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,15 +26,24 @@ from detcore_server._unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
     from detcore.config import LoadedConfig
-    from detcore.database import Database
+    from detcore.database import TokenRecord
     from detcore_server._settings import ServerSettings
+    from detcore_server._state import ServerState
 
-__all__ = ["INCOMING", "Given", "check", "in_time", "remove_leftovers", "take_in"]
+__all__ = [
+    "Submission",
+    "check",
+    "hand_in",
+    "in_time",
+    "incoming_folder",
+    "remove_leftovers",
+    "take_in",
+]
 
 _Made = TypeVar("_Made")
 
 # Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
-INCOMING = ".incoming-"
+_INCOMING = ".incoming-"
 _LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
 _CODE = "code"
 # Up to this many files are synced to the disk one by one.
@@ -43,7 +54,7 @@ _DEADLINE_S = 50.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Submission:
     """A submission of an experiment.
 
     Attributes:
@@ -52,13 +63,84 @@ class Given:
         overrides: Settings by dotted name, from flags.
         environment: Settings from the user's variables.
         test_mode: Whether it is a smoke run.
+        is_only_checked: Whether it is checked and not recorded.
     """
 
     text: str
-    name: str
-    overrides: Mapping[str, Any]
-    environment: Mapping[str, str]
-    test_mode: bool
+    name: str = "config"
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    test_mode: bool = False
+    is_only_checked: bool = False
+
+
+@contextlib.contextmanager
+def incoming_folder(state: ServerState) -> Iterator[Path]:
+    """Make a folder for files of a submission, on the disk of the experiments, for a block.
+
+    What a killed server leaves of it goes when the server starts again.
+    """
+    experiments = state.settings.environment.home / "experiments"
+    experiments.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=_INCOMING, dir=experiments, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+async def hand_in(
+    state: ServerState,
+    requester: TokenRecord,
+    read: Callable[[], Submission],
+    archive: Path,
+    *,
+    limiter: anyio.CapacityLimiter,
+) -> tuple[dict[str, Any], int | None]:
+    """Check an experiment, record it in the queue with its code, and wake the queue.
+
+    It is for clients that send the code with the experiment file. They submit an experiment a
+    second time if they receive no answer, so that recording has no deadline.
+
+    Args:
+        state: The server.
+        requester: Token of the user, who becomes the experiment's owner.
+        read: Returns the submission; called in a thread. Unless the experiment is only checked, it
+            writes the code to `archive`.
+        archive: The file for the code (tar, gzip), in an `incoming_folder`.
+        limiter: How many submissions are handed in at once.
+
+    Returns:
+        The checked configuration, and the experiment's id; None if it was only to be checked.
+
+    Raises:
+        HTTPException: If the checks take too long (503).
+        ConfigError: If the experiment file has mistakes; the message lists all.
+        RunError: If it needs something that this installation cannot do.
+        SearchError: If the search method cannot be made.
+        StorageError: If its checkpoint storage does not work from here, or has no room.
+        UnsafePathError: If the archive is refused.
+    """
+
+    def read_and_check() -> tuple[Submission, LoadedConfig, dict[str, Any]]:
+        submission = read()
+        return submission, *check(submission, state.settings)
+
+    submission, loaded, plain = await in_time(read_and_check, limiter)
+    if submission.is_only_checked:
+        return plain, None
+
+    def record() -> int:
+        return take_in(
+            archive,
+            loaded=loaded,
+            plain=plain,
+            test_mode=submission.test_mode,
+            user_id=requester.user_id,
+            submission_id=secrets.token_hex(16),
+            state=state,
+        )
+
+    return plain, await anyio.to_thread.run_sync(record, limiter=limiter)
 
 
 async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
@@ -86,7 +168,7 @@ async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> 
         ) from None
 
 
-def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:
+def check(submission: Submission, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:
     """Check an experiment before anything of it is recorded.
 
     Returns:
@@ -105,10 +187,10 @@ def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[st
         allowed=settings.plugins.allowed,
     )
     loaded = load_text(
-        given.text,
-        name=given.name,
-        overrides=given.overrides,
-        environment=given.environment,
+        submission.text,
+        name=submission.name,
+        overrides=submission.overrides,
+        environment=submission.environment,
         required=("entrypoint",),
         **plugins.settings_models(),
     )
@@ -119,7 +201,7 @@ def check(given: Given, settings: ServerSettings) -> tuple[LoadedConfig, dict[st
     run_settings = RunSettings(
         environment=settings.environment, plugins=plugins, listener=NullListener()
     )
-    return loaded, check_experiment(loaded, run_settings, test_mode=given.test_mode)
+    return loaded, check_experiment(loaded, run_settings, test_mode=submission.test_mode)
 
 
 def _check_grid(plain: Mapping[str, Any]) -> None:
@@ -145,8 +227,7 @@ def take_in(
     test_mode: bool,
     user_id: int,
     submission_id: str,
-    database: Database,
-    settings: ServerSettings,
+    state: ServerState,
 ) -> int:
     """Record an experiment in the queue, unless that was done before; return its id.
 
@@ -158,29 +239,29 @@ def take_in(
         FileNotFoundError: If the archive is gone: another try of the same submission removes it
             when it is done, and the server removes old archives.
     """
-    home = settings.environment.home
-    experiments = home / "experiments"
-    incoming = experiments / f"{INCOMING}{secrets.token_hex(8)}"
+    environment = state.settings.environment
+    experiments = environment.home / "experiments"
+    incoming = experiments / f"{_INCOMING}{secrets.token_hex(8)}"
     try:
         experiments.mkdir(parents=True, exist_ok=True)
         unpack(archive, incoming, _LIMITS)
         _bring_to_disk(incoming)
 
         def place(experiment_id: int) -> str:
-            folder = experiment_folder(settings.environment, experiment_id)
+            folder = experiment_folder(environment, experiment_id)
             # Left by a server that was killed at this very point: the number was not used.
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             try:
                 incoming.rename(folder / _CODE)
                 _sync_folder(folder)
-                keep_secrets(home, experiment_id, plain)
+                keep_secrets(environment.home, experiment_id, plain)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
             return str(folder / _CODE)
 
-        experiment_id, _ = database.submit_experiment(
+        experiment_id, _ = state.database.submit_experiment(
             user_id=user_id,
             submission_id=submission_id,
             test_mode=test_mode,
@@ -188,6 +269,7 @@ def take_in(
             config_text=loaded.text,
             place=place,
         )
+        state.jobs.wake()
         return experiment_id
     except StorageError:
         raise
@@ -204,7 +286,7 @@ def take_in(
 
 def remove_leftovers(home: Path) -> None:
     """Remove the code of submissions that a killed server had not recorded."""
-    for path in (home / "experiments").glob(f"{INCOMING}*"):
+    for path in (home / "experiments").glob(f"{_INCOMING}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -180,7 +180,7 @@ def _take(state: ServerState, requester: TokenRecord, submission: Submission) ->
     known = state.database.find_submission(requester.user_id, submission.submission_id)
     if known is not None:
         return Submitted(experiment_id=known)
-    given = _hand_in.Given(
+    given = _hand_in.Submission(
         text=submission.config,
         name=submission.name,
         overrides=submission.overrides,
@@ -200,14 +200,12 @@ def _take(state: ServerState, requester: TokenRecord, submission: Submission) ->
             test_mode=submission.test,
             user_id=requester.user_id,
             submission_id=submission.submission_id,
-            database=state.database,
-            settings=state.settings,
+            state=state,
         )
     except FileNotFoundError:
         known = state.database.find_submission(requester.user_id, submission.submission_id)
         return Submitted(experiment_id=known, uploaded=uploads.size(submission.archive))
     uploads.remove(submission.archive)
-    state.jobs.wake()
     return Submitted(experiment_id=experiment_id, notices=list(loaded.notices))
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import anyio.to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from detcore import __version__
-from detcore.database import TokenRecord, UserRecord
+from detcore.database import UserRecord
 from detcore.errors import InvalidArgumentError
 from detcore_server._accounts import (
     MAX_NAME,
     MAX_PASSWORD,
-    check_change,
-    check_name,
+    add_user,
+    change_user,
     check_new_password,
 )
 from detcore_server._auth import (
@@ -30,8 +27,6 @@ from detcore_server._auth import (
     log_out,
 )
 from detcore_server._login import check_password
-from detcore_server._passwords import hash_password
-from detcore_server._state import ServerState
 
 __all__ = ["make_router"]
 
@@ -129,7 +124,7 @@ def make_router() -> APIRouter:
         await check_password(
             state, requester.user_name, change.old, is_prehashed=False, address=address
         )
-        await _change(state, requester.user_id, UserChange(password=change.new))
+        await change_user(state, requester, requester.user_id, password=change.new)
         return await log_in(
             state, requester.user_name, change.new, is_prehashed=False, address=address
         )
@@ -142,49 +137,16 @@ def make_router() -> APIRouter:
     @router.post("/users", status_code=201)
     async def post_user(state: State, _: Admin, new: NewUser) -> User:
         """Add a user; only an administrator may."""
-        check_name(new.username)
-        check_new_password(new.password)
-        return _shown(await anyio.to_thread.run_sync(_create, state, new, limiter=state.hashing))
+        return _shown(await add_user(state, new.username, new.password, is_admin=new.is_admin))
 
     @router.patch("/users/{user_id}")
     async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> User:
         """Change a user; a new password revokes all tokens. Only an administrator may."""
-        _check_change(admin, user_id, change)
-        return _shown(await _change(state, user_id, change))
+        if not change.model_fields_set:
+            raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
+        return _shown(await change_user(state, admin, user_id, **change.model_dump()))
 
     return router
-
-
-def _check_change(admin: TokenRecord, user_id: int, change: UserChange) -> None:
-    if not change.model_fields_set:
-        raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
-    if change.password is not None:
-        check_new_password(change.password)
-    check_change(admin, user_id, is_active=change.is_active, is_admin=change.is_admin)
-
-
-def _create(state: ServerState, new: NewUser) -> UserRecord:
-    return state.database.create_user(
-        new.username, password_hash=hash_password(new.password), is_admin=new.is_admin
-    )
-
-
-async def _change(state: ServerState, user_id: int, change: UserChange) -> UserRecord:
-    def run() -> UserRecord:
-        changed: dict[str, Any] = {}
-        if change.password is not None:
-            changed["password_hash"] = hash_password(change.password)
-        for name in ("is_active", "is_admin"):
-            if getattr(change, name) is not None:
-                changed[name] = getattr(change, name)
-        if not changed:
-            return state.database.get_user(user_id)
-        try:
-            return state.database.update_user(user_id, **changed)
-        finally:
-            state.tokens.drop()
-
-    return await anyio.to_thread.run_sync(run, limiter=state.hashing)
 
 
 def _shown(user: UserRecord) -> User:

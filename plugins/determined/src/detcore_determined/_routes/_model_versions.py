@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field
 from detcore.database import ModelRecord, ModelVersionRecord, TokenRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy
-from detcore_server._auth import Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Nested,
@@ -26,9 +25,10 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._determined._documents import checkpoint_documents
-from detcore_server._determined._models import find_model, model_document
-from detcore_server._state import ServerState
+from detcore_determined._routes._documents import checkpoint_documents
+from detcore_determined._routes._models import find_model, model_document
+from detcore_server import Requester
+from detcore_server.routes import ServerState, State
 
 __all__ = ["make_router"]
 

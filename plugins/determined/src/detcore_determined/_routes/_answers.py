@@ -1,6 +1,6 @@
 """Answers in the form that the earlier system's clients read.
 
-Refusals are put into that form by `detcore_server._errors`, by their path.
+Refusals are put into that form by `detcore_server.routes.error_body`, by their path.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import AfterValidator, Field
 
-from detcore_server._client_models import MOST_DEPTH, is_too_deep
-from detcore_server._errors import ErrorAnswer
+from detcore_server.routes import MOST_DEPTH, ErrorAnswer, is_too_deep
 
 __all__ = [
     "STREAM_TYPE",

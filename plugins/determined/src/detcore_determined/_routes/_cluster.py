@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from detcore_server._auth import Requester
-from detcore_server._determined._answers import Limit, Offset, answer, new_router, page, part
+from detcore_determined._routes._answers import Limit, Offset, answer, new_router, page, part
+from detcore_server import Requester
 
 __all__ = ["make_router"]
 

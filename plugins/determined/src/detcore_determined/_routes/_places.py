@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from detcore.database import TokenRecord
 from detcore.types import ExperimentState
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined._answers import (
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Offset,
@@ -20,7 +19,8 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._state import ServerState
+from detcore_server import Requester
+from detcore_server.routes import Id, ServerState, State
 
 __all__ = ["PLACE_ID", "PLACE_NAME", "make_router"]
 

@@ -12,9 +12,8 @@ from fastapi import APIRouter, Query, Response
 
 from detcore.database import TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState, searcher_metric
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Offset,
@@ -24,15 +23,16 @@ from detcore_server._determined._answers import (
     page,
     part,
 )
-from detcore_server._determined._documents import (
+from detcore_determined._routes._documents import (
     checkpoint_workload,
     known_states,
     metrics_workload,
     take_in,
     trial_document,
 )
-from detcore_server._determined._summary import summarize
-from detcore_server._state import ServerState
+from detcore_determined._routes._summary import summarize
+from detcore_server import Requester
+from detcore_server.routes import Id, ServerState, State
 
 __all__ = ["make_router"]
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-import anyio.to_thread
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from detcore.database import TokenRecord, UserRecord
-from detcore.errors import ForbiddenError
-from detcore_server._accounts import check_change, check_name, check_new_password
-from detcore_server._auth import Admin, Id, Requester, State
-from detcore_server._determined._answers import (
+from detcore.database import UserRecord
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Nested,
@@ -25,13 +19,10 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._passwords import hash_password
-from detcore_server._state import ServerState
+from detcore_server import Requester
+from detcore_server.routes import Admin, Id, State, add_user, change_user
 
 __all__ = ["make_router", "user_document"]
-
-# SHA-512 in hexadecimal digits, which clients send instead of a password.
-_PREHASHED = r"^[0-9a-f]{128}$"
 
 
 class NewUser(BaseModel):
@@ -102,11 +93,19 @@ def make_router() -> APIRouter:
         return answer({"user": user_document(state.database.get_user(name))})
 
     @router.post("/api/v1/users")
-    async def post_user(state: State, _: Admin, body: PostUser) -> Response:
+    async def post_user(state: State, admin: Admin, body: PostUser) -> Response:
         """Add a user; only an administrator may."""
         if body.user.remote:
             raise refuse(400, "detcore has no users of another service: leave remote out")
-        made = await anyio.to_thread.run_sync(_create, state, body, limiter=state.hashing)
+        made = await add_user(
+            state,
+            body.user.username,
+            body.password or "",
+            is_admin=body.user.admin,
+            is_prehashed=bool(body.isHashed),
+        )
+        if not body.user.active:
+            made = await change_user(state, admin, made.id, is_active=False)
         return answer({"user": user_document(made)})
 
     @router.patch("/api/v1/users/{user_id}")
@@ -115,8 +114,14 @@ def make_router() -> APIRouter:
     ) -> Response:
         """Change a user: an administrator anything, others their own password."""
         _check_change(body)
-        changed = await anyio.to_thread.run_sync(
-            _change, state, requester, user_id, body, limiter=state.hashing
+        changed = await change_user(
+            state,
+            requester,
+            user_id,
+            password=body.password,
+            is_active=body.active,
+            is_admin=body.admin,
+            is_prehashed=bool(body.isHashed),
         )
         return answer({"user": user_document(changed)})
 
@@ -136,22 +141,6 @@ def user_document(user: UserRecord) -> Document:
     }
 
 
-def _kept(password: str | None, *, is_hashed: bool | None) -> str:
-    """Return the hash to store for a password that a client sent."""
-    if not password or (is_hashed and not re.fullmatch(_PREHASHED, password)):
-        raise refuse(400, "a password is needed, as the client makes it of what is typed")
-    if not is_hashed:
-        check_new_password(password)
-    return hash_password(password, is_prehashed=bool(is_hashed))
-
-
-def _create(state: ServerState, body: PostUser) -> UserRecord:
-    kept = _kept(body.password, is_hashed=body.isHashed)
-    name = check_name(body.user.username)
-    made = state.database.create_user(name, password_hash=kept, is_admin=body.user.admin)
-    return made if body.user.active else state.database.update_user(made.id, is_active=False)
-
-
 def _check_change(body: PatchUser) -> None:
     """Refuse fields of users that detcore does not have."""
     for what, given in (
@@ -164,26 +153,3 @@ def _check_change(body: PatchUser) -> None:
             raise refuse(
                 400, f"detcore has no {what} for users that there are; nothing was changed"
             )
-
-
-def _change(
-    state: ServerState, requester: TokenRecord, user_id: int, body: PatchUser
-) -> UserRecord:
-    if not requester.is_admin and (
-        user_id != requester.user_id or body.active is not None or body.admin is not None
-    ):
-        raise ForbiddenError("only an administrator may change other users, or who is one")
-    check_change(requester, user_id, is_active=body.active, is_admin=body.admin)
-    changed: dict[str, object] = {}
-    if body.password is not None:
-        changed["password_hash"] = _kept(body.password, is_hashed=body.isHashed)
-    if body.active is not None:
-        changed["is_active"] = body.active
-    if body.admin is not None:
-        changed["is_admin"] = body.admin
-    if not changed:
-        return state.database.get_user(user_id)
-    try:
-        return state.database.update_user(user_id, **changed)
-    finally:
-        state.tokens.drop()

@@ -13,9 +13,8 @@ from pydantic import BaseModel, Field
 
 from detcore.database import CheckpointRecord, TokenRecord
 from detcore.types import searcher_metric
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Nested,
@@ -28,13 +27,14 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._determined._archive import open_archive
-from detcore_server._determined._documents import (
+from detcore_determined._routes._archive import open_archive
+from detcore_determined._routes._documents import (
     CHECKPOINT_STATES,
     checkpoint_documents,
     take_in,
 )
-from detcore_server._state import ServerState
+from detcore_server import Requester
+from detcore_server.routes import Id, ServerState, State
 
 __all__ = ["make_router"]
 

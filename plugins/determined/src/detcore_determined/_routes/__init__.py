@@ -4,6 +4,6 @@ Requests for data that detcore has are answered from detcore's records; all othe
 a message that says so.
 """
 
-from detcore_server._determined._router import make_router
+from detcore_determined._routes._router import make_router
 
 __all__ = ["make_router"]

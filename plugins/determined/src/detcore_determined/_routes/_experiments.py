@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord, SubmissionRecord, TokenRecord
 from detcore.types import ExperimentState, searcher_metric
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Numbers,
@@ -26,12 +25,13 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._determined._documents import (
+from detcore_determined._routes._documents import (
     experiment_document,
     known_states,
 )
-from detcore_server._determined._places import PLACE_ID
-from detcore_server._state import ServerState
+from detcore_determined._routes._places import PLACE_ID
+from detcore_server import Requester
+from detcore_server.routes import Id, ServerState, State
 
 __all__ = ["make_router", "one_experiment"]
 

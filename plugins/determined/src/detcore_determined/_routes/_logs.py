@@ -14,9 +14,8 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     STREAM_TYPE,
     Document,
     Numbers,
@@ -29,7 +28,8 @@ from detcore_server._determined._answers import (
     new_router,
     refuse,
 )
-from detcore_server._state import ServerState
+from detcore_server import Requester
+from detcore_server.routes import Id, ServerState, State
 
 __all__ = ["make_router"]
 

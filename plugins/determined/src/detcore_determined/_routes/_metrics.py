@@ -10,8 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from detcore.database import MetricRecord
-from detcore_server._auth import Requester, State
-from detcore_server._determined._answers import (
+from detcore_determined._routes._answers import (
     STREAM_TYPE,
     Document,
     answer,
@@ -20,8 +19,9 @@ from detcore_server._determined._answers import (
     moment,
     new_router,
 )
-from detcore_server._determined._documents import take_in
-from detcore_server._state import ServerState
+from detcore_determined._routes._documents import take_in
+from detcore_server import Requester
+from detcore_server.routes import ServerState, State
 
 __all__ = ["make_router"]
 

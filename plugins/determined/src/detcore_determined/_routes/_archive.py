@@ -14,7 +14,7 @@ from detcore.checkpoint import MANIFEST_FILE, Manifest, open_recorded, read_mani
 from detcore.database import CheckpointRecord
 from detcore.errors import CheckpointCorruptError, CheckpointStateError
 from detcore.storage import Digester, StorageBackend
-from detcore_server._state import ServerState
+from detcore_server.routes import ServerState
 
 __all__ = ["open_archive"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from detcore.database import MetricRecord
-from detcore_server._determined._answers import Document, as_float
+from detcore_determined._routes._answers import Document, as_float
 
 __all__ = ["summarize"]
 

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from detcore import __version__
-from detcore_server._auth import Requester, State, Token, address_of, log_in, log_out
-from detcore_server._determined._answers import answer, new_router
-from detcore_server._determined._users import user_document
+from detcore_determined._routes._answers import answer, new_router
+from detcore_determined._routes._users import user_document
+from detcore_server import Requester
+from detcore_server.routes import State, Token, address_of, log_in, log_out
 
 __all__ = ["SPOKEN_VERSION", "make_router"]
 

@@ -6,30 +6,34 @@ import base64
 import binascii
 import functools
 import io
-import secrets
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.config import LoadedConfig
 from detcore.database import TokenRecord, restore_secrets
 from detcore.errors import NotFoundError
 from detcore.remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
-from detcore_server import _hand_in
-from detcore_server._auth import Id, Requester, State
-from detcore_server._determined._answers import Document, answer, new_router, refuse
-from detcore_server._determined._experiments import one_experiment
-from detcore_server._determined._places import PLACE_ID
-from detcore_server._limits import allow_body
-from detcore_server._state import ServerState
+from detcore_determined._routes._answers import Document, answer, new_router, refuse
+from detcore_determined._routes._experiments import one_experiment
+from detcore_determined._routes._places import PLACE_ID
+from detcore_server import Requester
+from detcore_server.routes import (
+    Id,
+    ServerState,
+    State,
+    Submission,
+    allow_body,
+    hand_in,
+    incoming_folder,
+)
 
 __all__ = ["make_router"]
 
@@ -58,14 +62,6 @@ class Create(BaseModel):
     projectId: int | None = None
     template: str | None = None
     unmanaged: bool | None = None
-
-
-class _Judged(NamedTuple):
-    """A valid experiment: its file, its record, and whether only validation was requested."""
-
-    loaded: LoadedConfig
-    plain: dict[str, Any]
-    is_all: bool
 
 
 _SCHEMA = {
@@ -110,21 +106,18 @@ def make_router() -> APIRouter:
     async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
         """Accept an experiment with its code, and queue it; or only validate it."""
         allow_body(request, _MOST_BODY_BYTES)
-        experiments = state.settings.environment.home / "experiments"
-        await anyio.Path(experiments).mkdir(parents=True, exist_ok=True)
         # To disk: a slow upload must not block others, and many must not fill the memory.
-        with tempfile.TemporaryDirectory(
-            prefix=_hand_in.INCOMING, dir=experiments, ignore_cleanup_errors=True
-        ) as folder:
-            body, archive = Path(folder, "body"), Path(folder, "code.tar.gz")
+        with incoming_folder(state) as folder:
+            body, archive = folder / "body", folder / "code.tar.gz"
             with body.open("wb") as file:
                 async for chunk in request.stream():
                     file.write(chunk)
-            judge = functools.partial(_judge, state, body, archive)
-            judged = await _hand_in.in_time(judge, one_at_once)
-            # Without a deadline: this client would submit the same experiment a second time.
-            work = functools.partial(_take_in, state, requester, judged, archive)
-            return answer(await anyio.to_thread.run_sync(work, limiter=one_at_once))
+            read = functools.partial(_read, body, archive)
+            plain, experiment_id = await hand_in(
+                state, requester, read, archive, limiter=one_at_once
+            )
+        document = functools.partial(_document, state, requester, plain, experiment_id)
+        return answer(await anyio.to_thread.run_sync(document))
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
     def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
@@ -156,8 +149,8 @@ def _copy_without_secrets(source: Path, target: Path, mask: Callable[[str], str]
     return target
 
 
-def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
-    """Check a submission, and put its code into an archive such as other clients send."""
+def _read(body: Path, archive: Path) -> Submission:
+    """Return a submission, and put its code into an archive such as other clients send."""
     try:
         wanted = Create.model_validate_json(body.read_bytes())
     except ValidationError as error:
@@ -165,32 +158,17 @@ def _judge(state: ServerState, body: Path, archive: Path) -> _Judged:
         where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
         raise refuse(400, f"this is no experiment: {where}") from None
     _check(wanted)
-    given = _hand_in.Given(
-        text=wanted.config, name="config", overrides={}, environment={}, test_mode=False
-    )
-    judged = _Judged(*_hand_in.check(given, state.settings), bool(wanted.validateOnly))
-    if not judged.is_all:
+    if not wanted.validateOnly:
         _pack(wanted.modelDefinition, archive)
-    return judged
+    return Submission(text=wanted.config, is_only_checked=bool(wanted.validateOnly))
 
 
-def _take_in(
-    state: ServerState, requester: TokenRecord, judged: _Judged, archive: Path
+def _document(
+    state: ServerState, requester: TokenRecord, plain: dict[str, Any], experiment_id: int | None
 ) -> Document:
-    if judged.is_all:
-        experiment = _only_judged(requester, judged.plain)
-        return {"experiment": experiment, "config": judged.plain, "warnings": []}
-    experiment_id = _hand_in.take_in(
-        archive,
-        loaded=judged.loaded,
-        plain=judged.plain,
-        test_mode=False,
-        user_id=requester.user_id,
-        submission_id=secrets.token_hex(16),
-        database=state.database,
-        settings=state.settings,
-    )
-    state.jobs.wake()
+    if experiment_id is None:
+        experiment = _only_judged(requester, plain)
+        return {"experiment": experiment, "config": plain, "warnings": []}
     made = one_experiment(state, requester, experiment_id)
     return {"experiment": made, "config": made["config"], "warnings": []}
 

@@ -7,8 +7,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from detcore_server._auth import Requester
-from detcore_server._determined import (
+from detcore_determined._routes import (
     _checkpoints,
     _cluster,
     _create,
@@ -22,8 +21,9 @@ from detcore_server._determined import (
     _trials,
     _users,
 )
-from detcore_server._determined._answers import new_router, refuse
-from detcore_server._errors import error_body
+from detcore_determined._routes._answers import new_router, refuse
+from detcore_server import Requester
+from detcore_server.routes import error_body
 
 __all__ = ["make_router"]
 

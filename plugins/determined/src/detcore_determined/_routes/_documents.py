@@ -17,10 +17,10 @@ from detcore.database import (
     ingest_reports,
 )
 from detcore.types import Control, ExperimentState, TrialState, searcher_metric
-from detcore_server._determined._answers import Document, moment
-from detcore_server._determined._enums import State
-from detcore_server._determined._places import PLACE_ID, PLACE_NAME
-from detcore_server._state import ServerState
+from detcore_determined._routes._answers import Document, moment
+from detcore_determined._routes._enums import State
+from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
+from detcore_server.routes import ServerState
 
 __all__ = [
     "CHECKPOINT_STATES",

@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field, StrictInt
 from detcore.database import ModelRecord, TokenRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
-from detcore_server._auth import Requester, State
-from detcore_server._determined import _enums
-from detcore_server._determined._answers import (
+from detcore_determined._routes import _enums
+from detcore_determined._routes._answers import (
     Document,
     Limit,
     Nested,
@@ -28,8 +27,9 @@ from detcore_server._determined._answers import (
     part,
     refuse,
 )
-from detcore_server._determined._places import PLACE_ID, PLACE_NAME
-from detcore_server._state import ServerState
+from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
+from detcore_server import Requester
+from detcore_server.routes import ServerState, State
 
 __all__ = ["find_model", "make_router", "model_document"]
 

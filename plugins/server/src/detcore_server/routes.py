@@ -1,0 +1,36 @@
+"""What routes of a plugin need besides `detcore_server.Records` and `detcore_server.Requester`.
+
+Annotations of a route's parameters (`Admin`, `Id`, `State`, `Token`), users, submissions of
+experiments, and the limits and errors of the server's own routes. It imports FastAPI: a plugin
+imports this module where it makes its router, never where it registers the hook.
+"""
+
+from detcore_server._accounts import add_user, change_user
+from detcore_server._auth import Admin, Id, State, Token, address_of
+from detcore_server._client_models import MOST_DEPTH, is_too_deep
+from detcore_server._errors import ErrorAnswer, error_body
+from detcore_server._hand_in import Submission, hand_in, incoming_folder
+from detcore_server._limits import allow_body
+from detcore_server._login import log_in, log_out
+from detcore_server._state import ServerState
+
+__all__ = [
+    "MOST_DEPTH",
+    "Admin",
+    "ErrorAnswer",
+    "Id",
+    "ServerState",
+    "State",
+    "Submission",
+    "Token",
+    "add_user",
+    "address_of",
+    "allow_body",
+    "change_user",
+    "error_body",
+    "hand_in",
+    "incoming_folder",
+    "is_too_deep",
+    "log_in",
+    "log_out",
+]
