@@ -18,7 +18,7 @@ __all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer"]
 
 USER = "ada"
 PASSWORD = "Correct-horse-7"
-# A setup: work of seconds that nothing can interrupt; real inputs are bounded so that none takes as long.
+# A setup: judging takes seconds and nothing can interrupt it; no real input takes as long.
 SLOW_TO_JUDGE = """
 import time
 from detcore_server import _hand_in

@@ -1,4 +1,7 @@
-"""What users of Determined need to move to detcore: the command ``detcore migrate``."""
+"""What users of Determined need to move to detcore: ``detcore migrate``, and their client's routes.
+
+The routes need detcore-server, whose server alone imports them.
+"""
 
 __version__ = "0.1.0"
 
