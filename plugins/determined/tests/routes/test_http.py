@@ -133,6 +133,10 @@ def test_a_password_that_comes_as_it_is_has_to_be_long(served: RunningServer, to
         assert (status, "8 to 1024 characters" in said) == (400, True)
     login = {"username": "erin", "password": "long-enough", "isHashed": False}
     assert served.ask("POST", "/api/v1/auth/login", login)["token"]
+    status, said = _refused(
+        served, "PATCH", path, {"password": "long-enough", "isHashed": True}, token=token
+    )
+    assert (status, "128 hexadecimal digits" in said) == (400, True)
     # Of one that comes hashed nobody knows the length.
     hashed = {"password": prehash("short"), "isHashed": True}
     assert served.ask("PATCH", path, hashed, token)["user"]["username"] == "erin"
