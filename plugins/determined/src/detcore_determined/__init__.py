@@ -1,4 +1,4 @@
-"""What users of Determined need to move to detcore: ``detcore migrate``, and their client's routes.
+"""Help users of Determined move to detcore: ``detcore migrate``, and the routes of their client.
 
 The routes need detcore-server, whose server alone imports them.
 """

@@ -1,4 +1,4 @@
-"""What routes of a plugin need besides `detcore_server.Records` and `detcore_server.Requester`.
+"""Give plugins what their routes need besides the public names of `detcore_server`.
 
 Annotations of a route's parameters (`Admin`, `Id`, `State`, `Token`), users, submissions of
 experiments, and the limits and errors of the server's own routes. It imports FastAPI: a plugin
