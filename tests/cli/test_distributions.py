@@ -32,6 +32,16 @@ with Determined() as client:
     print(client.get_trial(1)._repr_html_())
 """
 DISTRIBUTIONS = sorted(set(DISTRIBUTION_OF_COMMAND.values()))
+PRINT_PATHS = """
+import sys
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
+from detcore_server import ServerSettings, make_app
+
+environment = read_environment({"DETCORE_HOME": sys.argv[1]})
+app = make_app(ServerSettings(environment=environment, plugins=PluginManager(environment)))
+print(*app.openapi()["paths"], sep="\\n")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +101,23 @@ def test_with_its_distribution_a_command_is_as_if_built_in(
             assert "not installed" not in done.stdout
     found = environment.run("detcore", "plugins", "doctor")
     assert (found.returncode, found.stderr) == (0, "")
+    if name == "detcore-server":
+        _check_routes(environment)
+
+
+def _check_routes(environment: CleanEnvironment) -> None:
+    """Determined's client is answered where ``detcore-determined[server]`` is, and only there."""
+
+    def paths() -> set[str]:
+        done = environment.run("python", "-c", PRINT_PATHS, environment.folder)
+        assert (done.returncode, done.stderr) == (0, "")
+        return set(done.stdout.split())
+
+    without = paths()
+    assert "/api/detcore/v1/models" in without
+    assert not [path for path in without if path.startswith(("/api/v1/", "/info"))]
+    environment.install(f"detcore-determined[server] @ {detcore_wheel('determined').as_uri()}")
+    assert {"/api/v1/models", "/api/v1/auth/login", "/info"} < paths() - without
 
 
 @pytest.mark.cold

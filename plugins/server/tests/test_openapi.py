@@ -1,7 +1,7 @@
 """The OpenAPI document, and what schemathesis makes of it: every route, with good and bad input.
 
 Its command is run as operators would run it, on the real application with a few records. At length:
-``DETCORE_SCHEMA_EXAMPLES=200 pytest tests/server/test_openapi.py``.
+``DETCORE_SCHEMA_EXAMPLES=200 pytest plugins/server/tests/test_openapi.py``.
 """
 
 from __future__ import annotations
