@@ -21,6 +21,7 @@ from source_tree import (
 LAYERS = (
     ("errors", "types", "environment", "deprecation", "_secrets", "_distributions"),
     ("_log",),
+    ("_records",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
     ("remote",),
     ("checkpoint", "delivery", "search", "builtin"),

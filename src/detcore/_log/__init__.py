@@ -4,6 +4,7 @@ A worker appends to it with `Spool`; followers read it from a cursor: the record
 observers, the display of a run.
 """
 
+from detcore._log.events import is_batches
 from detcore._log.lines import Line, NotASpoolError, SpoolHeader, header_line, parse_line
 from detcore._log.reading import (
     SpoolDamagedError,
@@ -31,6 +32,7 @@ __all__ = [
     "encode_document",
     "encode_metrics",
     "header_line",
+    "is_batches",
     "is_spool_in_use",
     "open_log",
     "parse_line",

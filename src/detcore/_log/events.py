@@ -26,6 +26,7 @@ __all__ = [
     "ValidationMetrics",
     "decode",
     "encode",
+    "is_batches",
 ]
 
 
@@ -213,7 +214,8 @@ def _is_sizes(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
-def _is_batches(value: object) -> bool:
+def is_batches(value: object) -> bool:
+    """Whether a value can be the metrics of batches."""
     return isinstance(value, list) and all(isinstance(batch, dict) for batch in value)
 
 
@@ -229,7 +231,7 @@ _Check: TypeAlias = Callable[[object], bool]
 _METRICS: Final[dict[str, _Check]] = {
     "steps_completed": _is_number,
     "metrics": _is_object,
-    "batch_metrics": _or_none(_is_batches),
+    "batch_metrics": _or_none(is_batches),
     "n_records": _or_none(_is_number),
 }
 _SAVED: Final[dict[str, _Check]] = {

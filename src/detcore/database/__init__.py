@@ -1,5 +1,20 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
+from detcore._records import (
+    CheckpointRecord,
+    EventRecord,
+    ExperimentRecord,
+    LogLine,
+    MetricRecord,
+    ModelRecord,
+    ModelVersionRecord,
+    ProcessIdentity,
+    RunRecord,
+    SubmissionRecord,
+    TokenRecord,
+    TrialRecord,
+    UserRecord,
+)
 from detcore.database._backup import (
     DatabaseInfo,
     back_up,
@@ -12,23 +27,9 @@ from detcore.database._drain import Position, SpoolLines
 from detcore.database._follower import LogFollower
 from detcore.database._ingest import ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
-from detcore.database._process import ProcessIdentity
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._reads import READS, answer_read, plain_arguments, read_result
-from detcore.database._records import (
-    CheckpointRecord,
-    EventRecord,
-    ExperimentRecord,
-    MetricRecord,
-    ModelRecord,
-    ModelVersionRecord,
-    RunRecord,
-    SubmissionRecord,
-    TokenRecord,
-    TrialRecord,
-    UserRecord,
-)
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import (
     RestoredConfig,
@@ -37,7 +38,7 @@ from detcore.database._secrets import (
     restore_secrets,
 )
 from detcore.database._summaries import TrialSummary
-from detcore.database._trial_log import LogLine, TrialLog, read_log_page, read_trial_log
+from detcore.database._trial_log import TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
 from detcore.types import ModelOrderBy, ModelSortBy
 

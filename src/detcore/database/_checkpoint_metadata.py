@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import select, update
 
 from detcore._log import decode_document, encode_document
+from detcore._records import CheckpointRecord, read_row
 from detcore.database._checked import checked_metadata, checked_texts
 from detcore.database._queries import Queries
-from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints
 from detcore.errors import NotFoundError
 
@@ -60,4 +60,6 @@ class CheckpointMetadataQueries(Queries):
                 )
             text = encode_document(change(decode_document(row.metadata)))
             connection.execute(update(checkpoints).where(here).values(metadata=text))
-            return checkpoint_of(connection.execute(select(checkpoints).where(here)).one())
+            return read_row(
+                CheckpointRecord, connection.execute(select(checkpoints).where(here)).one()
+            )

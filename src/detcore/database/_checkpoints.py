@@ -17,6 +17,7 @@ from detcore._log.events import (
     CheckpointDeleting,
     CheckpointStarted,
 )
+from detcore._records import CheckpointRecord, read_row
 from detcore.database._apply import (
     COMPLETED,
     CheckpointChange,
@@ -26,7 +27,6 @@ from detcore.database._apply import (
 from detcore.database._models import registrations
 from detcore.database._queries import Queries, now
 from detcore.database._ranking import is_last_report
-from detcore.database._records import CheckpointRecord, checkpoint_of
 from detcore.database._schema import checkpoints, metrics, validation_values
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
@@ -155,7 +155,7 @@ class CheckpointQueries(Queries):
             exact = connection.execute(select(checkpoints).where(checkpoints.c.uuid == uuid))
             row = exact.fetchone()
             if row is not None:
-                return checkpoint_of(row)
+                return read_row(CheckpointRecord, row)
             rows = connection.execute(
                 select(checkpoints)
                 .where(checkpoints.c.uuid.startswith(uuid, autoescape=True))
@@ -163,7 +163,7 @@ class CheckpointQueries(Queries):
                 .limit(_LISTED + 1)
             ).fetchall()
             if len(rows) == 1:
-                return checkpoint_of(rows[0])
+                return read_row(CheckpointRecord, rows[0])
             some = (
                 rows
                 or connection.execute(
@@ -196,7 +196,7 @@ class CheckpointQueries(Queries):
             query = query.where(checkpoints.c.state.in_(list(states)))
         with self._read() as connection:
             rows = connection.execute(query.order_by(checkpoints.c.started_at, checkpoints.c.uuid))
-            return [checkpoint_of(row) for row in rows]
+            return [read_row(CheckpointRecord, row) for row in rows]
 
     def count_checkpoints(self, experiment_id: int) -> int:
         """Return how many COMPLETED checkpoints an experiment has."""
@@ -211,7 +211,7 @@ class CheckpointQueries(Queries):
         query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
         with self._read() as connection:
             row = connection.execute(query).fetchone()
-        return None if row is None else checkpoint_of(row)
+        return None if row is None else read_row(CheckpointRecord, row)
 
     def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
         """Return a validation metric of each checkpoint that was validated at its step, by UUID.

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
+from detcore._records import ExperimentRecord, read_row
 from detcore.database._process import is_alive
 from detcore.database._queries import Queries, change, now, require, this_process, unused_id
-from detcore.database._records import ExperimentRecord, experiment_of
 from detcore.database._schema import (
     events,
     experiment_labels,
@@ -107,7 +107,7 @@ class ExperimentQueries(Queries):
             if row is None:
                 require(connection, experiments, "experiment", experiment_id)
             assert row is not None  # require has raised
-            return experiment_of(row)
+            return read_row(ExperimentRecord, row)
 
     def list_experiments(
         self,
@@ -143,7 +143,7 @@ class ExperimentQueries(Queries):
                 query = select(experiments).where(experiments.c.id.in_(page)).order_by(order)
             else:
                 query = query.limit(limit).offset(offset or None)
-            return [experiment_of(row) for row in connection.execute(query)]
+            return [read_row(ExperimentRecord, row) for row in connection.execute(query)]
 
     def count_experiments(
         self,

@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_metrics
+from detcore._records import EventRecord, MetricRecord, read_row
 from detcore.database._queries import Queries, now, require
-from detcore.database._records import EventRecord, MetricRecord, event_of, metric_of
 from detcore.database._schema import events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
 from detcore.errors import DatabaseError
@@ -75,7 +75,7 @@ class MetricQueries(Queries):
                 require(connection, trials, "trial", trial_id)
         if newest is not None:
             rows = rows[::-1]
-        return [metric_of(row, with_batches=with_batches) for row in rows]
+        return [read_row(MetricRecord, row) for row in rows]
 
     def validation_at(self, trial_id: int, steps_completed: int) -> MetricRecord | None:
         """Return the validation of a trial at a step, by its last run, or None."""
@@ -87,7 +87,7 @@ class MetricQueries(Queries):
         newest = query.order_by(metrics.c.run_id.desc(), metrics.c.id.desc()).limit(1)
         with self._read() as connection:
             row = connection.execute(newest).fetchone()
-        return None if row is None else metric_of(row)
+        return None if row is None else read_row(MetricRecord, row)
 
     def trial_steps_completed(self, trial_id: int) -> int:
         """Return the most steps that any report of a trial had; 0 without reports."""
@@ -128,7 +128,7 @@ class MetricQueries(Queries):
             query = query.where(events.c.kind == kind)
         with self._read() as connection:
             rows = connection.execute(query.order_by(events.c.id))
-            return [event_of(row) for row in rows]
+            return [read_row(EventRecord, row) for row in rows]
 
     def _best(
         self, owner: ColumnElement[bool], metric: str, smaller_is_better: bool
@@ -136,7 +136,7 @@ class MetricQueries(Queries):
         query = select_best(select(metrics), owner, metric, smaller_is_better)
         with self._read() as connection:
             row = connection.execute(query).fetchone()
-        return None if row is None else metric_of(row)
+        return None if row is None else read_row(MetricRecord, row)
 
 
 def select_best(

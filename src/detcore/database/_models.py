@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore._log import decode_document, encode_document
+from detcore._records import ModelRecord, ModelVersionRecord, read_row
 from detcore.database._checked import checked_metadata, checked_texts
 from detcore.database._deletion import note_last_id
 from detcore.database._queries import Queries, now, unused_id
-from detcore.database._records import ModelRecord, ModelVersionRecord, model_of, version_of
 from detcore.database._schema import checkpoints, model_versions, models
 from detcore.database._text import MAX_INDEXED
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
@@ -134,7 +134,7 @@ class ModelQueries(Queries):
         rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
         # Create records of the returned rows only; that costs more than all before.
         chosen = rows[offset:] if limit is None else rows[offset : offset + limit]
-        return [model_of(row, numbers.get(row.id, 0)) for row in chosen]
+        return [read_row(ModelRecord, row, num_versions=numbers.get(row.id, 0)) for row in chosen]
 
     def update_model(
         self,
@@ -288,7 +288,7 @@ class ModelQueries(Queries):
             found = connection.execute(
                 query.order_by(model_versions.c.number.desc()).limit(1)
             ).fetchone()
-        return None if found is None else version_of(found)
+        return None if found is None else read_row(ModelVersionRecord, found)
 
     def list_versions(
         self, model: str | int, *, order_by: ModelOrderBy = ModelOrderBy.DESCENDING
@@ -307,7 +307,7 @@ class ModelQueries(Queries):
                 .where(model_versions.c.model_id == row.id)
                 .order_by(number.desc() if descending else number.asc())
             )
-            return [version_of(found) for found in rows]
+            return [read_row(ModelVersionRecord, found) for found in rows]
 
     def update_version(
         self,
@@ -426,7 +426,8 @@ def _open_row(connection: Connection, model: str | int) -> Row[Any]:
 
 def _read_model(connection: Connection, model: str | int) -> ModelRecord:
     row = _model_row(connection, model)
-    return model_of(row, _count_versions(connection, row.id).get(row.id, 0))
+    numbers = _count_versions(connection, row.id)
+    return read_row(ModelRecord, row, num_versions=numbers.get(row.id, 0))
 
 
 def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVersionRecord:
@@ -436,7 +437,7 @@ def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVe
         )
     ).fetchone()
     if found is not None:
-        return version_of(found)
+        return read_row(ModelVersionRecord, found)
     numbers = connection.execute(
         select(model_versions.c.number)
         .where(model_versions.c.model_id == row.id)

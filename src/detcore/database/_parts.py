@@ -10,10 +10,10 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from detcore._log import Line, encode_metrics, parse_line
 from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, decode
+from detcore._records import MetricRecord
 from detcore.database._apply import APPLIED, apply_event
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import among, now
-from detcore.database._records import MetricRecord
 from detcore.database._schema import events, runs, spools
 from detcore.database._text import MAX_INDEXED
 

@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-__all__ = ["ProcessIdentity", "identify_this_process", "is_alive"]
+from detcore._records import ProcessIdentity
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessIdentity:
-    """A process, named so that a later one with the same number is not taken for it.
-
-    Attributes:
-        host: Host name.
-        pid: Process number.
-        machine_id: Names the machine (a digest of the system's machine id), or None.
-        boot_id: Changes with every start of the machine; None where the system does not tell.
-        started: When the process started, as the system counts it, or None.
-        pid_namespace: Where `pid` counts (containers of one machine differ), or None.
-    """
-
-    host: str
-    pid: int
-    machine_id: str | None
-    boot_id: str | None
-    started: str | None
-    pid_namespace: str | None
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
-        """Read a document, perhaps of another release; fields that it lacks are None."""
-        optional = ("machine_id", "boot_id", "started", "pid_namespace")
-        return cls(
-            host=document["host"],
-            pid=document["pid"],
-            **{name: document.get(name) for name in optional},
-        )
+__all__ = ["identify_this_process", "is_alive"]
 
 
 def identify_this_process() -> ProcessIdentity:

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, Engine, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
+from detcore._records import ProcessIdentity
 from detcore.database._engine import transaction
 from detcore.database._patience import Patience
-from detcore.database._process import ProcessIdentity, identify_this_process
+from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
 from detcore.database._translate import shown_url
 from detcore.errors import NotFoundError

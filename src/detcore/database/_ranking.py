@@ -9,14 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, RowMapping, Select, and_, exists, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore.database._queries import Queries, among, require
-from detcore.database._records import (
+from detcore._records import (
     CheckpointRecord,
     MetricRecord,
     TrialRecord,
-    checkpoint_of,
-    metric_of,
+    read_row,
 )
+from detcore.database._queries import Queries, among, require
 from detcore.database._schema import checkpoints, experiments, metrics, trials, validation_values
 from detcore.database._trials import read_trials
 
@@ -99,7 +98,9 @@ class RankingQueries(Queries):
                 checkpoints.c.trial_id if distinct_trials else checkpoints.c.uuid,
             )
             uuids = [row["uuid"] for row in ranked]
-            records = {row.uuid: checkpoint_of(row) for row in _by_uuid(connection, uuids)}
+            records = {
+                row.uuid: read_row(CheckpointRecord, row) for row in _by_uuid(connection, uuids)
+            }
             validations = _validations(connection, uuids)
         return [
             RankedCheckpoint(
@@ -309,5 +310,5 @@ def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, Metr
             .where(condition)
             .order_by(metrics.c.run_id, metrics.c.id)
         )
-        found |= {row.uuid: metric_of(row) for row in rows}  # the last one counts
+        found |= {row.uuid: read_row(MetricRecord, row) for row in rows}  # the last one counts
     return found

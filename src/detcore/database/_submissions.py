@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy import Connection, Select, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore._log import decode_document
+from detcore._records import ProcessIdentity, SubmissionRecord, read_row
 from detcore.database._experiments import insert_experiment
-from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
+from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import Queries, among, now, process_document, this_process
-from detcore.database._records import SubmissionRecord, process_of
 from detcore.database._schema import experiments, submissions, users
 from detcore.database._secrets import hide_secrets
-from detcore.types import Control, ExperimentState
+from detcore.types import ExperimentState
 
 __all__ = ["SubmissionQueries"]
 
@@ -98,7 +98,7 @@ class SubmissionQueries(Queries):
             row = connection.execute(
                 _RECORDS.where(submissions.c.experiment_id == experiment_id)
             ).fetchone()
-        return None if row is None else _submission_of(row)
+        return None if row is None else read_row(SubmissionRecord, row)
 
     def submitters(self, experiment_ids: Sequence[int]) -> dict[int, str]:
         """Return the names of the users who submitted some experiments, by the experiments' ids."""
@@ -115,7 +115,7 @@ class SubmissionQueries(Queries):
         query = _RECORDS.where(submissions.c.phase.in_(list(phases)))
         with self._read() as connection:
             rows = connection.execute(query.order_by(submissions.c.experiment_id))
-            return [_submission_of(row) for row in rows]
+            return [read_row(SubmissionRecord, row) for row in rows]
 
     def set_submission_phase(self, experiment_id: int, phase: str) -> None:
         """Record the phase of a submitted experiment.
@@ -225,7 +225,7 @@ class SubmissionQueries(Queries):
 _RECORDS: Select[Any] = (
     select(
         submissions,
-        users.c.name,
+        users.c.name.label("user_name"),
         experiments.c.state,
         experiments.c.process,
         experiments.c.control,
@@ -242,17 +242,3 @@ def _find(connection: Connection, user_id: int, submission_id: str) -> int | Non
         )
     ).scalar()
     return None if found is None else int(found)
-
-
-def _submission_of(row: Row[Any]) -> SubmissionRecord:
-    return SubmissionRecord(
-        experiment_id=row.experiment_id,
-        user_id=row.user_id,
-        user_name=row.name,
-        submission_id=row.submission_id,
-        phase=row.phase,
-        test_mode=bool(row.test_mode),
-        state=ExperimentState(row.state),
-        process=process_of(row.process),
-        control=None if row.control is None else Control(row.control),
-    )

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from detcore._records import MetricRecord, read_row
 from detcore.database._checkpoints import select_latest
 from detcore.database._metrics import select_best
 from detcore.database._queries import Queries, among, require
-from detcore.database._records import MetricRecord, metric_of
 from detcore.database._schema import (
     checkpoints,
     experiments,
@@ -86,7 +86,7 @@ class SummaryQueries(Queries):
             wanted = [row.best for row in rows if metric is not None and row.best is not None]
             for condition in among(metrics.c.id, wanted):
                 found = connection.execute(select(metrics).where(condition))
-                best |= {row.trial_id: metric_of(row) for row in found}
+                best |= {row.trial_id: read_row(MetricRecord, row) for row in found}
         return {
             row.id: TrialSummary(
                 num_runs=row.num_runs,

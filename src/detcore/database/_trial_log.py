@@ -8,31 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from detcore._records import LogLine
 from detcore.database._line_file import LineFile
 
-__all__ = ["LogLine", "TrialLog", "read_log_page", "read_trial_log"]
+__all__ = ["TrialLog", "read_log_page", "read_trial_log"]
 
 _NAME = "log.jsonl"
 _POLL_S = 0.2
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogLine:
-    """A line that a worker printed, or that the runner said of it.
-
-    Attributes:
-        at: When, in seconds since 1970 (UTC).
-        run: The trial's run, from 1.
-        rank: The worker.
-        stream: "stdout", "stderr", or "detcore" for messages of the runner.
-        text: The line without its end.
-    """
-
-    at: float
-    run: int
-    rank: int
-    stream: str
-    text: str
 
 
 class TrialLog:

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, spool_path
-from detcore.database._process import ProcessIdentity, identify_this_process, is_alive
+from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_row
+from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import Queries, among, change, now, require, this_process, unused_id
-from detcore.database._records import RunRecord, TrialRecord, run_of, trial_of
 from detcore.database._schema import experiments, runs, trials
 from detcore.types import TrialState
 
@@ -175,7 +175,7 @@ class TrialQueries(Queries):
             rows = connection.execute(
                 select(runs).where(runs.c.trial_id == trial_id).order_by(runs.c.run_id)
             )
-            return [run_of(row) for row in rows]
+            return [read_row(RunRecord, row) for row in rows]
 
     def run_is_alive(self, trial_id: int) -> bool | None:
         """Return whether the process that started a trial last is there.
@@ -249,10 +249,10 @@ def read_trials(
     query: Select[tuple[object, ...]] = select(runs).join(
         newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
     )
-    current = {row.trial_id: run_of(row) for row in connection.execute(query)}
+    current = {row.trial_id: read_row(RunRecord, row) for row in connection.execute(query)}
     order = trials.c.id.desc() if newest_first else trials.c.id
     rows = connection.execute(select(trials).where(which).order_by(order))
-    return [trial_of(row, current.get(row.id)) for row in rows]
+    return [read_row(TrialRecord, row, current_run=current.get(row.id)) for row in rows]
 
 
 def _free_run_id(first: int, trial_dir: str | None) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from detcore._records import TokenRecord, UserRecord, read_row
 from detcore.database._queries import Queries, now, unused_id
-from detcore.database._records import TokenRecord, UserRecord
 from detcore.database._schema import tokens, users
 from detcore.database._translate import shown_url
 from detcore.errors import DatabaseError, NotFoundError
@@ -79,13 +79,13 @@ class UserQueries(Queries):
                 f"no user {user!r} in {shown_url(self._engine.url)}.\n"
                 "See who there is: detcore user list"
             )
-        return UserRecord(**row._mapping)
+        return read_row(UserRecord, row)
 
     def list_users(self) -> list[UserRecord]:
         """Return all users by id."""
         with self._read() as connection:
             rows = connection.execute(select(users).order_by(users.c.id))
-            return [UserRecord(**row._mapping) for row in rows]
+            return [read_row(UserRecord, row) for row in rows]
 
     def update_user(self, user: str | int, **changed: Any) -> UserRecord:
         """Change a user's ``password_hash``, ``is_admin`` or ``is_active``.
@@ -152,19 +152,13 @@ class UserQueries(Queries):
         """
         with self._read() as connection:
             row = connection.execute(
-                select(tokens, users.c.name, users.c.is_admin)
+                select(tokens, users.c.name.label("user_name"), users.c.is_admin)
                 .join(users, users.c.id == tokens.c.user_id)
                 .where(tokens.c.digest == digest, tokens.c.expires_at >= now(), users.c.is_active)
             ).fetchone()
         if row is None:
             return None
-        return TokenRecord(
-            user_id=row.user_id,
-            user_name=row.name,
-            is_admin=row.is_admin,
-            trial_id=row.trial_id,
-            expires_at=row.expires_at,
-        )
+        return read_row(TokenRecord, row)
 
     def remove_token(self, digest: str) -> None:
         """Forget a token, or do nothing if it is not known."""

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from detcore.experimental._documents import (
-    checkpoint_document,
-    experiment_document,
-    line_document,
-    model_document,
-    report_document,
-    trial_document,
-)
+from detcore._records import make_document
 from detcore.types import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
@@ -58,7 +51,7 @@ class EmbeddedTransport:
         database = self._database()
         # Asked first: a process that is gone has recorded before how it ended.
         is_alive = database.experiment_is_alive(experiment_id)
-        return experiment_document(database.get_experiment(experiment_id), is_alive)
+        return make_document(database.get_experiment(experiment_id), is_alive=is_alive)
 
     def list_experiments(
         self,
@@ -83,8 +76,9 @@ class EmbeddedTransport:
             offset=offset,
         )
         return [
-            experiment_document(
-                record, record.process is not None and database.process_is_alive(record.process)
+            make_document(
+                record,
+                is_alive=record.process is not None and database.process_is_alive(record.process),
             )
             for record in found
         ]
@@ -98,7 +92,7 @@ class EmbeddedTransport:
     def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the trials of an experiment by id."""
         found = self._database().list_trials(experiment_id, limit=limit, offset=offset)
-        return [trial_document(record) for record in found]
+        return [make_document(record) for record in found]
 
     # -- trials -----------------------------------------------------------------------------------
 
@@ -110,7 +104,7 @@ class EmbeddedTransport:
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
-        return trial_document(self._database().get_trial(trial_id))
+        return make_document(self._database().get_trial(trial_id))
 
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None, offset: int
@@ -120,7 +114,7 @@ class EmbeddedTransport:
         owner = database.get_trial(trial_id).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
-        return [report_document(record) for record in records]
+        return [make_document(record) for record in records]
 
     def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
         """Return lines of a trial's log from a position on."""
@@ -138,7 +132,7 @@ class EmbeddedTransport:
             return {"lines": [], "position": position, "is_over": is_over}
         lines, behind = read_log_page(Path(trial.trial_dir), position, limit=limit)
         return {
-            "lines": [line_document(line) for line in lines],
+            "lines": [make_document(line) for line in lines],
             "position": behind,
             "is_over": is_over,
         }
@@ -284,7 +278,7 @@ class EmbeddedTransport:
         self, name: str, description: str, metadata: Document, labels: list[str]
     ) -> Document:
         """Add a model."""
-        return model_document(
+        return make_document(
             self._database().create_model(
                 name, description=description, metadata=metadata, labels=labels
             )
@@ -292,7 +286,7 @@ class EmbeddedTransport:
 
     def get_model(self, model: str | int) -> Document:
         """Return a model by its name or its id."""
-        return model_document(self._database().get_model(model))
+        return make_document(self._database().get_model(model))
 
     def list_models(
         self,
@@ -319,27 +313,27 @@ class EmbeddedTransport:
             limit=limit,
             offset=offset,
         )
-        return [model_document(record) for record in records]
+        return [make_document(record) for record in records]
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
         """Change a model's description or labels; None keeps a value."""
-        return model_document(
+        return make_document(
             self._database().update_model(model, description=description, labels=labels)
         )
 
     def set_model_archived(self, model: str | int, archived: bool) -> Document:
         """Put a model away, or bring it back."""
-        return model_document(self._database().set_model_archived(model, archived))
+        return make_document(self._database().set_model_archived(model, archived))
 
     def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
         """Add to a model's metadata."""
-        return model_document(self._database().add_model_metadata(model, metadata))
+        return make_document(self._database().add_model_metadata(model, metadata))
 
     def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
         """Remove keys from a model's metadata."""
-        return model_document(self._database().remove_model_metadata(model, keys))
+        return make_document(self._database().remove_model_metadata(model, keys))
 
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; checkpoints stay."""
@@ -431,11 +425,12 @@ class EmbeddedTransport:
                 config = database.get_experiment(record.experiment_id).config
                 configs[record.experiment_id] = json.dumps(config)
         return [
-            checkpoint_document(
+            make_document(
                 record,
-                config=configs[record.experiment_id],
-                hparams=hparams[record.trial_id],
-                validation=validation,
+                experiment_config=json.loads(configs[record.experiment_id]),
+                hparams=json.loads(hparams[record.trial_id]),
+                validation=validation
+                and {"metrics": dict(validation.metrics), "n_records": validation.n_records},
             )
             for record, validation in pairs
         ]
@@ -448,13 +443,7 @@ class EmbeddedTransport:
             database, [database.get_checkpoint(record.checkpoint_uuid) for record in records]
         )
         return [
-            {
-                "model_id": record.model_id,
-                "model_name": name,
-                "number": record.number,
-                "checkpoint": checkpoint,
-                "created_at": record.created_at.isoformat(),
-            }
+            make_document(record, model_name=name, checkpoint=checkpoint)
             for record, checkpoint in zip(records, checkpoints, strict=True)
         ]
 

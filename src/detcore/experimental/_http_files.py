@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from detcore.errors import NotFoundError, StorageError
-from detcore.experimental._answered import checked, checked_list
+from detcore.experimental._answered import checked
 from detcore.remote import ServerAway
 from detcore.storage import (
     DEFAULT_ALGORITHM,
@@ -169,8 +169,7 @@ class HttpStorage:
         """Ask for the current list of files."""
         answer = checked("files", self._session.ask("GET", self._path))
         self.uuid, self._url = answer["uuid"], answer["storage_url"]
-        files = checked_list("file", answer["files"])
-        self._known = {file["name"]: file["size"] for file in files}
+        self._known = {file["name"]: file["size"] for file in answer["files"]}
 
     def _get(
         self, key: str, file: BinaryIO, algorithm: str, progress: Progress | None

@@ -1,0 +1,595 @@
+"""The records: each described once, for the database, the client, the server and the commands.
+
+A field has the name of its column. Those that are `Sent` are part of the record's document, the
+JSON with which a server answers. `read_row` makes a record of a row, `make_document` a document of
+a record, and `DOCUMENTS` says what each document holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from detcore._log import decode_document, decode_metrics, is_batches
+from detcore.types import Control, ExperimentState, TrialState
+
+_T = TypeVar("_T")
+_SENT = object()
+Sent: TypeAlias = Annotated[_T, _SENT]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Json:
+    """Marks a field that its column keeps as JSON text.
+
+    Attributes:
+        decode: Makes the value of the text.
+        holds: Which numbers may be in it that JSON does not have: those of a "document", which
+            holds anything, of "metrics", or None.
+    """
+
+    decode: Callable[[str], Any]
+    holds: str | None = None
+
+
+def _decode_texts(text: str) -> tuple[str, ...]:
+    return tuple(decode_document(text))
+
+
+def _decode_batches(text: str) -> Any:
+    """Return the metrics of batches; None for what releases took in that did not look at them."""
+    value = decode_metrics(text)
+    return value if is_batches(value) else None
+
+
+Document: TypeAlias = Annotated[Mapping[str, Any], Json(decode_document, "document")]
+Metrics: TypeAlias = Annotated[Mapping[str, Any], Json(decode_metrics, "metrics")]
+Batches: TypeAlias = Annotated[Sequence[Mapping[str, Any]], Json(_decode_batches, "metrics")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """A process, named so that a later one with the same number is not taken for it.
+
+    Attributes:
+        host: Host name.
+        pid: Process number.
+        machine_id: Names the machine (a digest of the system's machine id), or None.
+        boot_id: Changes with every start of the machine; None where the system does not tell.
+        started: When the process started, as the system counts it, or None.
+        pid_namespace: Where `pid` counts (containers of one machine differ), or None.
+    """
+
+    host: str
+    pid: int
+    machine_id: str | None
+    boot_id: str | None
+    started: str | None
+    pid_namespace: str | None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
+        """Read a document, perhaps of another release; fields that it lacks are None."""
+        optional = ("machine_id", "boot_id", "started", "pid_namespace")
+        return cls(
+            host=document["host"],
+            pid=document["pid"],
+            **{name: document.get(name) for name in optional},
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """An experiment.
+
+    Attributes:
+        config: The configuration, defaults applied.
+        config_text: The experiment file as it was written, or None.
+        process: The process that runs it, or ran it last, or None.
+        control: The request to its runner, or None.
+        progress: How much of its search is done, 0 to 1, or None.
+        archived: Whether lists leave it out.
+        notes: A longer text about it, or "".
+        ended_at: When it last stopped running; None while its state is RUNNING.
+    """
+
+    id: Sent[int]
+    name: Sent[str]
+    state: Sent[ExperimentState]
+    error: Sent[str | None]
+    config: Sent[Document]
+    config_text: str | None
+    model_dir: str
+    process: ProcessIdentity | None
+    archived: Sent[bool] = False
+    progress: Sent[float | None] = None
+    created_at: Sent[datetime.datetime]
+    ended_at: Sent[datetime.datetime | None]
+    control: Control | None = None
+    notes: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One start of a trial; `process` started it."""
+
+    trial_id: int
+    run_id: int
+    process: ProcessIdentity
+    started_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """A trial.
+
+    Attributes:
+        state: PAUSED until it is first started.
+        trial_dir: Folder of the trial's files, or None.
+        current_run: Its newest start, or None.
+        search_index: Its number in the experiment's search, from 0, or None.
+        length: How far the search wants it trained, in the unit of ``searcher.max_length``, or
+            None.
+        rung: On which rung of a halving search it is, from 0, or None.
+        num_restarts: How often it was started again after a crash.
+        ended_at: When it last stopped running; None while its state is RUNNING.
+        control: How it was asked to end, alone of its search, or None.
+    """
+
+    id: Sent[int]
+    experiment_id: Sent[int]
+    state: Sent[TrialState]
+    error: Sent[str | None]
+    hparams: Sent[Document]
+    seed: int
+    trial_dir: str | None
+    current_run: RunRecord | None
+    num_restarts: Sent[int] = 0
+    created_at: Sent[datetime.datetime]
+    ended_at: Sent[datetime.datetime | None]
+    search_index: int | None = None
+    length: int | None = None
+    rung: int | None = None
+    control: Control | None = None
+
+    @property
+    def run_id(self) -> int:
+        """Number of the newest start; 0 if it was never started."""
+        return self.current_run.run_id if self.current_run else 0
+
+    @property
+    def host(self) -> str | None:
+        """Host of the newest start."""
+        return self.current_run.process.host if self.current_run else None
+
+    @property
+    def pid(self) -> int | None:
+        """Process of the newest start."""
+        return self.current_run.process.pid if self.current_run else None
+
+    @property
+    def boot_id(self) -> str | None:
+        """Which start of the machine the newest start belongs to."""
+        return self.current_run.process.boot_id if self.current_run else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """A report of metrics.
+
+    Attributes:
+        kind: "training" or "validation".
+        metrics: Values by name; NaN and the infinities are floats.
+        batch_metrics: Values of each batch since the last report, oldest first, or None.
+        n_records: Over how many records they are, all workers together, or None.
+        reported_at: When it was reported; None lets `Database.add_metrics` take the time.
+        seq: Number in the run's spool, or None.
+    """
+
+    trial_id: Sent[int]
+    run_id: Sent[int]
+    kind: str
+    steps_completed: Sent[int]
+    metrics: Sent[Metrics]
+    batch_metrics: Sent[Batches | None] = None
+    n_records: Sent[int | None] = None
+    reported_at: Sent[datetime.datetime | None] = None
+    seq: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """A record of a spool other than metrics, such as progress.
+
+    An event of kind "damaged" stands for a line whose checksum was wrong.
+    """
+
+    trial_id: int
+    run_id: int
+    seq: int | None
+    kind: str
+    payload: Metrics
+    reported_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """A checkpoint.
+
+    Attributes:
+        state: ACTIVE (being written), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or
+            DELETED.
+        metadata: Saved with it, or added by users.
+        resources: Its files and their sizes in bytes.
+    """
+
+    uuid: Sent[str]
+    experiment_id: Sent[int]
+    trial_id: Sent[int]
+    storage_url: str
+    state: Sent[str]
+    steps_completed: Sent[int]
+    metadata: Sent[Document]
+    resources: Sent[
+        Annotated[Mapping[str, int], Json(decode_document), "Sizes of its files in bytes."]
+    ]
+    started_at: Sent[datetime.datetime]
+    committed_at: Sent[datetime.datetime | None]
+    deleted_at: datetime.datetime | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of its files."""
+        return sum(self.resources.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecord:
+    """A model.
+
+    Attributes:
+        name: Unique.
+        metadata: The user's own; JSON values.
+        archived: Whether it is put away: shown, but not changed any more.
+        num_versions: How many versions it has.
+        updated_at: When it, or one of its versions, was changed last.
+    """
+
+    id: Sent[int]
+    name: Sent[str]
+    description: Sent[str]
+    metadata: Sent[Document]
+    labels: Sent[Annotated[tuple[str, ...], Json(_decode_texts)]]
+    archived: Sent[bool]
+    num_versions: Sent[int]
+    created_at: Sent[datetime.datetime]
+    updated_at: Sent[datetime.datetime]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersionRecord:
+    """A checkpoint in the registry.
+
+    Attributes:
+        model_id: Whose version it is.
+        number: From 1 within the model, never given twice.
+        checkpoint_uuid: The checkpoint.
+        name: Its name, or "".
+        comment: A line about it, or "".
+        notes: A longer text about it, or "".
+        metadata: The user's own; JSON values.
+    """
+
+    model_id: Sent[int]
+    number: Sent[int]
+    checkpoint_uuid: str
+    name: str
+    comment: str
+    notes: str
+    metadata: Document
+    created_at: Sent[datetime.datetime]
+    updated_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserRecord:
+    """A user of a server.
+
+    Attributes:
+        name: Unique.
+        password_hash: The server's hash of the password; None: this user cannot log in.
+        is_admin: Whether this user may manage the others.
+        is_active: Whether this user may log in.
+        created_at: Seconds since 1970.
+    """
+
+    id: int
+    name: str
+    password_hash: str | None = dataclasses.field(repr=False)
+    is_admin: bool
+    is_active: bool
+    created_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """The user that a token authenticates, and its scope.
+
+    Attributes:
+        trial_id: The only trial whose workers may use it; None: good for everything that the user
+            may do.
+        expires_at: Until when; seconds since 1970.
+    """
+
+    user_id: int
+    user_name: str
+    is_admin: bool
+    trial_id: int | None
+    expires_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionRecord:
+    """An experiment that was submitted to a server, and its state.
+
+    Attributes:
+        user_name: Whose it is.
+        submission_id: The identifier that its user gave it.
+        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner works on it, or will;
+            ``"ENDED"``: there is nothing to do for it.
+        test_mode: Whether it is a smoke run.
+        state: The experiment's.
+        process: The process that looks after it, or did so last.
+        control: The request to its runner, or None.
+    """
+
+    experiment_id: int
+    user_id: int
+    user_name: str
+    submission_id: str
+    phase: str
+    test_mode: bool
+    state: ExperimentState
+    process: ProcessIdentity | None
+    control: Control | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker printed.
+
+    Attributes:
+        at: When, in seconds since 1970 (UTC).
+        run: The trial's run, from 1.
+        rank: The worker.
+        stream: "stdout", "stderr", or "detcore" for messages of the runner about it.
+        text: The line without its end.
+    """
+
+    at: Sent[Annotated[float, "When, in seconds since 1970."]]
+    run: Sent[int]
+    rank: Sent[int]
+    stream: Sent[str]
+    text: Sent[str]
+
+
+# Documents that hold more than one record, or no record.
+
+
+class ExperimentDocument(ExperimentRecord):
+    """An experiment."""
+
+    is_alive: Sent[Annotated[bool | None, "Whether its process is there; null: unknown."]]
+
+
+class ReportDocument(MetricRecord):
+    """A report of metrics."""
+
+    reported_at: Sent[datetime.datetime]
+
+
+class LogDocument:
+    """A part of a log."""
+
+    lines: Sent[list[LogLine]]
+    position: Sent[Annotated[int, "Where the next part begins."]]
+    is_over: Sent[Annotated[bool, "Whether nothing more will come."]]
+
+
+class ValidationDocument:
+    """A validation at the step of a checkpoint."""
+
+    metrics: Sent[Metrics]
+    n_records: Sent[int | None]
+
+
+class CheckpointDocument(CheckpointRecord):
+    """A checkpoint."""
+
+    experiment_config: Sent[Document]
+    hparams: Sent[Document]
+    validation: Sent[ValidationDocument | None]
+
+
+class RankedDocument(CheckpointDocument):
+    """A checkpoint, with the value it is ranked by."""
+
+    value: Sent[Annotated[float | None, Json(decode_metrics, "metrics")]]
+
+
+class TopDocument:
+    """Checkpoints, the best first."""
+
+    metric: Sent[str]
+    smaller_is_better: Sent[bool]
+    checkpoints: Sent[list[RankedDocument]]
+
+
+class FileDocument:
+    """A stored file."""
+
+    name: Sent[Annotated[str, "Below the checkpoint, or below the trial's folder."]]
+    size: Sent[int]
+
+
+class FilesDocument:
+    """The stored files of a checkpoint."""
+
+    uuid: Sent[str]
+    storage_url: Sent[str]
+    files: Sent[list[FileDocument]]
+
+
+class VersionDocument(ModelVersionRecord):
+    """A version of a model."""
+
+    model_name: Sent[str]
+    checkpoint: Sent[CheckpointDocument]
+
+
+DOCUMENTS: Mapping[str, type] = {
+    "experiment": ExperimentDocument,
+    "trial": TrialRecord,
+    "report": ReportDocument,
+    "line": LogLine,
+    "log": LogDocument,
+    "validation": ValidationDocument,
+    "checkpoint": CheckpointDocument,
+    "ranked": RankedDocument,
+    "top": TopDocument,
+    "file": FileDocument,
+    "files": FilesDocument,
+    "model": ModelRecord,
+    "version": VersionDocument,
+}
+
+
+# Reading rows, and writing documents.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a record or of a document.
+
+    Attributes:
+        type: Its type, or that of its entries: that of a value, or the class of a document.
+        is_optional: Whether it may be None.
+        is_list: Whether it is a list.
+        is_sent: Whether documents have it.
+        json: How its column keeps it, if as JSON.
+        description: More about it, or None.
+    """
+
+    type: Any
+    is_optional: bool
+    is_list: bool
+    is_sent: bool
+    json: Json | None
+    description: str | None
+
+    @property
+    def holds(self) -> str | None:
+        """Which numbers may be in it that JSON does not have; see `Json`."""
+        return None if self.json is None else self.json.holds
+
+
+@functools.cache
+def fields_of(record: Callable[..., object]) -> Mapping[str, Field]:
+    """Return the fields of a record's class, or of a document's, by name."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {name: _field_of(hint) for name, hint in hints.items()}
+
+
+def _field_of(hint: Any) -> Field:
+    marks: list[Any] = []
+    is_optional = is_list = False
+    while True:
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin is Annotated:
+            hint, marks = args[0], [*marks, *args[1:]]
+        elif origin in (typing.Union, types.UnionType):
+            is_optional, hint = True, next(arg for arg in args if arg is not type(None))
+        elif origin in (list, tuple, Sequence):
+            is_list, hint = True, args[0]
+        else:
+            return Field(
+                type=hint,
+                is_optional=is_optional,
+                is_list=is_list,
+                is_sent=_SENT in marks,
+                json=next((mark for mark in marks if isinstance(mark, Json)), None),
+                description=next((mark for mark in marks if isinstance(mark, str)), None),
+            )
+
+
+def read_row(record: Callable[..., _T], row: Any, **more: Any) -> _T:
+    """Return a row of a table as a record.
+
+    Args:
+        record: The record's class.
+        row: The row; a column that it lacks gets the default of its field, as NULL does where the
+            field may not be None.
+        more: Fields that are not in the row.
+    """
+    values = row._asdict()
+    for name, is_optional, convert in _converters(record):
+        if name in more or name not in values:
+            continue
+        value = values[name]
+        if value is not None:
+            more[name] = value if convert is None else convert(value)
+        elif is_optional:
+            more[name] = None
+    return record(**more)
+
+
+@functools.cache
+def _converters(
+    record: Callable[..., object],
+) -> Sequence[tuple[str, bool, Callable[[Any], Any] | None]]:
+    return [
+        (name, field.is_optional, _converter(field)) for name, field in fields_of(record).items()
+    ]
+
+
+def _converter(field: Field) -> Callable[[Any], Any] | None:
+    """Return what makes a field's value of its column's, or None where that is the value."""
+    if field.json is not None:
+        return field.json.decode
+    if field.type is datetime.datetime:
+        return lambda seconds: datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    if field.type is ProcessIdentity:
+        return lambda text: ProcessIdentity.from_document(decode_document(text))
+    if isinstance(field.type, type) and issubclass(field.type, enum.Enum | bool):
+        return field.type
+    return None
+
+
+def make_document(record: Any, **more: Any) -> dict[str, Any]:
+    """Return the document of a record: JSON, but for numbers that JSON does not have.
+
+    Args:
+        record: The record.
+        more: What its document holds besides.
+    """
+    kind: type = type(record)
+    names = [name for name, field in fields_of(kind).items() if field.is_sent]
+    return {name: _plain(getattr(record, name)) for name in names} | more
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
