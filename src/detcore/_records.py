@@ -478,7 +478,8 @@ class Field:
     """A field of a record or of a document.
 
     Attributes:
-        type: Its type, or that of its entries: that of a value, or the class of a document.
+        type: Its type, or that of its entries.
+        document: The kind of document that it, or each of its entries, is; None: another value.
         is_optional: Whether it may be None.
         is_list: Whether it is a list.
         is_sent: Whether documents have it.
@@ -487,6 +488,7 @@ class Field:
     """
 
     type: Any
+    document: str | None
     is_optional: bool
     is_list: bool
     is_sent: bool
@@ -520,12 +522,24 @@ def _field_of(hint: Any) -> Field:
         else:
             return Field(
                 type=hint,
+                document=next((kind for kind, it in DOCUMENTS.items() if it is hint), None),
                 is_optional=is_optional,
                 is_list=is_list,
                 is_sent=_SENT in marks,
                 json=next((mark for mark in marks if isinstance(mark, Json)), None),
                 description=next((mark for mark in marks if isinstance(mark, str)), None),
             )
+
+
+def document_of(kind: str) -> tuple[str, Mapping[str, Field]]:
+    """Return a line about a kind of document, and the fields that such a document has by name.
+
+    Args:
+        kind: "experiment", "trial", "report", "checkpoint" and so on: a key of `DOCUMENTS`.
+    """
+    fields = fields_of(DOCUMENTS[kind])
+    line = (DOCUMENTS[kind].__doc__ or "").partition("\n")[0]
+    return line, {name: field for name, field in fields.items() if field.is_sent}
 
 
 def read_row(record: Callable[..., _T], row: Any, **more: Any) -> _T:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from detcore._records import DOCUMENTS, fields_of
+from detcore._records import document_of
 from detcore.remote import ServerRefused, unspell_document, unspell_metrics
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ __all__ = ["PARTS", "checked", "checked_list"]
 PARTS = 1000
 """Entries that a server answers at most."""
 
-_KINDS = {document: kind for kind, document in DOCUMENTS.items()}
 _UNSPELL = {"document": unspell_document, "metrics": unspell_metrics}
 
 
@@ -31,16 +30,14 @@ def checked(kind: str, answer: Any) -> Document:
     if not isinstance(answer, dict):
         raise _wrong(kind, f"it is no object but {type(answer).__name__}")
     document: Document = {}
-    for name, field in fields_of(DOCUMENTS[kind]).items():
-        if not field.is_sent:
-            continue
+    for name, field in document_of(kind)[1].items():
         value = answer.get(name)
         if not _fits(value, field):
             missing = "" if name in answer else " (it is missing)"
             raise _wrong(kind, f"its {name!r} is {type(value).__name__}{missing}")
-        inner = _KINDS.get(field.type)
-        if inner is not None and value is not None:
-            value = checked_list(inner, value) if field.is_list else checked(inner, value)
+        if field.document is not None and value is not None:
+            check = checked_list if field.is_list else checked
+            value = check(field.document, value)
         elif field.holds is not None:
             value = _UNSPELL[field.holds](value)
         document[name] = value

@@ -1,5 +1,6 @@
 """Client side of the server's HTTP API; imports no HTTP library until it is used."""
 
+from detcore._records import document_of
 from detcore.remote._context import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, PackedContext, pack
 from detcore.remote._credentials import (
     find_credentials,
@@ -33,6 +34,7 @@ __all__ = [
     "ServerRecords",
     "ServerRefused",
     "Session",
+    "document_of",
     "find_credentials",
     "forget_token",
     "hand_in",

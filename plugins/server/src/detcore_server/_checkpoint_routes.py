@@ -10,16 +10,17 @@ from fastapi.responses import StreamingResponse
 from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file
 from detcore_server._auth import Requester, State
 from detcore_server._client_models import (
-    CheckpointAnswer,
-    FilesAnswer,
     GlobsRequest,
     KeysRequest,
     Metadata,
+    answer_to,
 )
 
 __all__ = ["add_routes"]
 
 Uuid = Annotated[str, Path(description="The checkpoint's UUID, the whole of it.")]
+
+CHECKPOINT = answer_to("checkpoint")
 
 
 def add_routes(router: APIRouter) -> None:
@@ -31,7 +32,7 @@ def add_routes(router: APIRouter) -> None:
 def _add_records(router: APIRouter) -> None:
     path = "/checkpoints/{uuid}"
 
-    @router.get("/checkpoints", response_model=CheckpointAnswer, tags=["checkpoints"])
+    @router.get("/checkpoints", response_model=CHECKPOINT, tags=["checkpoints"])
     def find_checkpoint(
         state: State,
         _: Requester,
@@ -40,17 +41,17 @@ def _add_records(router: APIRouter) -> None:
         """Return the checkpoint whose UUID is, or begins with, a text."""
         return AsciiJson(state.transport.get_checkpoint(uuid))
 
-    @router.patch(f"{path}/metadata", response_model=CheckpointAnswer, tags=["checkpoints"])
+    @router.patch(f"{path}/metadata", response_model=CHECKPOINT, tags=["checkpoints"])
     def add_metadata(state: State, _: Requester, uuid: Uuid, request: Metadata) -> AsciiJson:
         """Add to a checkpoint's metadata; values of existing keys are replaced."""
         return AsciiJson(state.transport.add_checkpoint_metadata(uuid, request))
 
-    @router.post(f"{path}/metadata/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
+    @router.post(f"{path}/metadata/remove", response_model=CHECKPOINT, tags=["checkpoints"])
     def remove_metadata(state: State, _: Requester, uuid: Uuid, request: KeysRequest) -> AsciiJson:
         """Remove keys from a checkpoint's metadata."""
         return AsciiJson(state.transport.remove_checkpoint_metadata(uuid, request.keys))
 
-    @router.delete(path, response_model=CheckpointAnswer, tags=["checkpoints"])
+    @router.delete(path, response_model=CHECKPOINT, tags=["checkpoints"])
     def delete_checkpoint(state: State, requester: Requester, uuid: Uuid) -> AsciiJson:
         """Delete a checkpoint's files, not its record: only the owner and administrators may."""
         _require_owner(state, requester, uuid)
@@ -60,12 +61,12 @@ def _add_records(router: APIRouter) -> None:
 def _add_files(router: APIRouter) -> None:
     path = "/checkpoints/{uuid}/files"
 
-    @router.get(path, response_model=FilesAnswer, tags=["checkpoints"])
+    @router.get(path, response_model=answer_to("files"), tags=["checkpoints"])
     def list_files(state: State, _: Requester, uuid: Uuid) -> AsciiJson:
         """Return the stored files of a checkpoint that can be read, its manifest included."""
         return AsciiJson(state.transport.list_files(uuid))
 
-    @router.post(f"{path}/remove", response_model=CheckpointAnswer, tags=["checkpoints"])
+    @router.post(f"{path}/remove", response_model=CHECKPOINT, tags=["checkpoints"])
     def remove_files(
         state: State, requester: Requester, uuid: Uuid, request: GlobsRequest
     ) -> AsciiJson:

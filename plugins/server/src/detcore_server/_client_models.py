@@ -1,44 +1,38 @@
 """Requests and answers of the client's routes, as the OpenAPI document describes them.
 
-Answers are written from the documents of `detcore.experimental.Transport` as they are; these
-classes describe them, and a test compares the two.
+Answers are the documents of `detcore.experimental.Transport` as they are: the models are made of
+what the core says of these, and do not check them.
 """
 
 from __future__ import annotations
 
-import datetime
+import enum
+import functools
 import math
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from detcore.remote import document_of
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
     "MOST_DEPTH",
     "MOST_ENTRIES",
-    "CheckpointAnswer",
     "ControlRequest",
-    "ExperimentAnswer",
-    "FileAnswer",
-    "FilesAnswer",
     "GlobsRequest",
     "KeysRequest",
     "Kind",
-    "LogAnswer",
     "Metadata",
-    "ModelAnswer",
     "ModelChange",
     "ModelRequest",
     "OrderBy",
-    "ReportAnswer",
     "SortBy",
-    "TopAnswer",
-    "TrialAnswer",
     "TrialControlRequest",
-    "VersionAnswer",
     "VersionRequest",
+    "answer_to",
     "is_too_deep",
+    "list_of",
 ]
 
 MOST_ENTRIES = 1000
@@ -160,136 +154,30 @@ class VersionRequest(_Request):
     metadata: Metadata = Field(default_factory=dict)
 
 
-class ExperimentAnswer(BaseModel):
-    """An experiment."""
-
-    id: int
-    name: str
-    state: str
-    error: str | None
-    config: Document
-    archived: bool
-    progress: float | None
-    created_at: datetime.datetime
-    ended_at: datetime.datetime | None
-    is_alive: bool | None = Field(description="Whether its process is there; null: unknown.")
+@functools.cache
+def answer_to(kind: str) -> Any:
+    """Return the model of an answer that is a document of a kind; see `document_of`."""
+    line, fields = document_of(kind)
+    described: dict[str, Any] = {
+        name: (_type_of(field), Field(description=field.description) if field.description else ...)
+        for name, field in fields.items()
+    }
+    return create_model(f"{kind.title()}Answer", __doc__=line, **described)
 
 
-class TrialAnswer(BaseModel):
-    """A trial."""
-
-    id: int
-    experiment_id: int
-    state: str
-    error: str | None
-    hparams: Document
-    num_restarts: int
-    created_at: datetime.datetime
-    ended_at: datetime.datetime | None
+def list_of(kind: str) -> Any:
+    """Return the model of an answer that is a list of documents of a kind."""
+    return list[answer_to(kind)]  # type: ignore[misc]  # made as the module of routes is loaded
 
 
-class ReportAnswer(BaseModel):
-    """A report of metrics."""
-
-    trial_id: int
-    run_id: int
-    steps_completed: int
-    metrics: Metrics
-    batch_metrics: list[Metrics] | None
-    n_records: int | None
-    reported_at: datetime.datetime
-
-
-class LineAnswer(BaseModel):
-    """A line that a worker printed."""
-
-    at: float = Field(description="When, in seconds since 1970.")
-    run: int
-    rank: int
-    stream: str
-    text: str
-
-
-class LogAnswer(BaseModel):
-    """A part of a log."""
-
-    lines: list[LineAnswer]
-    position: int = Field(description="Where the next part begins.")
-    is_over: bool = Field(description="Whether nothing more will come.")
-
-
-class ValidationAnswer(BaseModel):
-    """A validation at the step of a checkpoint."""
-
-    metrics: Metrics
-    n_records: int | None
-
-
-class CheckpointAnswer(BaseModel):
-    """A checkpoint."""
-
-    uuid: str
-    experiment_id: int
-    trial_id: int
-    state: str
-    steps_completed: int
-    metadata: Document
-    resources: dict[str, int] = Field(description="Sizes of its files in bytes.")
-    experiment_config: Document
-    hparams: Document
-    started_at: datetime.datetime
-    committed_at: datetime.datetime | None
-    validation: ValidationAnswer | None
-
-
-class RankedAnswer(CheckpointAnswer):
-    """A checkpoint, with the value it is ranked by."""
-
-    value: Metric | None
-
-
-class TopAnswer(BaseModel):
-    """Checkpoints, the best first."""
-
-    metric: str
-    smaller_is_better: bool
-    checkpoints: list[RankedAnswer]
-
-
-class FileAnswer(BaseModel):
-    """A stored file."""
-
-    name: str = Field(description="Below the checkpoint, or below the trial's folder.")
-    size: int
-
-
-class FilesAnswer(BaseModel):
-    """The stored files of a checkpoint."""
-
-    uuid: str
-    storage_url: str
-    files: list[FileAnswer]
-
-
-class ModelAnswer(BaseModel):
-    """A model."""
-
-    id: int
-    name: str
-    description: str
-    metadata: Document
-    labels: list[str]
-    archived: bool
-    num_versions: int
-    created_at: datetime.datetime
-    updated_at: datetime.datetime
-
-
-class VersionAnswer(BaseModel):
-    """A version of a model."""
-
-    model_id: int
-    model_name: str
-    number: int
-    checkpoint: CheckpointAnswer
-    created_at: datetime.datetime
+def _type_of(field: Any) -> Any:
+    kind = field.type
+    if field.document is not None:
+        kind = answer_to(field.document)
+    elif field.holds is not None:
+        kind = Metric if kind is float else Document if field.holds == "document" else Metrics
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+        kind = str
+    if field.is_list:
+        kind = list[kind]
+    return kind | None if field.is_optional else kind

@@ -17,16 +17,11 @@ from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file
 from detcore_server._auth import Requester, State
 from detcore_server._client_models import (
     MOST_ENTRIES,
-    CheckpointAnswer,
     ControlRequest,
-    ExperimentAnswer,
-    FileAnswer,
     Kind,
-    LogAnswer,
-    ReportAnswer,
-    TopAnswer,
-    TrialAnswer,
     TrialControlRequest,
+    answer_to,
+    list_of,
 )
 
 __all__ = ["make_router"]
@@ -72,7 +67,7 @@ def make_router() -> APIRouter:
 def _add_experiments(router: APIRouter) -> None:
     path = "/experiments/{experiment_id}"
 
-    @router.get("/experiments", response_model=list[ExperimentAnswer], tags=["experiments"])
+    @router.get("/experiments", response_model=list_of("experiment"), tags=["experiments"])
     def list_experiments(
         state: State,
         _: Requester,
@@ -100,7 +95,7 @@ def _add_experiments(router: APIRouter) -> None:
             )
         )
 
-    @router.get(path, response_model=ExperimentAnswer, tags=["experiments"])
+    @router.get(path, response_model=answer_to("experiment"), tags=["experiments"])
     def get_experiment(state: State, _: Requester, experiment_id: ExperimentId) -> AsciiJson:
         """Return an experiment; secrets in its configuration are shown as asterisks."""
         return AsciiJson(state.transport.get_experiment(experiment_id))
@@ -117,7 +112,7 @@ def _add_experiments(router: APIRouter) -> None:
         """Delete an experiment: its checkpoints' files, its trials, their metrics and logs."""
         state.jobs.control(requester, experiment_id, "delete")
 
-    @router.get(f"{path}/trials", response_model=list[TrialAnswer], tags=["experiments"])
+    @router.get(f"{path}/trials", response_model=list_of("trial"), tags=["experiments"])
     def list_trials(
         state: State,
         _: Requester,
@@ -128,7 +123,7 @@ def _add_experiments(router: APIRouter) -> None:
         """Return the trials of an experiment, by number."""
         return AsciiJson(state.transport.list_trials(experiment_id, limit=limit, offset=offset))
 
-    @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["experiments"])
+    @router.get(f"{path}/top-checkpoints", response_model=answer_to("top"), tags=["experiments"])
     def top_of_experiment(
         state: State,
         _: Requester,
@@ -154,7 +149,7 @@ def _add_experiments(router: APIRouter) -> None:
 def _add_trials(router: APIRouter) -> None:
     path = "/trials/{trial_id}"
 
-    @router.get(path, response_model=TrialAnswer, tags=["trials"])
+    @router.get(path, response_model=answer_to("trial"), tags=["trials"])
     def get_trial(state: State, _: Requester, trial_id: TrialId) -> AsciiJson:
         """Return a trial."""
         return AsciiJson(state.transport.get_trial(trial_id))
@@ -166,7 +161,7 @@ def _add_trials(router: APIRouter) -> None:
         """End a trial for good, while others of its search continue: its owner may."""
         state.jobs.control_trial(requester, trial_id, request.action)
 
-    @router.get(f"{path}/metrics/{{kind}}", response_model=list[ReportAnswer], tags=["trials"])
+    @router.get(f"{path}/metrics/{{kind}}", response_model=list_of("report"), tags=["trials"])
     def list_metrics(
         state: State,
         _: Requester,
@@ -179,7 +174,7 @@ def _add_trials(router: APIRouter) -> None:
         found = state.transport.list_metrics(trial_id, kind, limit=limit, offset=offset)
         return AsciiJson(found)
 
-    @router.get(f"{path}/log", response_model=LogAnswer, tags=["trials"])
+    @router.get(f"{path}/log", response_model=answer_to("log"), tags=["trials"])
     def read_log(
         state: State,
         _: Requester,
@@ -190,7 +185,7 @@ def _add_trials(router: APIRouter) -> None:
         """Return lines that the workers of a trial printed."""
         return AsciiJson(state.transport.read_log(trial_id, position=position, limit=limit))
 
-    @router.get(f"{path}/checkpoints", response_model=list[CheckpointAnswer], tags=["trials"])
+    @router.get(f"{path}/checkpoints", response_model=list_of("checkpoint"), tags=["trials"])
     def list_checkpoints(
         state: State,
         _: Requester,
@@ -202,13 +197,13 @@ def _add_trials(router: APIRouter) -> None:
         return AsciiJson(state.transport.list_checkpoints(trial_id, limit=limit, offset=offset))
 
     @router.get(
-        f"{path}/latest-checkpoint", response_model=CheckpointAnswer | None, tags=["trials"]
+        f"{path}/latest-checkpoint", response_model=answer_to("checkpoint") | None, tags=["trials"]
     )
     def latest_checkpoint(state: State, _: Requester, trial_id: TrialId) -> AsciiJson:
         """Return the complete checkpoint of a trial with the most steps, or null."""
         return AsciiJson(state.transport.latest_checkpoint(trial_id))
 
-    @router.get(f"{path}/top-checkpoints", response_model=TopAnswer, tags=["trials"])
+    @router.get(f"{path}/top-checkpoints", response_model=answer_to("top"), tags=["trials"])
     def top_of_trial(
         state: State,
         _: Requester,
@@ -233,7 +228,7 @@ def _add_trials(router: APIRouter) -> None:
 def _add_event_files(router: APIRouter) -> None:
     path = "/trials/{trial_id}/event-files"
 
-    @router.get(path, response_model=list[FileAnswer], tags=["trials"])
+    @router.get(path, response_model=list_of("file"), tags=["trials"])
     def list_event_files(
         state: State,
         _: Requester,

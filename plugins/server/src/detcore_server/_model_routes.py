@@ -13,13 +13,13 @@ from detcore_server._client_models import (
     MOST_ENTRIES,
     KeysRequest,
     Metadata,
-    ModelAnswer,
     ModelChange,
     ModelRequest,
     OrderBy,
     SortBy,
-    VersionAnswer,
     VersionRequest,
+    answer_to,
+    list_of,
 )
 
 __all__ = ["add_routes"]
@@ -38,7 +38,7 @@ def add_routes(router: APIRouter) -> None:
 
 
 def _add_finding(router: APIRouter) -> None:
-    @router.get("/models", response_model=list[ModelAnswer], tags=["models"])
+    @router.get("/models", response_model=list_of("model"), tags=["models"])
     def list_models(
         state: State,
         _: Requester,
@@ -65,14 +65,14 @@ def _add_finding(router: APIRouter) -> None:
             )
         )
 
-    @router.get("/model", response_model=ModelAnswer, tags=["models"])
+    @router.get("/model", response_model=answer_to("model"), tags=["models"])
     def find_model(
         state: State, _: Requester, name: Annotated[str, Query(description="The whole name.")]
     ) -> AsciiJson:
         """Return the model of a name."""
         return AsciiJson(state.transport.get_model(name))
 
-    @router.get("/models/{model_id}", response_model=ModelAnswer, tags=["models"])
+    @router.get("/models/{model_id}", response_model=answer_to("model"), tags=["models"])
     def get_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Return a model."""
         return AsciiJson(state.transport.get_model(model_id))
@@ -81,7 +81,7 @@ def _add_finding(router: APIRouter) -> None:
 def _add_changing(router: APIRouter) -> None:
     path = "/models/{model_id}"
 
-    @router.post("/models", response_model=ModelAnswer, tags=["models"])
+    @router.post("/models", response_model=answer_to("model"), tags=["models"])
     def create_model(state: State, _: Requester, request: ModelRequest) -> AsciiJson:
         """Add a model."""
         return AsciiJson(
@@ -90,7 +90,7 @@ def _add_changing(router: APIRouter) -> None:
             )
         )
 
-    @router.patch(path, response_model=ModelAnswer, tags=["models"])
+    @router.patch(path, response_model=answer_to("model"), tags=["models"])
     def update_model(
         state: State, _: Requester, model_id: ModelId, request: ModelChange
     ) -> AsciiJson:
@@ -101,22 +101,22 @@ def _add_changing(router: APIRouter) -> None:
             )
         )
 
-    @router.post(f"{path}/archive", response_model=ModelAnswer, tags=["models"])
+    @router.post(f"{path}/archive", response_model=answer_to("model"), tags=["models"])
     def archive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Archive a model: it is shown, but cannot be changed."""
         return AsciiJson(state.transport.set_model_archived(model_id, True))
 
-    @router.post(f"{path}/unarchive", response_model=ModelAnswer, tags=["models"])
+    @router.post(f"{path}/unarchive", response_model=answer_to("model"), tags=["models"])
     def unarchive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Unarchive a model."""
         return AsciiJson(state.transport.set_model_archived(model_id, False))
 
-    @router.patch(f"{path}/metadata", response_model=ModelAnswer, tags=["models"])
+    @router.patch(f"{path}/metadata", response_model=answer_to("model"), tags=["models"])
     def add_metadata(state: State, _: Requester, model_id: ModelId, request: Metadata) -> AsciiJson:
         """Add to a model's metadata; values of existing keys are replaced."""
         return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
-    @router.post(f"{path}/metadata/remove", response_model=ModelAnswer, tags=["models"])
+    @router.post(f"{path}/metadata/remove", response_model=answer_to("model"), tags=["models"])
     def remove_metadata(
         state: State, _: Requester, model_id: ModelId, request: KeysRequest
     ) -> AsciiJson:
@@ -132,7 +132,7 @@ def _add_changing(router: APIRouter) -> None:
 def _add_versions(router: APIRouter) -> None:
     path = "/models/{model_id}/versions"
 
-    @router.get(path, response_model=list[VersionAnswer], tags=["models"])
+    @router.get(path, response_model=list_of("version"), tags=["models"])
     def list_versions(
         state: State,
         _: Requester,
@@ -146,7 +146,7 @@ def _add_versions(router: APIRouter) -> None:
             state.transport.list_versions(model_id, order_by=order_by, limit=limit, offset=offset)
         )
 
-    @router.post(path, response_model=VersionAnswer, tags=["models"])
+    @router.post(path, response_model=answer_to("version"), tags=["models"])
     def register_version(
         state: State, _: Requester, model_id: ModelId, request: VersionRequest
     ) -> AsciiJson:
@@ -162,7 +162,7 @@ def _add_versions(router: APIRouter) -> None:
             )
         )
 
-    @router.get(f"{path}/{{number}}", response_model=VersionAnswer | None, tags=["models"])
+    @router.get(f"{path}/{{number}}", response_model=answer_to("version") | None, tags=["models"])
     def get_version(state: State, _: Requester, model_id: ModelId, number: Number) -> AsciiJson:
         """Return a version of a model; null if it does not exist."""
         return AsciiJson(state.transport.get_version(model_id, number))
