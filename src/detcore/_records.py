@@ -14,10 +14,13 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from detcore._log import decode_document, decode_metrics, is_batches
 from detcore.types import Control, ExperimentState, TrialState
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
 
 _T = TypeVar("_T")
 _SENT = object()
@@ -30,8 +33,8 @@ class Json:
 
     Attributes:
         decode: Makes the value of the text.
-        holds: Which numbers may be in it that JSON does not have: those of a "document", which
-            holds anything, of "metrics", or None.
+        holds: "document" or "metrics", whose numbers that JSON does not have are spelled in
+            different ways; None: it holds no such numbers.
     """
 
     decode: Callable[[str], Any]
@@ -42,7 +45,7 @@ def _decode_texts(text: str) -> tuple[str, ...]:
     return tuple(decode_document(text))
 
 
-def _decode_batches(text: str) -> Any:
+def _decode_batches(text: str) -> object:
     """Return the metrics of batches; None for what releases took in that did not look at them."""
     value = decode_metrics(text)
     return value if is_batches(value) else None
@@ -497,7 +500,7 @@ class Field:
 
     @property
     def holds(self) -> str | None:
-        """Which numbers may be in it that JSON does not have; see `Json`."""
+        """Kind of numbers in it that JSON does not have; see `Json`."""
         return None if self.json is None else self.json.holds
 
 
@@ -508,7 +511,7 @@ def fields_of(record: Callable[..., object]) -> Mapping[str, Field]:
     return {name: _field_of(hint) for name, hint in hints.items()}
 
 
-def _field_of(hint: Any) -> Field:
+def _field_of(hint: object) -> Field:
     marks: list[Any] = []
     is_optional = is_list = False
     while True:
@@ -542,7 +545,7 @@ def document_of(kind: str) -> tuple[str, Mapping[str, Field]]:
     return line, {name: field for name, field in fields.items() if field.is_sent}
 
 
-def read_row(record: Callable[..., _T], row: Any, **more: Any) -> _T:
+def read_row(record: Callable[..., _T], row: Row[Any], **more: object) -> _T:
     """Return a row of a table as a record.
 
     Args:
@@ -585,19 +588,19 @@ def _converter(field: Field) -> Callable[[Any], Any] | None:
     return None
 
 
-def make_document(record: Any, **more: Any) -> dict[str, Any]:
+def make_document(record: object, **more: object) -> dict[str, Any]:
     """Return the document of a record: JSON, but for numbers that JSON does not have.
 
     Args:
         record: The record.
-        more: What its document holds besides.
+        more: Fields of the document that the record lacks.
     """
     kind: type = type(record)
     names = [name for name, field in fields_of(kind).items() if field.is_sent]
     return {name: _plain(getattr(record, name)) for name in names} | more
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, datetime.datetime):

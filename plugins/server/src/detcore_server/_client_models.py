@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
@@ -167,7 +168,7 @@ def answer_to(kind: str) -> Any:
 
 def list_of(kind: str) -> Any:
     """Return the model of an answer that is a list of documents of a kind."""
-    return list[answer_to(kind)]  # type: ignore[misc]  # made as the module of routes is loaded
+    return GenericAlias(list, (answer_to(kind),))
 
 
 def _type_of(field: Any) -> Any:
@@ -179,5 +180,5 @@ def _type_of(field: Any) -> Any:
     elif isinstance(kind, type) and issubclass(kind, enum.Enum):
         kind = str
     if field.is_list:
-        kind = list[kind]
+        kind = GenericAlias(list, (kind,))
     return kind | None if field.is_optional else kind
