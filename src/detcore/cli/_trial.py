@@ -226,27 +226,17 @@ def _speed(facts: _Facts) -> float | None:
 
 
 def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
+    from detcore._records import TrialRecord, fields_of
+
     trial, (metric, smaller) = facts.trial, searcher_metric(facts.experiment.config)
     last = facts.training[-1] if facts.training else None
-    return {
-        "id": trial.id,
-        "experiment_id": trial.experiment_id,
-        "state": trial.state.value,
+    names = [name for name in fields_of(TrialRecord) if name not in ("control", "current_run")]
+    return {name: getattr(trial, name) for name in names} | {
         "is_alive": facts.is_alive,
         "host": trial.host,
         "pid": trial.pid,
-        "error": trial.error,
         "num_runs": facts.num_runs,
         "steps_completed": facts.steps_completed,
-        "search_index": trial.search_index,
-        "length": trial.length,
-        "rung": trial.rung,
-        "num_restarts": trial.num_restarts,
-        "hparams": trial.hparams,
-        "seed": trial.seed,
-        "trial_dir": trial.trial_dir,
-        "created_at": trial.created_at,
-        "ended_at": trial.ended_at,
         "metric": metric,
         "smaller_is_better": smaller,
         "best_validation": best_of(facts.best),
