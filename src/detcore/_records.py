@@ -554,11 +554,10 @@ def read_row(record: Callable[..., _T], row: Row[Any], **more: object) -> _T:
             field may not be None.
         more: Fields that are not in the row.
     """
-    values = row._asdict()
-    for name, is_optional, convert in _converters(record):
-        if name in more or name not in values:
+    for index, name, is_optional, convert in _readers(record, row._fields):
+        value = row[index]
+        if name in more:
             continue
-        value = values[name]
         if value is not None:
             more[name] = value if convert is None else convert(value)
         elif is_optional:
@@ -567,11 +566,15 @@ def read_row(record: Callable[..., _T], row: Row[Any], **more: object) -> _T:
 
 
 @functools.cache
-def _converters(
-    record: Callable[..., object],
-) -> Sequence[tuple[str, bool, Callable[[Any], Any] | None]]:
+def _readers(
+    record: Callable[..., object], columns: tuple[str, ...]
+) -> Sequence[tuple[int, str, bool, Callable[[Any], Any] | None]]:
+    """Return the columns that are fields: index, name, whether None is a value, how it is read."""
+    fields = fields_of(record)
     return [
-        (name, field.is_optional, _converter(field)) for name, field in fields_of(record).items()
+        (index, name, fields[name].is_optional, _converter(fields[name]))
+        for index, name in enumerate(columns)
+        if name in fields
     ]
 
 
