@@ -19,6 +19,7 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "report": "detcore-report",
     "serve": "detcore-server",
     "top": "detcore-report",
+    "ui": "detcore-server",
     "user create": "detcore-server",
     "user password": "detcore-server",
 }

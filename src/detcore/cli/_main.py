@@ -70,6 +70,7 @@ COMMANDS = {
     "model": Lazy(
         "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
     ),
+    "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
     "database": Lazy(

@@ -44,6 +44,7 @@ __all__ = [
     "log_in",
     "log_out",
     "require_user",
+    "session_cookie",
     "set_cookie",
 ]
 
@@ -211,6 +212,11 @@ def _cookie_name(state: ServerState) -> str:
 
 def _is_secure(state: ServerState) -> bool:
     return state.settings.url.startswith("https:")
+
+
+def session_cookie(state: ServerState) -> tuple[str, bool]:
+    """Return the name of the cookie that holds a token, and whether it needs TLS."""
+    return _cookie_name(state), _is_secure(state)
 
 
 def cookie_of(request: Request, state: ServerState) -> str:

@@ -19,6 +19,8 @@ from detcore_server._protocol import make_protocol
 if TYPE_CHECKING:
     import threading
 
+    from fastapi import FastAPI
+
     from detcore_server._settings import ServerSettings
 
 __all__ = ["serve"]
@@ -32,7 +34,11 @@ _OTHER_FILES = 1000
 
 
 def serve(
-    settings: ServerSettings, listener: socket.socket, announce: Callable[[], None] | None = None
+    settings: ServerSettings,
+    listener: socket.socket,
+    announce: Callable[[], None] | None = None,
+    *,
+    make: Callable[[ServerSettings], FastAPI] = make_app,
 ) -> None:
     """Serve until SIGINT or SIGTERM arrives; requests in progress are still answered.
 
@@ -40,6 +46,7 @@ def serve(
         settings: Settings of the server.
         listener: Socket to serve on; it listens already.
         announce: Called when the server can answer, and handles signals.
+        make: Makes the application.
 
     Raises:
         KeyboardInterrupt: After SIGINT.
@@ -48,7 +55,7 @@ def serve(
     """
     configure_logging(settings.log_level)
     _allow_files(settings.max_connections + _OTHER_FILES)
-    app = make_app(settings)
+    app = make(settings)
     config = uvicorn.Config(
         app,
         http=make_protocol(settings.max_connections),

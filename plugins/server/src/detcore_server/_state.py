@@ -39,6 +39,7 @@ class ServerState:
         hashing: Held while a password is hashed.
         handing_in: Held while an experiment is checked, and its code unpacked.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
+        is_personal: Whether it is the page of one person (``detcore ui``): nobody logs in or out.
     """
 
     settings: ServerSettings
@@ -54,3 +55,4 @@ class ServerState:
         default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
+    is_personal: bool = False

@@ -26,9 +26,11 @@ from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
 if TYPE_CHECKING:
     from detcore.database import TokenRecord
 
-__all__ = ["PageRoute", "render", "static_file", "svg"]
+__all__ = ["HOME", "PageRoute", "render", "static_file", "svg"]
 
 _FOLDER = importlib.resources.files("detcore_server._page")
+# The first page.
+HOME = "/ui/experiments"
 # Nothing from outside, nothing written into the page itself, no form that leads elsewhere.
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -108,7 +110,7 @@ def render(
         values: Values for the template.
     """
     text = _templates().get_template(template).render(
-        user=user, path=request.url.path, **values
+        user=user, path=request.url.path, is_personal=request.app.state.detcore.is_personal, **values
     )  # fmt: skip
     body = text.encode()
     mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -1,4 +1,4 @@
-"""Logging in and out with a browser, and the files that every page loads."""
+"""Logging in and out with a browser."""
 
 from __future__ import annotations
 
@@ -19,21 +19,16 @@ from detcore_server._auth import (
     log_out,
     set_cookie,
 )
-from detcore_server._page._render import PageRoute, render, static_file
+from detcore_server._page._render import HOME, PageRoute, render
 
 __all__ = ["make_router"]
 
-_HOME = "/ui/experiments"
 _MAX_PATH = 2000
 
 
 def make_router() -> APIRouter:
     """Return the routes of this part."""
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
-
-    @router.get("/ui/static/{name}")
-    def get_static(request: Request, name: str) -> Response:
-        return static_file(request, name)
 
     @router.get("/ui/login")
     def show_login(
@@ -78,15 +73,10 @@ def make_router() -> APIRouter:
         clear_cookie(response, state)
         return response
 
-    @router.get("/")
-    @router.get("/ui")
-    def show_home(_: PageUser) -> Response:
-        return RedirectResponse(_HOME, 303)
-
     return router
 
 
 def _checked(path: str) -> str:
     """Return the path to visit after log-in: a page of this server, even if a link was forged."""
     is_own = path.startswith("/ui/") and path.isprintable() and "\\" not in path
-    return path if is_own and len(path) <= _MAX_PATH else _HOME
+    return path if is_own and len(path) <= _MAX_PATH else HOME

@@ -1,0 +1,146 @@
+"""``detcore ui``: the page for the person who typed the command, in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from page_records import add_search
+
+from detcore.database import Database
+
+# A browser that notes what it was asked to open.
+BROWSER = (
+    "#!/bin/sh\nstat -c %a $(echo $1 | sed s,file://,,) > {seen}\ncat ${{1#file://}} >> {seen}\n"
+)
+
+
+class OwnPage:
+    """A running ``detcore ui``.
+
+    Attributes:
+        link: What it printed.
+        port: Where it listens.
+    """
+
+    def __init__(self, home: Path, *options: str, **variables: str) -> None:
+        self.home = home
+        environment = {**os.environ, "DETCORE_HOME": str(home), **variables}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "detcore", "ui", *options],
+            env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.link = ""
+        for line in self.process.stdout:
+            if line.strip().startswith("http"):
+                self.link = line.strip()
+            if "Ctrl-C" in line:
+                break
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/ui/open\?link=\S+)", self.link)
+        assert found, self.link
+        self.port, self.path = int(found[1]), found[2]
+
+    def get(self, path: str, **headers: str) -> tuple[int, Mapping[str, str], str]:
+        """Return status, headers and text of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        told = answer.status, answer.headers, answer.read().decode()
+        connection.close()
+        return told
+
+    def end(self) -> tuple[int, str, str]:
+        """Press Ctrl-C; return the exit code, and what it then printed."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def own_page(home: Path) -> Iterator[OwnPage]:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+        add_search(database, 2, 3, name="mine")
+    page = OwnPage(home, "--no-browser")
+    yield page
+    if page.process.poll() is None:
+        page.process.kill()
+        page.process.communicate()
+
+
+def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> None:
+    for path in ("/", "/ui/experiments", "/ui/trials/1", "/ui/login"):
+        status, _, text = own_page.get(path)
+        assert status == 403, path
+        assert "mine" not in text
+    assert own_page.get(own_page.path + "x")[0] == 403
+    status, headers, text = own_page.get(own_page.path)
+    assert status == 200
+    cookie = headers["set-cookie"]
+    assert cookie.startswith(f"detcore-{own_page.port}=")
+    assert cookie.endswith("; HttpOnly; Path=/; SameSite=strict")  # no age: for this session
+    assert 'content="0;url=/ui/experiments"' in text
+    session = cookie.partition(";")[0]
+    assert "mine" in own_page.get("/ui/experiments", Cookie=session)[2]
+    status, headers, text = own_page.get(own_page.path)
+    assert (status, headers["set-cookie"]) == (403, None)
+    assert "This link was used already" in text
+    # The session goes on; the routes of a server are not there, whatever comes with a request.
+    page = own_page.get("/ui/experiments/1", Cookie=session)[2]
+    assert "Log out" not in page
+    token = session.partition("=")[2]
+    bearer = {"Cookie": session, "Authorization": f"Bearer {token}"}
+    assert own_page.get("/api/detcore/v1/experiments", **bearer)[0] == 404
+    code, out, err = own_page.end()
+    assert (code, err) == (0, "")
+    assert out.strip() == "The page has ended."
+    with Database.open(f"sqlite:///{own_page.home / 'detcore.db'}") as database:
+        assert database.list_users() == []
+        assert database.find_token(token) is None
+
+
+def test_another_host_name_is_refused(own_page: OwnPage) -> None:
+    """A site whose name leads to this machine gets nothing, and cannot use up the link."""
+    for host in ("evil.example", f"evil.example:{own_page.port}", "127.0.0.1", "127.0.0.1:1"):
+        status, headers, text = own_page.get(own_page.path, Host=host)
+        assert (status, headers["set-cookie"]) == (421, None), host
+        assert text == "This server answers at 127.0.0.1 and localhost alone.\n"
+    assert own_page.get(own_page.path, Host=f"localhost:{own_page.port}")[0] == 200
+
+
+def test_it_listens_on_loopback_alone(own_page: OwnPage) -> None:
+    listening = Path(f"/proc/{own_page.process.pid}/net/tcp").read_text().splitlines()
+    port = f":{own_page.port:04X}"
+    found = [line.split()[1] for line in listening if line.split()[1].endswith(port)]
+    assert found[0] == f"0100007F{port}"
+
+
+def test_a_browser_gets_a_file_that_only_its_user_can_read(home: Path, tmp_path: Path) -> None:
+    """The arguments of its process are seen by all users of the machine."""
+    browser, seen, temporary = tmp_path / "browser", tmp_path / "seen", tmp_path / "tmp"
+    temporary.mkdir()
+    browser.write_text(BROWSER.format(seen=seen))
+    browser.chmod(0o755)
+    page = OwnPage(home, BROWSER=str(browser), TMPDIR=str(temporary))
+    deadline = time.monotonic() + 60
+    while not (seen.exists() and page.link in seen.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert seen.read_text().startswith("600\n")
+    assert page.end()[0] == 0
+    assert list(temporary.iterdir()) == []
