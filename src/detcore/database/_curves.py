@@ -29,10 +29,12 @@ class MetricCurve:
         points: Steps and values, in the order of steps. Values may be infinite or NaN in a curve
             of training; NaN is left out of one of validations.
         num_nan: How many values of validations are NaN.
+        times: When each point was reported, in seconds since 1970.
     """
 
     points: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     num_nan: int = 0
+    times: list[float] = dataclasses.field(default_factory=list)
 
 
 class CurveQueries(Queries):
@@ -75,6 +77,7 @@ class CurveQueries(Queries):
         *,
         parts: int = 200,
         trial_ids: Sequence[int] | None = None,
+        steps: tuple[int, int] | None = None,
     ) -> dict[int, MetricCurve]:
         """Return a metric of the trials of an experiment.
 
@@ -89,6 +92,7 @@ class CurveQueries(Queries):
             name: Which metric.
             parts: In how many parts the steps are cut; >= 1.
             trial_ids: Only these trials; None = all.
+            steps: First and last step to read, both included; None = all.
 
         Returns:
             Curves by trial; those without a point are left out.
@@ -97,6 +101,8 @@ class CurveQueries(Queries):
         with self._read() as connection:
             for trial_filter in among(trials.c.id, trial_ids):
                 which = _of(experiment_id, kind, trial_filter)
+                if steps is not None:
+                    which &= metrics.c.steps_completed.between(*steps)
                 ends = connection.execute(
                     select(
                         func.min(metrics.c.steps_completed), func.max(metrics.c.steps_completed)
@@ -135,7 +141,7 @@ def _extremes(which: ColumnElement[bool], name: str, part: ColumnElement[int]) -
     value, step = validation_values.c.value, metrics.c.steps_completed
     return (
         select(
-            metrics.c.trial_id, step, value,
+            metrics.c.trial_id, step, value, metrics.c.reported_at,
             _over([value, step], part).label("lowest"),
             _over([value.desc(), step], part).label("highest"),
             _over([step]).label("first"),
@@ -151,7 +157,7 @@ def _samples(which: ColumnElement[bool], part: ColumnElement[int]) -> Subquery:
     step = metrics.c.steps_completed
     return (
         select(
-            metrics.c.trial_id, step, metrics.c.metrics,
+            metrics.c.trial_id, step, metrics.c.metrics, metrics.c.reported_at,
             _over([step.desc()], part).label("lowest"),
             _over([step]).label("first"),
         )
@@ -162,27 +168,31 @@ def _samples(which: ColumnElement[bool], part: ColumnElement[int]) -> Subquery:
 
 def _read_values(connection: Connection, curves: dict[int, MetricCurve], rows: Subquery) -> None:
     places = (rows.c.lowest, rows.c.highest, rows.c.first, rows.c.last)
-    query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value).where(
+    query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value, rows.c.reported_at).where(
         or_(*[place == 1 for place in places])
     )
-    for trial_id, step, value in connection.execute(
+    for trial_id, step, value, moment in connection.execute(
         query.order_by(*list(query.selected_columns)[:2])
     ):
-        curves.setdefault(trial_id, MetricCurve()).points.append((step, value))
+        curve = curves.setdefault(trial_id, MetricCurve())
+        curve.points.append((step, value))
+        curve.times.append(moment)
 
 
 def _read_reports(
     connection: Connection, curves: dict[int, MetricCurve], rows: Subquery, name: str
 ) -> None:
-    query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.metrics).where(
-        or_(rows.c.lowest == 1, rows.c.first == 1)
-    )
-    for trial_id, step, text in connection.execute(
+    query = select(
+        rows.c.trial_id, rows.c.steps_completed, rows.c.metrics, rows.c.reported_at
+    ).where(or_(rows.c.lowest == 1, rows.c.first == 1))
+    for trial_id, step, text, moment in connection.execute(
         query.order_by(*list(query.selected_columns)[:2])
     ):
         value = decode_metrics(text).get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            curves.setdefault(trial_id, MetricCurve()).points.append((step, value))
+            curve = curves.setdefault(trial_id, MetricCurve())
+            curve.points.append((step, value))
+            curve.times.append(moment)
 
 
 def _count_nan(

@@ -14,7 +14,7 @@ __all__ = ["detcore_register_commands"]
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore serve`` and ``detcore ui``, and the commands of ``detcore user`` that set passwords."""
+    """Register ``detcore serve``, ``detcore ui``, and commands of ``detcore user``."""
     from detcore_server._serve_command import serve
     from detcore_server._ui_command import ui
     from detcore_server._user_commands import user_group

@@ -17,8 +17,6 @@ from detcore.describe import (
     took_s,
 )
 from detcore_report import (
-    chart_table,
-    draw_chart,
     draw_parallel,
     draw_scatters,
     legend,
@@ -26,6 +24,7 @@ from detcore_report import (
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
+from detcore_server._page._charts import page_charts
 from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import compare
@@ -70,7 +69,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         classes = trial_classes(view)
         return render(
             request, "curves.html", user, tab="curves", **_head(state, user, view),
-            charts=_charts(view), legend=svg(legend(view)), view=view,
+            charts=page_charts(view, points=10**6), legend=svg(legend(view)), view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(state, experiment_id)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
@@ -122,7 +121,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         return render(
             request, "compare.html", user, tab="compare", **_head(state, user, whole),
             view=view, compared=compared, whole=whole, chosen=chosen, note=note,
-            charts=[] if view is None else _charts(view),
+            charts=[] if view is None else page_charts(view, points=10**6),
             legend=svg("" if view is None else legend(view)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
         )  # fmt: skip
@@ -250,18 +249,6 @@ def _head_of(
         ),
         "is_live": running or is_queued or is_starting,
     }
-
-
-def _charts(view: ExperimentView) -> list[dict[str, Any]]:
-    return [
-        {
-            "drawing": svg(
-                draw_chart(view, chart, number=number, points=10**6, is_wide=number == 0)
-            ),
-            "table": svg(chart_table(view, chart)),
-        }
-        for number, chart in enumerate(view.charts)
-    ]
 
 
 def _masked(state: ServerState, experiment_id: int) -> Any:

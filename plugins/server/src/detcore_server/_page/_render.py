@@ -47,6 +47,15 @@ HEADERS = {
     "Cache-Control": "private, no-cache",
 }
 _DATABASE = re.compile(r"( yet)? in (sqlite|postgresql)[a-z0-9+]*:\S*[^\s.]")
+# uPlot and its licence come unchanged from npm, as package uplot.
+_STATIC = {
+    "charts.js": "static/charts.js",
+    "icon.svg": "static/icon.svg",
+    "page.css": "static/page.css",
+    "page.js": "static/page.js",
+    "uplot.css": "static/uplot/uPlot.min.css",
+    "uplot.js": "static/uplot/uPlot.iife.min.js",
+}
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -109,8 +118,9 @@ def render(
         status: HTTP status.
         values: Values for the template.
     """
+    is_personal = request.app.state.detcore.is_personal
     text = _templates().get_template(template).render(
-        user=user, path=request.url.path, is_personal=request.app.state.detcore.is_personal, **values
+        user=user, path=request.url.path, is_personal=is_personal, **values
     )  # fmt: skip
     body = text.encode()
     mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -120,14 +130,14 @@ def render(
 
 
 def static_file(request: Request, name: str) -> Response:
-    """Return the stylesheet, the script or the icon.
+    """Return a stylesheet, a script or the icon.
 
     Raises:
         NotFoundError: If there is no such file.
     """
-    if name not in ("page.css", "page.js", "icon.svg"):
+    if name not in _STATIC:
         raise NotFoundError(f"there is no file {cut(name)!r}")
-    text = _FOLDER.joinpath("static").joinpath(name).read_text(encoding="utf-8")
+    text = _FOLDER.joinpath(_STATIC[name]).read_text(encoding="utf-8")
     body = (STYLE + text if name == "page.css" else text).encode()
     mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == mark:

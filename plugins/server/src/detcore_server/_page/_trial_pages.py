@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 
 from detcore.database import ingest_reports, read_log_page
-from detcore_report import chart_table, draw_chart, read_view
+from detcore_report import read_view
 from detcore_server._auth import Id, PageUser, State
-from detcore_server._page._render import PageRoute, render, svg
+from detcore_server._page._charts import page_charts
+from detcore_server._page._render import PageRoute, render
 from detcore_server._page._verify import Verifier
 
 if TYPE_CHECKING:
@@ -39,18 +40,9 @@ def make_router(verifier: Verifier) -> APIRouter:
             only=[trial_id], parts=250,
         )  # fmt: skip
         trial = view.trials[0]
-        charts = [
-            {
-                "drawing": svg(
-                    draw_chart(view, chart, number=number, points=504, is_wide=number == 0)
-                ),
-                "table": svg(chart_table(view, chart)),
-            }
-            for number, chart in enumerate(view.charts)
-        ]
         return render(
             request, "trial.html", user,
-            record=record, trial=trial, view=view, charts=charts,
+            record=record, trial=trial, view=view, charts=page_charts(view, points=504),
             log=_last_lines(record),
             reports={
                 kind: _last_reports(database, trial_id, kind)

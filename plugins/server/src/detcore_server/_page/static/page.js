@@ -28,6 +28,11 @@ function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.dataset.key || node.id || "" : "";
 }
 
+// Parts that a script has put in, which the server does not know.
+function isOwn(node) {
+  return node.nodeType === Node.ELEMENT_NODE && "own" in node.dataset;
+}
+
 function isSame(one, other) {
   return one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 }
@@ -66,6 +71,7 @@ function morphChildren(now, next) {
   let place = now.firstChild;
   for (const wanted of [...next.childNodes]) {
     const key = keyOf(wanted);
+    while (place && isOwn(place)) place = place.nextSibling;
     let found = key ? keyed.get(wanted.nodeName + key) : place;
     if (!found || !isSame(found, wanted)) {
       now.insertBefore(document.importNode(wanted, true), place);
@@ -77,7 +83,7 @@ function morphChildren(now, next) {
   }
   while (place) {
     const rest = place.nextSibling;
-    place.remove();
+    if (!isOwn(place)) place.remove();
     place = rest;
   }
 }
@@ -168,6 +174,7 @@ class Updates {
         const fresh = new DOMParser().parseFromString(text, "text/html");
         showLocalTimes(fresh);
         putIn(fresh);
+        document.dispatchEvent(new Event("detcore:changed"));
         this.say();
         isOver = !fresh.body.dataset.liveEvery;
       }
@@ -197,6 +204,7 @@ function light(event) {
   const trial = trialOf(event.target);
   for (const one of document.querySelectorAll(".lit")) one.classList.remove("lit");
   document.body.classList.toggle("lighting", trial !== null);
+  document.dispatchEvent(new CustomEvent("detcore:light", { detail: trial }));
   if (trial === null) return;
   for (const one of document.querySelectorAll(`g.${trial}`)) one.classList.add("lit");
   const row = document.querySelector(`#trials tr[data-key="${trial.slice(1)}"]`);

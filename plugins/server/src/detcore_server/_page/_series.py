@@ -1,0 +1,117 @@
+"""Curves as numbers, for the charts that a browser draws."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
+
+from detcore.database import ingest_reports
+from detcore.errors import InvalidArgumentError
+from detcore_server._auth import Id, PageUser, State
+from detcore_server._page._render import PageRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from detcore.database import Database, MetricCurve, TrialRecord
+
+__all__ = ["make_router"]
+
+_MAX_TRIALS = 200
+# Of all curves of an answer; a browser draws more no faster than it can be looked at.
+_MAX_POINTS = 40_000
+_MIN_PARTS = 40
+_MAX_CHECKPOINTS = 1000
+_Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
+
+
+def make_router() -> APIRouter:
+    """Return the routes of this part."""
+    router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+    @router.get("/ui/experiments/{experiment_id}/series")
+    def get_series(
+        state: State,
+        _: PageUser,
+        experiment_id: Id,
+        metric: Annotated[str, Query(max_length=1000)],
+        kind: Literal["training", "validation"],
+        trials: Annotated[str, Query(max_length=4000)],
+        first: _Step = 0,
+        last: _Step = 2**63 - 1,
+        width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> Response:
+        chosen = _ids(trials)
+        database = state.database
+        ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+        record = database.get_experiment(experiment_id)
+        parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(chosen))))
+        curves = database.metric_curves(
+            experiment_id, kind, metric, parts=parts, trial_ids=chosen, steps=(first, last)
+        )
+        known = {one.id: one for one in database.list_trials(experiment_id) if one.id in curves}
+        saved = _saved_steps(database, experiment_id, first, last)
+        return JSONResponse({
+            "trials": [
+                _answer(known[number], curve, record.config, saved.get(number, ()))
+                for number, curve in curves.items()
+            ]
+        })  # fmt: skip
+
+    return router
+
+
+def _ids(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidArgumentError(
+            f"trials is {text[:100]!r}: ids of trials with commas between them are expected, "
+            "such as 3,4,7."
+        )
+    if len(numbers) > _MAX_TRIALS:
+        raise InvalidArgumentError(
+            f"these are {len(numbers)} trials: at most {_MAX_TRIALS} are drawn at once."
+        )
+    return [min(int(number[:12]), 2**31 - 1) for number in numbers]
+
+
+def _answer(
+    trial: TrialRecord, curve: MetricCurve, config: Mapping[str, Any], saved: object
+) -> dict[str, object]:
+    """Return a curve; values that are not finite are left out, and counted."""
+    found = [
+        (step, value, moment)
+        for (step, value), moment in zip(curve.points, curve.times, strict=True)
+        if math.isfinite(value)
+    ]
+    return {
+        "id": trial.id,
+        "steps": [step for step, _, _ in found],
+        "values": [value for _, value, _ in found],
+        "seconds": [round(moment - trial.created_at.timestamp(), 3) for _, _, moment in found],
+        "steps_per_epoch": _steps_per_epoch(trial, config),
+        "saved": saved,
+        "num_not_finite": len(curve.points) - len(found) + curve.num_nan,
+    }
+
+
+def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, Any]) -> float | None:
+    """Return the steps of one pass over the data, or None if the configuration does not say."""
+    num_records, size = config.get("records_per_epoch"), trial.hparams.get("global_batch_size")
+    if isinstance(num_records, int) and isinstance(size, int) and num_records > 0 and size > 0:
+        return num_records / size
+    return None
+
+
+def _saved_steps(
+    database: Database, experiment_id: int, first: int, last: int
+) -> dict[int, list[int]]:
+    """Return by trial after how many steps its checkpoints were saved."""
+    steps: dict[int, list[int]] = {}
+    for record in database.list_checkpoints(experiment_id=experiment_id)[-_MAX_CHECKPOINTS:]:
+        if record.state == "COMPLETED" and first <= record.steps_completed <= last:
+            steps.setdefault(record.trial_id, []).append(record.steps_completed)
+    return steps
