@@ -133,6 +133,7 @@ def read_view(
     max_charts: int = 8,
     only: Collection[int] | None = None,
     parts: int | None = None,
+    max_rows: int | None = MAX_ROWS,
 ) -> ExperimentView:
     """Read an experiment.
 
@@ -149,6 +150,7 @@ def read_view(
         only: Only these trials; None: all.
         parts: Downsample each curve to the extremes in this many parts of the steps, which is
             faster; None: read all reports.
+        max_rows: Maximum number of trials in the view; None: all.
 
     Raises:
         NotFoundError: If the experiment does not exist, or no trial has reported `metric`.
@@ -178,8 +180,9 @@ def read_view(
     kind = next((own_kind for own_kind, name in names if _is_asked((own_kind, name), metric, kind)),
                 "validation")  # fmt: skip
     few = None if only is None else tuple(sorted(only))
-    if few is None and parts is not None and kind == "validation" and len(rows) > MAX_ROWS:
-        few = _best_ids(rows, metric, smaller_is_better=smaller)
+    is_cut = max_rows is not None and len(rows) > max_rows
+    if few is None and parts is not None and kind == "validation" and is_cut:
+        few = _best_ids(rows, metric, smaller_is_better=smaller)[:max_rows]
     trials = _rank(rows, reports, kind, metric, smaller_is_better=smaller, only=few)
     shown = trials if only is None else [trial for trial in trials if trial.id in only]
     drawn = [trial.id for trial in shown[:MAX_CURVES]]
@@ -194,7 +197,7 @@ def read_view(
     return ExperimentView(
         record=record,
         overview=overview,
-        trials=shown[:MAX_ROWS],
+        trials=shown[:max_rows],
         num_trials=len(records),
         metric=metric,
         kind=kind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.database import answer_read, ingest_reports
@@ -28,6 +28,7 @@ from detcore_server._page._charts import page_charts
 from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import compare
+from detcore_server._page._trial_table import make_table, table_csv
 from detcore_server._page._verify import Verifier
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ __all__ = ["make_router"]
 
 _CHECKPOINTS_SHOWN = 100
 MAX_SIDE_BY_SIDE = 8
+_MAX_ROWS = 500
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
 _MIN_PARTS, _MAX_PARTS = 40, 250
 _Metric = Annotated[str, Query(max_length=1000)]
 _Kind = Literal["", "training", "validation"]
 _Better = Literal["", "smaller", "larger"]
+_Where = Annotated[str, Query(max_length=2000)]
+_Sort = Annotated[str, Query(max_length=1000)]
+_Columns = Annotated[list[str], Query(max_length=200)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
 _Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
 
@@ -64,16 +69,50 @@ def make_router(verifier: Verifier) -> APIRouter:
         metric: _Metric = "",
         kind: _Kind = "",
         better: _Better = "",
+        where: _Where = "",
+        sort: _Sort = "",
+        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
     ) -> Response:
-        view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
+        # Of very many trials, the page has only the best, but a filter looks at all.
+        max_rows = None if where or sort else _MAX_ROWS
+        view = _read(
+            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=max_rows
+        )  # fmt: skip
         classes = trial_classes(view)
         return render(
             request, "curves.html", user, tab="curves", **_head(state, user, view),
+            table=make_table(view, where=where, sort=sort, chosen=column),
+            others=[
+                (key, value) for key, value in request.query_params.multi_items()
+                if key not in ("where", "sort", "column")
+            ],
             charts=page_charts(view, points=10**6), legend=svg(legend(view)), view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(state, experiment_id)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
         )  # fmt: skip
+
+    @router.get("/trials.csv")
+    def get_trials(
+        state: State,
+        _: PageUser,
+        experiment_id: Id,
+        metric: _Metric = "",
+        kind: _Kind = "",
+        better: _Better = "",
+        where: _Where = "",
+        sort: _Sort = "",
+        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
+    ) -> Response:
+        view = _read(
+            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=None
+        )  # fmt: skip
+        table = make_table(view, where=where, sort=sort, chosen=column, max_rows=None)
+        if table.error is not None:
+            raise HTTPException(422, table.error)
+        name = f"experiment-{experiment_id}-trials.csv"
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(table_csv(table), media_type="text/csv", headers=disposition)
 
     @router.get("/hyperparameters")
     def show_hyperparameters(
@@ -183,6 +222,7 @@ def _read(
     only: list[int] | None = None,
     all_metrics: bool = False,
     parts: int | None = None,
+    max_rows: int | None = _MAX_ROWS,
 ) -> ExperimentView:
     """Read an experiment, with everything that its workers have reported so far."""
     database = state.database
@@ -193,7 +233,7 @@ def _read(
     return read_view(
         database, experiment_id, metric=metric or None, kind=kind or None,
         smaller_is_better={"smaller": True, "larger": False}.get(better), only=only,
-        all_metrics=all_metrics, parts=parts,
+        all_metrics=all_metrics, parts=parts, max_rows=max_rows,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from detcore.describe import STYLE, cut, escape, format_bytes, format_duration, format_number
 from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
+from detcore_server._page._trial_table import sort_query, table_query
 
 if TYPE_CHECKING:
     from detcore.database import TokenRecord
@@ -89,6 +90,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.globals.update(table_query=table_query, sort_query=sort_query)
     templates.filters.update(
         bytes=format_bytes,
         cut=cut,

@@ -211,6 +211,34 @@ function light(event) {
   if (row) row.classList.add("lit");
 }
 
+// -- the state of charts, which is in the URL, goes with a form and with a link -----------------
+
+const CHART_STATE = ["x", "xaxis", "yaxis", "smooth", "from", "to", "hide"];
+
+function withChartState(query) {
+  const now = new URLSearchParams(location.search);
+  for (const name of CHART_STATE) {
+    query.delete(name);
+    if (now.get(name)) query.set(name, now.get(name));
+  }
+  return query;
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target instanceof Element ? event.target.closest("a.sort") : null;
+  if (link) link.search = withChartState(new URLSearchParams(link.search));
+});
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form.filter[data-keep]")) return;
+  event.preventDefault();
+  const query = withChartState(new URLSearchParams(new FormData(event.target)));
+  // All columns is the usual state, and short.
+  const boxes = [...event.target.querySelectorAll("[name=column]")];
+  if (boxes.every((box) => box.checked)) query.delete("column");
+  if (!query.get("where")) query.delete("where");
+  location.search = query;
+});
+
 // -- log-in -----------------------------------------------------------------------------------
 
 // A link from elsewhere brings no cookie with it, so that somebody who has logged in sees the form.

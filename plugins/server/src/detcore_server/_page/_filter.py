@@ -1,0 +1,234 @@
+"""Filters of tables, such as ``val_loss < 0.1 and lr > 1e-3``: parsed, and never evaluated as code.
+
+::
+
+    filter     = either ("or" either)*
+    either     = single ("and" single)*
+    single     = "not" single | "(" filter ")" | comparison
+    comparison = operand (operator operand)+          operator: < <= > >= == != =
+    operand    = number | 'text' | "text" | true | false | name | `name with spaces`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+from detcore.errors import InvalidArgumentError
+
+__all__ = ["FilterError", "parse_filter"]
+
+Row = Mapping[str, object]
+Test = Callable[[Row], bool]
+_Operand = Callable[[Row], object]
+
+_MAX_CHARACTERS = 1000
+_MAX_DEPTH = 30
+_NAMES_LISTED = 12
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    |(?P<text>'[^']*'|"[^"]*")
+    |(?P<quoted>`[^`]*`)
+    |(?P<word>[^\W\d][\w.\-/]*)
+    |(?P<operator><=|>=|==|!=|<|>|=)
+    |(?P<bracket>[()])
+    )""",
+    re.VERBOSE,
+)
+_OPERATORS: Mapping[str, Callable[[object, object], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_CONSTANTS = {"true": True, "false": False}
+_OPERAND = "a name, a number, or a text in quotation marks"
+_KEYWORDS = frozenset({"and", "or", "not"})
+
+
+class FilterError(InvalidArgumentError):
+    """A filter that cannot be understood.
+
+    Attributes:
+        position: Index of the character where it stops making sense, from 0.
+        expected: What could be there instead.
+    """
+
+    def __init__(self, text: str, position: int, expected: str, found: str) -> None:
+        self.position = position
+        self.expected = expected
+        super().__init__(
+            f"character {position + 1} of the filter: expected {expected}, found {found}.\n"
+            f"{text}\n{' ' * position}^"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    position: int
+
+
+def parse_filter(text: str, names: Mapping[str, str]) -> Test:
+    """Return whether a row passes, as a function of its values.
+
+    Values that are missing or NaN pass no comparison, and neither do texts compared with numbers
+    by order.
+
+    Args:
+        text: The filter.
+        names: Names that it may use, and the key in a row of each.
+
+    Raises:
+        FilterError: If it does not parse, or uses another name.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        found = f"{len(text)} characters"
+        raise FilterError(text[:80], 0, f"at most {_MAX_CHARACTERS} characters", found)
+    return _Parser(text, names).parse()
+
+
+class _Parser:
+    def __init__(self, text: str, names: Mapping[str, str]) -> None:
+        self._text = text
+        self._names = names
+        self._tokens = _tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> Test:
+        test = self._any()
+        if self._token.kind != "end":
+            raise self._fail("'and', 'or', or the end")
+        return test
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, *texts: str) -> bool:
+        token = self._token
+        if token.kind in ("word", "bracket") and token.text.lower() in texts:
+            self._at += 1
+            return True
+        return False
+
+    def _fail(self, expected: str) -> FilterError:
+        token = self._token
+        found = "the end" if token.kind == "end" else repr(token.text)
+        return FilterError(self._text, token.position, expected, found)
+
+    def _any(self) -> Test:
+        tests = [self._all()]
+        while self._take("or"):
+            tests.append(self._all())
+        return tests[0] if len(tests) == 1 else lambda row: any(test(row) for test in tests)
+
+    def _all(self) -> Test:
+        tests = [self._single()]
+        while self._take("and"):
+            tests.append(self._single())
+        return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
+
+    def _single(self) -> Test:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._fail(f"at most {_MAX_DEPTH} brackets and 'not' within each other")
+        if self._take("not"):
+            inner = self._single()
+            test: Test = lambda row: not inner(row)  # noqa: E731  (a closure as the others)
+        elif self._take("("):
+            test = self._any()
+            if not self._take(")"):
+                raise self._fail("')'")
+        else:
+            test = self._comparison()
+        self._depth -= 1
+        return test
+
+    def _comparison(self) -> Test:
+        left = self._operand()
+        tests: list[Test] = []
+        while self._token.kind == "operator":
+            compare = _OPERATORS[self._token.text]
+            self._at += 1
+            right = self._operand()
+            tests.append(_compared(compare, left, right))
+            left = right
+        if not tests:
+            raise self._fail("a comparison: <, <=, >, >=, == or !=")
+        return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
+
+    def _operand(self) -> _Operand:
+        token = self._token
+        if token.kind == "number":
+            value: object = float(token.text)
+        elif token.kind == "text":
+            value = token.text[1:-1]
+        elif token.kind == "word" and token.text.lower() in _CONSTANTS:
+            value = _CONSTANTS[token.text.lower()]
+        elif token.kind == "quoted":
+            return self._name(token.text[1:-1])
+        elif token.kind == "word" and token.text.lower() not in _KEYWORDS:
+            return self._name(token.text)
+        else:
+            raise self._fail(_OPERAND)
+        self._at += 1
+        return lambda _: value
+
+    def _name(self, name: str) -> _Operand:
+        key = self._names.get(name)
+        if key is None:
+            raise self._fail(f"a name of the table ({_near(name, self._names)})")
+        self._at += 1
+        return lambda row: row.get(key)
+
+
+def _tokens(text: str) -> list[_Token]:
+    found = []
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            raise FilterError(text, at, f"{_OPERAND}, or a comparison", repr(text[at]))
+        kind = match.lastgroup or ""
+        found.append(_Token(kind, match[kind], match.start(kind)))
+        at = match.end()
+    return [*found, _Token("end", "", end)]
+
+
+def _near(name: str, names: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
+    listed = ", ".join([*names][:_NAMES_LISTED]) + (", ..." if len(names) > _NAMES_LISTED else "")
+    return f"did you mean {near[0]}? There are {listed}" if near else listed
+
+
+def _compared(compare: Callable[[object, object], bool], left: _Operand, right: _Operand) -> Test:
+    is_order = compare not in (operator.eq, operator.ne)
+
+    def test(row: Row) -> bool:
+        one, other = left(row), right(row)
+        if _is_missing(one) or _is_missing(other):
+            return False
+        if is_order and _is_number(one) != _is_number(other):
+            return False
+        try:
+            return bool(compare(one, other))
+        except TypeError:  # a list, which a hyperparameter may be, has no order among others
+            return False
+
+    return test
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
