@@ -13,6 +13,7 @@ from running_server import PASSWORD, USER
 
 __all__ = ["Answer", "PageClient", "ServedPage"]
 
+_SCRIPTS = tuple(f"/ui/static/{name}.js" for name in ("uplot", "charts", "page"))
 _VOID = {"meta", "link", "input", "br"}
 _HEADING = re.compile(r"h[1-6]")
 
@@ -126,7 +127,7 @@ class ServedPage(HTMLParser):
             if name in values and tag != "use":
                 assert re.match(r"/ui/|#|\?", values[name]), f"<{tag}> {attrs}"
         if tag == "script":
-            assert values["src"] == "/ui/static/page.js"
+            assert values["src"] in _SCRIPTS, f"<{tag}> {attrs}"
         if tag == "a":
             self.links.append(values["href"])
         if "id" in values:

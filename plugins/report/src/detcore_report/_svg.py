@@ -136,14 +136,14 @@ def draw_chart(
         is_wide: Whether it spans the whole width of the page.
     """
     _, up = chart.scales()
+    title = cut(f"{chart.metric} ({chart.kind})", 120)
     note = ", log scale" if up.is_log else ""
-    title = cut(f"{chart.metric} ({chart.kind}{note})", 120)
     gone = sum(curve.num_not_finite for curve in chart.curves)
     drawn = _drawn(view, chart)
     last = max((x for curve in chart.curves for x, _ in curve.points), default=0)
     told = f"{len(drawn)} trial{'s' * (len(drawn) != 1)} over {last} steps"
     told += f"; {gone} values that are not finite are left out" if gone else ""
-    label = f"{title}: {told}; the table of trials has the numbers"
+    label = f"{title}{note}: {told}; the table of trials has the numbers"
     size = _WIDE if is_wide else _NARROW
     drawings = _draw_curves(view, chart, size, key=f"c{number}", points=points, label=label)
     if is_wide:
@@ -152,7 +152,7 @@ def draw_chart(
         key = f"n{number}"
         drawings += _draw_curves(view, chart, _INSTEAD, key=key, points=few, label=label)
     return (
-        f"<figure><h3>{escape(title)}</h3>{drawings}"
+        f'<figure><h3>{escape(title)}<span class="scale">{note}</span></h3>{drawings}'
         f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
     )
 

@@ -39,7 +39,7 @@ class ServerState:
         hashing: Held while a password is hashed.
         handing_in: Held while an experiment is checked, and its code unpacked.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
-        is_personal: Whether it is the page of one person (``detcore ui``): nobody logs in or out.
+        is_personal: Whether it serves the page of one person (``detcore ui``), without log-in.
     """
 
     settings: ServerSettings

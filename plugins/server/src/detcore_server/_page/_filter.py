@@ -53,8 +53,8 @@ class FilterError(InvalidArgumentError):
     """A filter that cannot be understood.
 
     Attributes:
-        position: Index of the character where it stops making sense, from 0.
-        expected: What could be there instead.
+        position: Index of the character at which parsing failed, from 0.
+        expected: Description of the tokens that are valid at this position.
     """
 
     def __init__(self, text: str, position: int, expected: str, found: str) -> None:

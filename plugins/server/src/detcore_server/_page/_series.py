@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
@@ -14,7 +14,7 @@ from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._render import PageRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from detcore.database import Database, MetricCurve, TrialRecord
 
@@ -79,7 +79,7 @@ def _ids(text: str) -> list[int]:
 
 
 def _answer(
-    trial: TrialRecord, curve: MetricCurve, config: Mapping[str, Any], saved: object
+    trial: TrialRecord, curve: MetricCurve, config: Mapping[str, object], saved: Sequence[int]
 ) -> dict[str, object]:
     """Return a curve; values that are not finite are left out, and counted."""
     found = [
@@ -98,7 +98,7 @@ def _answer(
     }
 
 
-def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, Any]) -> float | None:
+def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, object]) -> float | None:
     """Return the steps of one pass over the data, or None if the configuration does not say."""
     num_records, size = config.get("records_per_epoch"), trial.hparams.get("global_batch_size")
     if isinstance(num_records, int) and isinstance(size, int) and num_records > 0 and size > 0:

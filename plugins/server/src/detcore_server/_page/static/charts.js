@@ -157,19 +157,25 @@ class Chart {
     return Math.max(200, Math.floor(this.box.getBoundingClientRect().width));
   }
 
-  // The steps of what is shown, and a little more, so that lines run to the edges.
+  // The steps of what is shown, and the next ones on both sides, so that lines run to the edges.
   steps() {
-    const { range, x } = this.view;
-    if (!range || (x !== "step" && !this.trials)) return null;
-    const more = (range[1] - range[0]) / 20;
-    const [from, to] = [range[0] - more, range[1] + more];
-    if (x === "step") return [Math.max(0, Math.floor(from)), Math.max(0, Math.ceil(to))];
-    const steps = this.trials.flatMap((trial) => {
+    const { range } = this.view;
+    const known = (this.whole || []).filter((trial) => this.hasX(trial) && trial.steps.length);
+    if (!range || !known.length) return null;
+    let [first, last] = [Infinity, 0];
+    for (const trial of known) {
       const across = xOf(trial, this.view);
-      const inside = trial.steps.filter((_, at) => across[at] >= from && across[at] <= to);
-      return inside.length ? [inside[0], inside[inside.length - 1]] : [];
-    });
-    return steps.length ? [Math.min(...steps), Math.max(...steps)] : null;
+      const before = across.filter((x) => x < range[0]).length - 1;
+      const after = across.findIndex((x) => x > range[1]);
+      first = Math.min(first, before < 0 ? 0 : trial.steps[before]);
+      // A trial may have reported more since.
+      last = Math.max(last, after < 0 ? Infinity : trial.steps[after]);
+    }
+    return [first, last];
+  }
+
+  hasX(trial) {
+    return this.view.x !== "epoch" || trial.steps_per_epoch !== null;
   }
 
   async load() {
@@ -183,7 +189,7 @@ class Chart {
     const steps = this.steps();
     if (steps) {
       query.set("first", steps[0]);
-      query.set("last", steps[1]);
+      if (steps[1] !== Infinity) query.set("last", steps[1]);
     }
     try {
       const answer = await fetch(`/ui/experiments/${experiment}/series?${query}`, {
@@ -191,7 +197,11 @@ class Chart {
       });
       if (!answer.ok) throw new Error(String(answer.status));
       this.trials = (await answer.json()).trials;
+      const isFirst = !this.whole;
+      if (!steps) this.whole = this.trials;
       this.draw();
+      // The URL had a range: its steps are known only now.
+      if (isFirst && this.view.range) this.load();
     } catch (error) {
       if (error.name !== "AbortError") {
         this.note.textContent = "The server did not send the values of this chart.";
@@ -210,8 +220,10 @@ class Chart {
     const { kind, metric, trials: styles } = this.about;
     const look = new Map(styles.map(([id, name, isBest]) => [id, { name, isBest }]));
     const shown = this.trials.filter((trial) => !this.view.hidden.has(trial.id)
-      && look.has(trial.id) && (this.view.x !== "epoch" || trial.steps_per_epoch));
-    const isLog = this.isLog(shown);
+      && look.has(trial.id) && this.hasX(trial));
+    const ids = new Set(shown.map((trial) => trial.id));
+    // Of all steps: the axis stays as it is while one zooms.
+    const isLog = this.isLog(this.whole.filter((trial) => ids.has(trial.id)));
     this.lines = shown
       .map((trial) => ({ trial, ...look.get(trial.id), points: pointsOf(trial, this.view, isLog) }))
       .filter((line) => line.points.length)
@@ -248,7 +260,9 @@ class Chart {
       return "No value is positive: a logarithmic axis cannot show them.";
     }
     if (!shown.length) return "All lines are hidden, or none is in this range.";
-    return this.lines.some((line) => line.trial.saved.length) ? "◆ a checkpoint was saved" : "";
+    const notes = isLog ? ["The vertical axis is logarithmic."] : [];
+    if (this.lines.some((line) => line.trial.saved.length)) notes.push("◆ a checkpoint was saved");
+    return notes.join(" ");
   }
 
   // The columns of uPlot: x, and for each line its values, also unsmoothed where there are few.
@@ -280,6 +294,10 @@ class Chart {
     const [dim, grid] = [colour("--dim"), colour("--line")];
     const axis = { stroke: dim, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     axis.font = axis.labelFont = "12px system-ui, sans-serif";
+    // Over more than two decades, lines at 2 to 9 would be a grey surface.
+    const filter = (u, ticks) => (ticks[ticks.length - 1] / ticks[0] > 100
+      ? ticks.map((one) => (Number.isInteger(Math.round(Math.log10(one) * 1e6) / 1e6) ? one : null)) : ticks);
+    const powers = (isOn) => (isOn ? { grid: { ...axis.grid, filter }, ticks: { ...axis.ticks, filter } } : {});
     const width = this.width();
     const text = this.view.x === "time" ? formatTime : format;
     const range = (u, low, high) => {
@@ -296,9 +314,9 @@ class Chart {
       },
       series: this.series(),
       axes: [
-        { ...axis, label: X_NAMES[this.view.x], labelSize: 20, space: 70,
+        { ...axis, ...powers(this.view.xAxis === "log"), label: X_NAMES[this.view.x], labelSize: 20, space: 70,
           values: (u, ticks) => ticks.map((one) => (one === null ? "" : text(one))) },
-        { ...axis, size: 66, values: (u, ticks) => ticks.map((one) => (one === null ? "" : format(one))) },
+        { ...axis, ...powers(isLog), size: 66, values: (u, ticks) => ticks.map((one) => (one === null ? "" : format(one))) },
       ],
       focus: { alpha: 0.2 },
       cursor: {
