@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import json
 import math
 import re
 import sqlite3
@@ -10,6 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_client import PageClient, ServedPage
@@ -489,6 +492,106 @@ def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_pat
         site.page(path)
 
 
+    series = site.client.ask(
+        "GET", f"{base}/series?kind=training&metric=loss&trials={ids[0]}&first=900"
+    )
+    (curve,) = json.loads(series.text)["trials"]
+    assert (curve["values"], curve["num_not_finite"]) == ([0.25], 2)
+
+
+# -- the table of trials, and the values of charts -----------------------------------------------
+
+
+def table_of(page: ServedPage) -> list[list[str]]:
+    """Return the cells of the table of trials, without its head and the boxes."""
+    head = next(row for row in page.rows if row[0] == "choose")
+    start = page.rows.index(head) + 1
+    return [row[1:] for row in page.rows[start:] if len(row) == len(head)]
+
+
+def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
+    experiment = add_search(site.database, 12, 4)
+    base = f"/ui/experiments/{experiment}"
+    whole = table_of(site.page(base))
+    assert len(whole) == 12
+    sorted_up = site.page(f"{base}?sort=hparams.units")
+    assert 'aria-sort="ascending"' in sorted_up.html
+    units = [int(row[8]) for row in table_of(sorted_up)]
+    assert units == sorted(units)
+    # Its head leads to the other order, and keeps the rest of the query.
+    asked = f"{base}?metric=val_loss&sort=hparams.units"
+    down = next(link for link in site.page(asked).links if "sort=-hparams.units" in link)
+    assert down.startswith("?metric=val_loss&")
+    assert [int(row[8]) for row in table_of(site.page(base + down))] == units[::-1]
+    limit = sorted(units)[5]
+    where = urllib.parse.quote(f"units <= {limit} and optimizer.name != 'none'")
+    page = site.page(f"{base}?where={where}&sort=-hparams.units&column=trial&column=hparams.units")
+    rows = table_of(page)
+    assert [int(row[1]) for row in rows] == sorted((one for one in units if one <= limit))[::-1]
+    assert f"{len(rows)} of 12 pass the filter" in page.text
+    link = next(link for link in page.links if "/trials.csv?" in link)
+    answer = site.client.ask("GET", link)
+    assert answer.headers["content-disposition"].endswith(f'"experiment-{experiment}-trials.csv"')
+    exported = list(csv.reader(answer.text.splitlines()))
+    assert exported == [["trial", "units"], *([row[0].split()[1], row[1]] for row in rows)]
+    nothing = site.page(f"{base}?where=best+%3C+0")
+    assert "No trial passes the filter." in nothing.text
+
+
+def test_a_filter_that_does_not_parse_says_where(site: Site) -> None:
+    experiment = add_search(site.database, 2, 2)
+    page = site.page(f"/ui/experiments/{experiment}?where=val_los+%3C+1")
+    assert "character 1 of the filter: expected a name of the table (did you mean val_loss?" in (
+        page.text
+    )
+    assert 'aria-describedby="filter-error"' in page.html
+    assert len(table_of(page)) == 2  # all: the page still shows the experiment
+    answer = site.client.ask("GET", f"/ui/experiments/{experiment}/trials.csv?where=val_los+%3C+1")
+    assert answer.status == 422
+    assert "did you mean val_loss?" in answer.text
+
+
+def test_cells_of_an_export_are_no_formulas(site: Site) -> None:
+    experiment = site.database.create_experiment(
+        config={"searcher": {"metric": "loss"}}, config_text=None, model_dir="/code", name="x"
+    )
+    for text in ("=1+1", "plain"):
+        site.database.create_trial(
+            experiment_id=experiment, seed=1, hparams={"text": text, "shift": -1.5}
+        )
+    answer = site.client.ask("GET", f"/ui/experiments/{experiment}/trials.csv?column=hparams.text")
+    assert answer.text.split() == ["text", "'=1+1", "plain"]
+
+
+def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 2, 50, records_per_epoch=320, name="series")
+    one, other = (trial.id for trial in site.database.list_trials(experiment))
+    save_checkpoint(site.database, one, tmp_path / "store", tmp_path / "files", 200)
+    path = f"/ui/experiments/{experiment}/series"
+    query = f"{path}?kind=validation&metric=val_loss"
+
+    def curves(more: str) -> dict[int, dict[str, Any]]:
+        answer = site.client.ask("GET", f"{query}{more}")
+        return {curve["id"]: curve for curve in json.loads(answer.text)["trials"]}
+
+    whole = curves(f"&trials={one},{other}")
+    assert list(whole) == [one, other]
+    steps = [10 * (number + 1) for number in range(50)]
+    assert whole[one]["steps"] == steps
+    recorded = site.database.metrics(one, "validation")
+    assert whole[one]["values"] == [report.metrics["val_loss"] for report in recorded]
+    assert len(whole[one]["seconds"]) == 50
+    assert (whole[one]["saved"], whole[other]["saved"]) == ([200], [])
+    assert whole[one]["steps_per_epoch"] is None  # the trials have no global_batch_size
+    part = curves(f"&trials={one}&first=95&last=140")
+    assert list(part) == [one]
+    assert part[one]["steps"] == [100, 110, 120, 130, 140]
+    assert curves("&trials=99999") == {}
+    for wrong in ("&trials=", "&trials=1,x", f"&trials={','.join(['1'] * 201)}", ""):
+        assert site.client.ask("GET", f"{query}{wrong}").status == 422, wrong
+    assert site.stranger.ask("GET", f"{query}&trials={one}").status == 303
+
+
 # -- hostile text ---------------------------------------------------------------------------------
 
 
@@ -545,12 +648,23 @@ def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) ->
     ):  # fmt: skip
         page = site.page(path)  # parsed: no element or attribute that the page does not write
         assert "<script>document.title='owned'</script>" in page.text, path
-        assert page.html.count("<script") == 1, path
+        # Those of the template, each a file of the server.
+        scripts = 3 if path in (base, f"/ui/trials/{ids[0]}") or "compare" in path else 1
+        assert page.html.count("<script") == scripts, path
         assert "{{ 7*7 }}" in page.text, path
         for sign in ("\x00", "\u202e", "<img"):
             assert sign not in page.html, (path, sign)
     assert "2 values that are not finite" not in site.page(base).text
     assert f"{3 * 9} values that are not finite are left out" in site.page(base).text
+    for where, told in (
+        (f"`{HOSTILE}` < 1", "9 of 9 pass the filter"),
+        (f"{HOSTILE} < 1", "expected a name, a number, or a text in quotation marks"),
+        ("x < 1", "expected a name of the table ("),
+    ):
+        asked = {"where": where, "sort": HOSTILE, "column": HOSTILE, HOSTILE: HOSTILE}
+        page = site.page(f"{base}?{urllib.parse.urlencode(asked)}")
+        assert told in page.text
+        assert page.html.count("<script") == 3
     part = urllib.parse.quote(HOSTILE.partition("\x00")[0])
     searched = site.page(f"/ui/experiments?name={part}")
     assert "1 to 1 of 1" in searched.text

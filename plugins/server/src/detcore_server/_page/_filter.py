@@ -18,6 +18,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
+from detcore.describe import cut
 from detcore.errors import InvalidArgumentError
 
 __all__ = ["FilterError", "parse_filter"]
@@ -205,8 +206,10 @@ def _tokens(text: str) -> list[_Token]:
 
 def _near(name: str, names: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
-    listed = ", ".join([*names][:_NAMES_LISTED]) + (", ..." if len(names) > _NAMES_LISTED else "")
-    return f"did you mean {near[0]}? There are {listed}" if near else listed
+    listed = ", ".join(cut(known, 60) for known in [*names][:_NAMES_LISTED])
+    if len(names) > _NAMES_LISTED:
+        listed += ", ..."
+    return f"did you mean {cut(near[0], 60)}? There are {listed}" if near else listed
 
 
 def _compared(compare: Callable[[object, object], bool], left: _Operand, right: _Operand) -> Test:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
 
 from detcore.database import ingest_reports
-from detcore.errors import InvalidArgumentError
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._render import PageRoute
 
@@ -67,13 +66,14 @@ def make_router() -> APIRouter:
 def _ids(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isascii() and number.isdigit() for number in numbers):
-        raise InvalidArgumentError(
+        raise HTTPException(
+            422,
             f"trials is {text[:100]!r}: ids of trials with commas between them are expected, "
-            "such as 3,4,7."
+            "such as 3,4,7.",
         )
     if len(numbers) > _MAX_TRIALS:
-        raise InvalidArgumentError(
-            f"these are {len(numbers)} trials: at most {_MAX_TRIALS} are drawn at once."
+        raise HTTPException(
+            422, f"these are {len(numbers)} trials: at most {_MAX_TRIALS} are drawn at once."
         )
     return [min(int(number[:12]), 2**31 - 1) for number in numbers]
 
@@ -85,7 +85,7 @@ def _answer(
     found = [
         (step, value, moment)
         for (step, value), moment in zip(curve.points, curve.times, strict=True)
-        if math.isfinite(value)
+        if _is_finite(value)
     ]
     return {
         "id": trial.id,
@@ -96,6 +96,13 @@ def _answer(
         "saved": saved,
         "num_not_finite": len(curve.points) - len(found) + curve.num_nan,
     }
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, object]) -> float | None:

@@ -1,0 +1,111 @@
+"""Filters of the page's tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detcore_server._page._filter import FilterError, parse_filter
+
+NAMES = {
+    "loss": "best", "lr": "hparams.opt.lr", "opt.lr": "hparams.opt.lr", "optimizer": "hparams.opt",
+    "state": "state", "is_big": "is_big", "my metric": "my", "and-or": "odd", "list": "list",
+}  # fmt: skip
+ROW = {
+    "best": 0.25, "hparams.opt.lr": 1e-3, "hparams.opt": "adam", "state": "COMPLETED",
+    "is_big": True, "my": -2, "odd": 3, "list": [1, 2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("loss < 0.3", True),
+        ("loss < 0.25", False),
+        ("loss <= .25", True),
+        ("loss >= 25e-2 and lr > 1e-4", True),
+        ("loss > 1 or opt.lr == 0.001", True),
+        # `and` binds closer than `or`, and `not` closer than both.
+        ("loss < 1 or loss < 1 and loss > 1", True),
+        ("(loss < 1 or loss < 1) and loss > 1", False),
+        ("not loss > 1 and loss < 1", True),
+        ("not (loss > 1 or loss < 1)", False),
+        ("not not loss < 1", True),
+        ("0.1 < loss <= 0.25 < 1", True),
+        ("0.1 < loss < 0.2", False),
+        ("optimizer = 'adam'", True),
+        ('optimizer != "sgd"', True),
+        ("optimizer == adam or loss < 1", None),
+        ("is_big == true and is_big != FALSE", True),
+        ("`my metric` == -2", True),
+        ("and-or == 3", True),
+        ("LOSS < 1", None),
+        ("loss < 1 AND NOT loss < 0", True),
+        # Without an order between them, no comparison passes.
+        ("optimizer < 1", False),
+        ("optimizer > 1", False),
+        ("list < 3", False),
+        ("optimizer < 'b'", True),
+    ],
+)
+def test_a_filter(text: str, expected: bool | None) -> None:
+    if expected is None:
+        with pytest.raises(FilterError):
+            parse_filter(text, NAMES)
+    else:
+        assert parse_filter(text, NAMES)(ROW) is expected
+
+
+@pytest.mark.parametrize("missing", [{}, {"best": None}, {"best": math.nan}])
+def test_a_missing_value_passes_no_comparison(missing: dict[str, object]) -> None:
+    for operator in ("<", ">", "==", "!="):
+        assert not parse_filter(f"loss {operator} 1", NAMES)(missing)
+    assert parse_filter("not loss < 1", NAMES)(missing)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "told"),
+    [
+        ("", 0, "expected a name, a number, or a text in quotation marks, found the end"),
+        ("loss", 4, "expected a comparison: <, <=, >, >=, == or !=, found the end"),
+        ("loss <", 6, "found the end"),
+        ("loss < 1 lr > 2", 9, "expected 'and', 'or', or the end, found 'lr'"),
+        ("loss < 1 and", 12, "found the end"),
+        ("(loss < 1", 9, r"expected '\)', found the end"),
+        ("loss < 1)", 8, r"found '\)'"),
+        ("los < 1", 0, r"did you mean loss\? There are"),
+        ("loss < 1 && lr > 2", 9, "found '&'"),
+        ("__import__('os')", 0, "expected a name of the table"),
+        ("loss < 'open", 7, 'found "\'"'),
+        ("loss < 1e", 7, "found '1'"),
+        ("and < 1", 0, "found 'and'"),
+    ],
+)
+def test_what_does_not_parse(text: str, position: int, told: str) -> None:
+    with pytest.raises(FilterError, match=told) as caught:
+        parse_filter(text, NAMES)
+    assert caught.value.position == position
+    assert str(caught.value).endswith(f"\n{text}\n{' ' * position}^")
+
+
+def test_a_filter_is_bounded() -> None:
+    with pytest.raises(FilterError, match="at most 30 brackets"):
+        parse_filter("(" * 400 + "loss < 1", NAMES)
+    with pytest.raises(FilterError, match="at most 1000 characters, found 1010"):
+        parse_filter("loss < 1 and" * 84 + "xx", NAMES)
+
+
+TOKENS = ["loss", "lr", "<", "==", "1", "'a'", "and", "or", "not", "(", ")", "`my metric`", "&", "true"]
+
+
+@given(st.lists(st.sampled_from(TOKENS), max_size=12).map(" ".join) | st.text(max_size=40))
+def test_any_text_is_a_filter_or_explained(text: str) -> None:
+    try:
+        test = parse_filter(text, NAMES)
+    except FilterError as error:
+        assert 0 <= error.position <= len(text)
+    else:
+        assert test(ROW) in (True, False)
