@@ -22,6 +22,8 @@ ALL_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 PATHS = (
     "/ui/experiments", "/ui/experiments?name=nothing+is+called+that",
     "/ui/experiments/{searched}", "/ui/experiments/{searched}?metric=loss",
+    "/ui/experiments/{searched}?where=units+%3E+99&sort=steps&column=trial&column=steps",
+    "/ui/experiments/{searched}?where=unit+%3E+99",
     "/ui/experiments/{searched}/hyperparameters", "/ui/experiments/{searched}/compare",
     "/ui/experiments/{searched}/compare?trial=2&trial=3&trial=4",
     "/ui/experiments/{searched}/checkpoints", "/ui/experiments/{searched}/configuration",
@@ -146,6 +148,16 @@ def test_charts_fit_the_window_and_can_be_read(
 ) -> None:
     context = browser.new_context(storage_state=signed_in, viewport={"width": width, "height": 800})
     window = Window(context, site.server.url)
+    for path in (f"/ui/experiments/{site.searched}", "/ui/trials/1"):
+        page = window.open(path)
+        chart = page.locator("#chart-0 canvas")
+        expect(chart).to_be_visible()
+        box = chart.bounding_box()
+        assert box is not None
+        assert (box["x"] >= 0, box["x"] + box["width"] <= width) == (True, True), path
+        assert window.overflow() <= 0, path
+    # The drawings of a browser in which the script of the charts does not run.
+    context.route("**/charts.js", lambda route: route.fulfill(body=""))
     for path in (
         f"/ui/experiments/{site.searched}", "/ui/trials/1",
         f"/ui/experiments/{site.searched}/hyperparameters",
@@ -241,7 +253,8 @@ def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> 
     table = page.get_by_role("table", name="Hyperparameters, those that differ first")
     assert table.get_by_role("columnheader").count() == 2
     assert table.get_by_role("rowheader", name="units differs").count() == 1
-    assert page.get_by_role("img", name=re.compile(r"^val_loss \(validation\): 2 trials")).count()
+    chart = page.get_by_role("application", name=re.compile(r"^val_loss \(validation\) of 2 trials"))
+    expect(chart).to_be_visible()
 
 
 def test_a_screen_reader_finds_its_way(site: Site, window: Window) -> None:
@@ -257,6 +270,82 @@ def test_a_screen_reader_finds_its_way(site: Site, window: Window) -> None:
     table = page.get_by_role("table", name="val_loss (validation) of each trial")
     expect(table).to_be_visible()
     assert table.get_by_role("row").count() == 25
+
+
+# -- charts and tables that answer ----------------------------------------------------------------
+
+
+def test_a_chart_answers_to_pointer_and_keyboard(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}")
+    plot = page.locator("#chart-0 .plot")
+    expect(plot.locator("canvas")).to_be_visible()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
+    told = page.locator("#chart-0 .told")
+    expect(told).to_contain_text(re.compile(r"trial \d+: [\d.]+ at step \d+"))
+    expect(told).to_contain_text("and 16 more")  # eight of 24 are told
+    back = page.get_by_role("button", name="Zoom back")
+    expect(back).to_be_disabled()
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 120, steps=3)
+    page.mouse.up()
+    expect(back).to_be_enabled()
+    found = re.search(r"from=([\d.]+)&to=([\d.]+)$", page.url)
+    assert found
+    low, high = float(found[1]), float(found[2])
+    assert 40 < low < high < 100
+    plot.focus()
+    said = page.locator("#said")
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(re.compile(r"^trial \d+: "))
+    first = said.inner_text()
+    assert low <= int(first.split()[-1]) <= high
+    page.keyboard.press("ArrowUp")
+    expect(said).not_to_have_text(first)
+    page.keyboard.press("Escape")
+    expect(back).to_be_disabled()
+    assert page.url.endswith(f"/ui/experiments/{site.searched}")
+
+
+def test_what_is_shown_is_in_the_address(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}")
+    page.get_by_label("Vertical axis").select_option("log")
+    expect(page.locator("#chart-0")).to_contain_text("The vertical axis is logarithmic.")
+    page.get_by_text("Choose lines").click()
+    page.get_by_role("button", name="Hide all").click()
+    expect(page.locator("#chart-0")).to_contain_text("All lines are hidden")
+    page.get_by_role("button", name="Show all").click()
+    box = page.locator(".lines input").first
+    hidden = box.get_attribute("value")
+    box.uncheck()
+    page.get_by_role("link", name="units").click()
+    page.wait_for_url("**sort=hparams.units**")
+    page.get_by_label("Filter").fill("units > 99 and dropout < 0.4")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**where=units**")
+    for expected in ("sort=hparams.units", "yaxis=log", f"hide={hidden}"):
+        assert expected in page.url
+    page.reload()
+    assert page.get_by_label("Vertical axis").input_value() == "log"
+    chart = page.get_by_role("application", name=re.compile(r"^val_loss \(validation\) of 23 trials"))
+    expect(chart).to_be_visible()
+    expect(page.get_by_role("table", name=re.compile("of 24 pass the filter"))).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV of this table").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0].startswith("trial,state,steps,best val_loss")
+    assert len(lines) == 1 + page.locator("#trials tbody tr").count()
+
+
+def test_across_epochs_without_their_length_says_why(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}?x=epoch")
+    note = page.locator("#chart-0").get_by_text("does not say how many steps an epoch has")
+    expect(note).to_be_visible()
+    expect(page.locator("#chart-0 svg.big")).to_be_visible()  # over steps
+    page.get_by_label("Across").select_option("time")
+    expect(page.locator("#chart-0 canvas")).to_be_visible()
 
 
 # -- while trials report --------------------------------------------------------------------------
@@ -280,7 +369,7 @@ def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
     expect(curve).not_to_have_attribute("d", before)
     # What somebody was about is as it was: the choice, the open details, the focus.
     assert page.get_by_role("checkbox").first.get_attribute("value") == chosen
-    assert page.locator("input:checked").get_attribute("value") == chosen
+    assert page.locator("#trials input:checked").get_attribute("value") == chosen
     assert page.evaluate("document.activeElement.value") == chosen
     expect(page.get_by_role("table", name="val_loss (validation) of each trial")).to_be_visible()
     expect(page.locator("#updated")).to_contain_text("updated")
@@ -320,7 +409,7 @@ def test_who_is_logged_out_meanwhile_is_told(site: Site, window: Window) -> None
     expect(page.locator("#updated")).to_contain_text("updated", timeout=20_000)
     window.context.clear_cookies()
     expect(page.locator("#updated")).to_contain_text("You are logged out", timeout=20_000)
-    expect(page.locator("#chart-0 svg.big")).to_be_visible()  # what was there is there
+    expect(page.locator("#chart-0 canvas")).to_be_visible()  # what was there is there
 
 
 def test_a_checkpoint_is_verified(site: Site, window: Window) -> None:
