@@ -98,7 +98,22 @@ def test_a_filter_is_bounded() -> None:
         parse_filter("loss < 1 and" * 84 + "xx", NAMES)
 
 
-TOKENS = ["loss", "lr", "<", "==", "1", "'a'", "and", "or", "not", "(", ")", "`my metric`", "&", "true"]
+TOKENS = [
+    "loss",
+    "lr",
+    "<",
+    "==",
+    "1",
+    "'a'",
+    "and",
+    "or",
+    "not",
+    "(",
+    ")",
+    "`my metric`",
+    "&",
+    "true",
+]
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=12).map(" ".join) | st.text(max_size=40))

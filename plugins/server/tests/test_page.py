@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib.resources
 import json
 import math
 import re
@@ -128,6 +129,7 @@ def test_other_sites_can_change_nothing(site: Site) -> None:
 
 def test_headers_and_files(site: Site) -> None:
     for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript"),
+                       ("charts.js", "text/javascript"), ("uplot.css", "text/css"),
                        ("icon.svg", "image/svg+xml")):  # fmt: skip
         answer = site.stranger.ask("GET", f"/ui/static/{name}")
         assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
@@ -136,6 +138,10 @@ def test_headers_and_files(site: Site) -> None:
         assert "@import" not in answer.text
         again = site.stranger.ask("GET", f"/ui/static/{name}", If_None_Match=answer.headers["etag"])
         assert again.status == 304
+    library = site.stranger.ask("GET", "/ui/static/uplot.js")
+    assert library.text.startswith("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+    folder = importlib.resources.files("detcore_server._page").joinpath("static/uplot")
+    assert "Permission is hereby granted" in folder.joinpath("LICENSE").read_text()
     for name in ("..%2Ftemplates%2Fbase.html", "../templates/base.html", "base.html"):
         assert site.client.ask("GET", f"/ui/static/{name}").status == 404, name
     headers = site.client.ask("GET", "/ui/models").headers
@@ -491,7 +497,6 @@ def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_pat
     ):  # fmt: skip
         site.page(path)
 
-
     series = site.client.ask(
         "GET", f"{base}/series?kind=training&metric=loss&trials={ids[0]}&first=900"
     )
@@ -527,7 +532,7 @@ def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
     where = urllib.parse.quote(f"units <= {limit} and optimizer.name != 'none'")
     page = site.page(f"{base}?where={where}&sort=-hparams.units&column=trial&column=hparams.units")
     rows = table_of(page)
-    assert [int(row[1]) for row in rows] == sorted((one for one in units if one <= limit))[::-1]
+    assert [int(row[1]) for row in rows] == sorted(one for one in units if one <= limit)[::-1]
     assert f"{len(rows)} of 12 pass the filter" in page.text
     link = next(link for link in page.links if "/trials.csv?" in link)
     answer = site.client.ask("GET", link)

@@ -253,7 +253,9 @@ def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> 
     table = page.get_by_role("table", name="Hyperparameters, those that differ first")
     assert table.get_by_role("columnheader").count() == 2
     assert table.get_by_role("rowheader", name="units differs").count() == 1
-    chart = page.get_by_role("application", name=re.compile(r"^val_loss \(validation\) of 2 trials"))
+    chart = page.get_by_role(
+        "application", name=re.compile(r"^val_loss \(validation\) of 2 trials")
+    )
     expect(chart).to_be_visible()
 
 
@@ -329,7 +331,9 @@ def test_what_is_shown_is_in_the_address(site: Site, window: Window) -> None:
         assert expected in page.url
     page.reload()
     assert page.get_by_label("Vertical axis").input_value() == "log"
-    chart = page.get_by_role("application", name=re.compile(r"^val_loss \(validation\) of 23 trials"))
+    chart = page.get_by_role(
+        "application", name=re.compile(r"^val_loss \(validation\) of 23 trials")
+    )
     expect(chart).to_be_visible()
     expect(page.get_by_role("table", name=re.compile("of 24 pass the filter"))).to_be_visible()
     with page.expect_download() as download:

@@ -1,4 +1,4 @@
-"""The charts of a page: each a drawing, a table of its numbers, and the data attribute for the script."""
+"""The charts of a page: each a drawing, a table of its numbers, and data for the script."""
 
 from __future__ import annotations
 
