@@ -41,7 +41,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_OPERATORS: Mapping[str, Callable[[object, object], bool]] = {
+_OPERATORS: Mapping[str, Callable[..., bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
     "==": operator.eq, "=": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -212,7 +212,7 @@ def _near(name: str, names: Mapping[str, str]) -> str:
     return f"did you mean {cut(near[0], 60)}? There are {listed}" if near else listed
 
 
-def _compared(compare: Callable[[object, object], bool], left: _Operand, right: _Operand) -> Test:
+def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
     is_order = compare not in (operator.eq, operator.ne)
 
     def test(row: Row) -> bool:
