@@ -60,9 +60,9 @@ class OwnPage:
         connection.close()
         return told
 
-    def end(self) -> tuple[int, str, str]:
-        """Press Ctrl-C; return the exit code, and what it then printed."""
-        self.process.send_signal(signal.SIGINT)
+    def end(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+        """Send a signal, that of Ctrl-C; return the exit code, and the output after it."""
+        self.process.send_signal(number)
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 
@@ -143,5 +143,5 @@ def test_a_browser_gets_a_file_that_only_its_user_can_read(home: Path, tmp_path:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert seen.read_text().startswith("600\n")
-    assert page.end()[0] == 0
+    assert page.end(signal.SIGHUP)[0] == 0  # the terminal was closed
     assert list(temporary.iterdir()) == []
