@@ -79,7 +79,7 @@ font-size:.9rem}
 background:var(--c)}
 .k4 i,.k5 i,.k6 i,.k7 i{background:repeating-linear-gradient(90deg,var(--c) 0 .45rem,#0000 0 .6rem)}
 .charts{display:grid;
-grid-template-columns:repeat(auto-fill,minmax(min(100%,26rem),1fr));gap:0 1.5rem}
+grid-template-columns:repeat(auto-fill,minmax(min(100%,24rem),1fr));gap:0 1.5rem}
 .charts figure{max-width:44rem}
 .charts.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr))}
 """

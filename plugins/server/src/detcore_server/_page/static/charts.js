@@ -542,7 +542,8 @@ function answerCharts() {
       const first = charts.keys().next().value;
       const { trials } = JSON.parse(first.dataset.chart);
       tools = toolbar(view, [...trials].sort((one, other) => one[0] - other[0]));
-      first.closest("[data-live]").before(tools.bar);
+      tools.bar.dataset.own = "";
+      (first.parentElement.querySelector(":scope > .legend") || first).before(tools.bar);
     }
   }
 
