@@ -10,8 +10,9 @@ __all__ = ["Page"]
 
 _TAGS = {
     "html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "dl", "dt", "dd",
-    "figure", "figcaption", "div", "ul", "li", "i", "span", "table", "caption", "thead", "tbody", "tr",
-    "th", "td", "pre", "details", "summary", "svg", "g", "path", "use", "line", "text", "circle",
+    "figure", "figcaption", "div", "ul", "li", "i", "span", "table", "caption", "thead", "tbody",
+    "tr", "th", "td", "pre", "details", "summary", "svg", "g", "path", "use", "line", "text",
+    "circle",
 }  # fmt: skip
 _ATTRIBUTES = {
     "lang", "charset", "name", "content", "http-equiv", "class", "role", "tabindex",

@@ -125,9 +125,7 @@ def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
         raise records("experiment", "plot", str(experiment), "--metric", "f1").exception or OSError
 
 
-def test_a_view_for_the_server_is_as_one_for_a_file(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_for_the_server_is_as_one_for_a_file(records: Records) -> None:
     """But for the points of long curves, and for what nobody sees of very many trials."""
     experiment = search(records, 9, 6)
     whole = read_view(records.database, experiment, all_metrics=True)
@@ -142,8 +140,7 @@ def test_a_view_for_the_server_is_as_one_for_a_file(
     few = read_view(records.database, experiment, only=pair, parts=1000)
     assert few.trials == [whole.trials[2], whole.trials[4]]
     assert {curve.trial_id for curve in few.charts[0].curves} == set(pair)
-    monkeypatch.setattr("detcore_report._view.MAX_ROWS", 5)
-    many = read_view(records.database, experiment, parts=1000)
+    many = read_view(records.database, experiment, parts=1000, max_rows=5)
     assert (many.trials, many.num_trials) == (whole.trials[:5], 9)
 
 

@@ -219,7 +219,7 @@ def _best_ids(
         value = number_of(metric_value(row, metric))
         return sort_key(value, smaller_is_better=smaller_is_better)
 
-    return tuple(row["id"] for row in sorted(rows, key=place)[:MAX_ROWS])
+    return tuple(row["id"] for row in sorted(rows, key=place))
 
 
 def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bool:
