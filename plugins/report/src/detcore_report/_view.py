@@ -213,7 +213,7 @@ def read_view(
 def _best_ids(
     rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
 ) -> tuple[int, ...]:
-    """Return the trials to show if there are very many, so that other curves are not read."""
+    """Return the ids of all trials, the best first, without their curves."""
 
     def place(row: dict[str, Any]) -> tuple[int, float]:
         value = number_of(metric_value(row, metric))
