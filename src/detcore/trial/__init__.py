@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore.trial._clock import Clock
+    from detcore.trial._clock import AskedClock, Clock
     from detcore.trial._code import copy_code, list_code
     from detcore.trial._code_import import code_imported_from
     from detcore.trial._context import TrialContext, TrialSetup
     from detcore.trial._controller import (
         LoopingController,
         PrepareOptions,
+        SavesState,
         SteppingController,
         SupportsSnapshot,
         SupportsStartFrom,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from detcore.trial._loop import (
         OpenTrial,
         Outcome,
+        open_clock,
         open_trial,
         prepare_process,
+        resumed_from,
         run_trial,
     )
     from detcore.trial._native import NativeStart, start_native
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from detcore.trial._trial import Trial
 
 __all__ = [
+    "AskedClock",
     "Clock",
     "Decision",
     "ImportEnded",
@@ -58,6 +62,7 @@ __all__ = [
     "OpenTrial",
     "Outcome",
     "PrepareOptions",
+    "SavesState",
     "Schedule",
     "SchedulePlan",
     "Step",
@@ -78,16 +83,19 @@ __all__ = [
     "import_trial_class",
     "is_importing_trial",
     "list_code",
+    "open_clock",
     "open_trial",
     "plan_from_settings",
     "prepare_process",
     "preserved_random_state",
     "restore_random_state",
+    "resumed_from",
     "run_trial",
     "start_native",
 ]
 
 _HOMES = {
+    "AskedClock": "_clock",
     "Clock": "_clock",
     "Decision": "_schedule",
     "ImportEnded": "_resolve",
@@ -98,6 +106,7 @@ _HOMES = {
     "OpenTrial": "_loop",
     "Outcome": "_loop",
     "PrepareOptions": "_controller",
+    "SavesState": "_controller",
     "Schedule": "_schedule",
     "SchedulePlan": "_schedule",
     "Step": "_schedule",
@@ -118,11 +127,13 @@ _HOMES = {
     "import_trial_class": "_resolve",
     "is_importing_trial": "_resolve",
     "list_code": "_code",
+    "open_clock": "_loop",
     "open_trial": "_loop",
     "plan_from_settings": "_schedule",
     "prepare_process": "_loop",
     "preserved_random_state": "_random",
     "restore_random_state": "_random",
+    "resumed_from": "_loop",
     "run_trial": "_loop",
     "start_native": "_native",
 }

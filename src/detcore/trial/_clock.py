@@ -7,21 +7,22 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._controller import ValidationResult
 from detcore.trial._saving import TrialSaver
-from detcore.trial._schedule import Schedule, Step
+from detcore.trial._schedule import Decision, Schedule, Step
 from detcore.trial._stopping import LastSave
 
 if TYPE_CHECKING:
     from detcore.core import Context, SearcherOperation
     from detcore.trial._context import TrialContext
-    from detcore.trial._controller import LoopingController, SteppingController
+    from detcore.trial._controller import LoopingController, SavesState, SteppingController
 
-__all__ = ["Clock", "ClockSettings"]
+__all__ = ["AskedClock", "Clock", "ClockSettings"]
 
 _logger = logging.getLogger("detcore.trial")
 
@@ -48,13 +49,31 @@ class ClockSettings:
     to_batches: Callable[[SearcherOperation], int]
 
 
-class Clock:
-    """Tells a controller how far to train, and performs the work that is due there.
+class AskedClock:
+    """A clock for frameworks that own their loop and their validation: it is asked, and told.
+
+    After each step the framework asks `due`, does the work, and calls `reported`, `validated` or
+    `save`. Only `due` again says what follows: a report comes before a validation, for example, and
+    the result of a validation decides whether to save.
+
+    ```python
+    while (decision := clock.due(step)).step is not Step.STOP:
+        if decision.step is Step.TRAIN:
+            step += train(decision.until - step)
+        elif decision.step is Step.REPORT:
+            clock.reported(training_metrics())
+        elif decision.step is Step.VALIDATE:
+            clock.validated(validation_metrics())
+        else:
+            clock.save(state)
+    ```
+
+    Of several workers, all make the same calls at the same step.
 
     Attributes:
-        next_boundary: Number of completed batches at which `boundary` must be called next; always
-            more than `steps_completed`.
-        steps_completed: Batches completed at the last boundary, over all starts of the trial.
+        next_boundary: Number of completed steps at which work is due next. Nothing is due before,
+            unless the trial is interrupted.
+        steps_completed: Steps (updates of the optimizer) completed, over all starts of the trial.
         stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
             before that.
     """
@@ -64,7 +83,6 @@ class Clock:
         *,
         core: Context,
         context: TrialContext,
-        controller: LoopingController | SteppingController,
         schedule: Schedule,
         operation: SearcherOperation,
         operations: Iterator[SearcherOperation],
@@ -74,7 +92,6 @@ class Clock:
     ) -> None:
         self._core = core
         self._context = context
-        self._controller = controller
         self._schedule = schedule
         self._operation = operation
         self._operations = operations
@@ -84,7 +101,6 @@ class Clock:
         self._is_chief = core.distributed.rank == 0
         self._has_told_unread = False
         self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
-        self._unit = UnitMetrics({})
         self.steps_completed = context.setup.steps_completed
         self.next_boundary = schedule.next_boundary
         self.stopped: str | None = None
@@ -97,90 +113,152 @@ class Clock:
 
     @property
     def interrupt_requested(self) -> bool:
-        """Whether `boundary` should be called before `next_boundary`.
+        """Whether work is due before `next_boundary`, because the trial is to stop.
 
         With several workers, all of them must read it after the same batches, equally often. They
         get the same answer: an interrupt of any worker reaches all after about 0.25 s.
         """
         return self._agreement.is_interrupted(bool(self._interrupts()))
 
-    def slowest(self, seconds: float) -> float:
-        """Return the longest time that any worker measured; all workers must call it together.
+    def due(self, steps_completed: int, *, early: bool = False) -> Decision:
+        """Return the next work; a comparison only, unless a boundary or an interrupt is there.
 
-        For controllers that adapt the amount of work between two calls of the clock: with several
-        workers, the amount must not depend on the time of one.
+        Completes the searcher's operation where it ends, and raises the error of a failed
+        background save.
+
+        Args:
+            steps_completed: Steps completed, over all starts of the trial.
+            early: Whether to report here even if nothing is due yet.
+
+        Returns:
+            `Step.TRAIN` with the step to train up to, `Step.REPORT`, `Step.VALIDATE`,
+            `Step.CHECKPOINT`, or `Step.STOP`; then `stopped` says why, and nothing more is due.
+
+        Raises:
+            ScheduleError: If a boundary was passed without asking.
         """
-        return self._agreement.slowest(seconds)
+        if self.stopped is not None:
+            return Decision(Step.STOP, steps_completed, self.stopped)
+        is_between = self.steps_completed < steps_completed < self.next_boundary
+        if is_between and not early and not self.interrupt_requested:
+            return Decision(Step.TRAIN, self.next_boundary, "nothing is due")
+        self._schedule.trained(steps_completed)
+        self.steps_completed = steps_completed
+        self._core.checkpoint.poll()
+        return self._decide()
 
-    def open(self) -> bool:
-        """Do the work that is due before the first step; return whether there is any training."""
-        return self._act()
-
-    def boundary(
+    def reported(
         self,
-        steps_completed: int,
-        training_metrics: Mapping[str, float],
+        metrics: Mapping[str, float],
         batch_metrics: Sequence[Mapping[str, float]] | None = None,
         *,
         n_records: int | None = None,
-    ) -> bool:
-        """Report, then validate, checkpoint or stop according to the schedule.
-
-        Calls the controller's `validate` and `save` (or `snapshot`), and raises the error of a
-        failed background save. With several workers, all of them must call it at the same batch.
+    ) -> None:
+        """Record the training metrics since the last report; `due` said `Step.REPORT`.
 
         Args:
-            steps_completed: Batches completed, over all starts of the trial.
-            training_metrics: This worker's metrics over its batches since the last boundary, by
-                name. The report contains the mean over the workers, weighted by `n_records`.
-            batch_metrics: Metrics of each of these batches, oldest first, or None.
-            n_records: Records in this worker's batches since the last boundary; None if unknown.
-
-        Returns:
-            True to continue training, False to return from the training loop.
+            metrics: This worker's metrics by name. The report contains the mean over the workers,
+                weighted by `n_records`.
+            batch_metrics: Metrics of each batch since the last report, oldest first, or None.
+            n_records: Records in this worker's batches since then; None if unknown.
         """
-        mine = UnitMetrics(training_metrics, batch_metrics, n_records)
-        self._unit, interrupts = self._agreement.unit(mine, self._interrupts())
-        self._schedule.trained(steps_completed)
-        self.steps_completed = steps_completed
-        return self._act(interrupts)
+        mine = UnitMetrics(metrics, batch_metrics, n_records)
+        self._report(self._agreement.unit(mine, self._interrupts())[0])
+
+    def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
+        """Record a validation; `due` said `Step.VALIDATE`.
+
+        Args:
+            result: Validation metrics over all workers; the chief's are used.
+
+        Raises:
+            MetricError: If the searcher's metric is missing, or not a number.
+        """
+        mine = result if isinstance(result, ValidationResult) else ValidationResult(dict(result))
+        previous_best = self._record_validation(mine) if self._is_chief else None
+        # All workers must make the decisions below alike, so they use bit-identical values.
+        chiefs, previous_best = self._agreement.from_chief((mine, previous_best))
+        if self._settings.stops_at_nan:
+            NotANumberError.refuse(
+                chiefs.metrics, f"the validation at batch {self.steps_completed}"
+            )
+        if self._is_chief:
+            self._tell_unread_hparams()
+        metric = self._searcher_value(chiefs.metrics)
+        self._searcher_metric = metric
+        if previous_best is None:
+            is_best = True
+        elif self._settings.smaller_is_better:
+            is_best = metric <= previous_best
+        else:
+            is_best = metric >= previous_best
+        self._schedule.validated(is_best=is_best)
+
+    def save(self, state: SavesState) -> None:
+        """Save a checkpoint with the clock's own state; `due` said `Step.CHECKPOINT`.
+
+        Args:
+            state: Writes the training state; its `snapshot` is preferred if it has one.
+        """
+        if self._context.ledger is not None:
+            self._context.ledger.flush()
+        self._saver.save(
+            state,
+            steps_completed=self.steps_completed,
+            clock={
+                "schedule": self._schedule.state_dict(),
+                "searcher_metric": self._searcher_metric,
+            },
+            has_deadline=self._core.preempt.seconds_left is not None,
+        )
+        self._schedule.checkpointed()
+
+    def request_stop(self) -> None:
+        """Request the end of the trial, for a framework whose own rules end training early.
+
+        What is due then is a checkpoint and `Step.STOP`.
+        """
+        self._context.set_stop_requested(True)
+
+    def own_folder(self, checkpoint: Path) -> Path | None:
+        """Return the folder of this worker's files in a checkpoint; see `TrialContext`."""
+        return self._context.own_folder(checkpoint)
 
     def _interrupts(self) -> Interrupts:
         return Interrupts(self._core.preempt.is_requested, self._context.get_stop_requested())
 
-    def _act(self, known: Interrupts | None = None) -> bool:
-        self._core.checkpoint.poll()
+    def _decide(self, known: Interrupts | None = None) -> Decision:
+        """Return the next work, after what the clock does by itself.
+
+        Args:
+            known: The interrupts of all workers, if they were just exchanged.
+        """
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
             known = None  # outdated after the work below, which may take long
             decision = self._schedule.what_now(
                 preempt=interrupts.preempt, stop_requested=interrupts.stop
             )
-            if decision.step is Step.TRAIN:
-                self.next_boundary = decision.until
-                return True
             if decision.step is Step.STOP:
                 return self._stop(decision.reason if self._settle_checkpoint() else "preempted")
-            if decision.step is Step.REPORT:
-                self._report()
-            elif decision.step is Step.VALIDATE:
-                self._validate()
-            elif decision.step is Step.CHECKPOINT:
-                if interrupts.preempt and not self._is_in_time():
-                    return self._stop("preempted")
-                if self._is_previous_settled():
-                    self._checkpoint()
-            elif decision.step is Step.COMPLETE:
+            if decision.step is Step.COMPLETE:
                 if not self._settle_checkpoint():
                     return self._stop("preempted")
                 if not self._complete():
                     return self._stop("completed")
+                continue
+            if decision.step is Step.CHECKPOINT:
+                if interrupts.preempt and not self._is_in_time():
+                    return self._stop("preempted")
+                if not self._is_previous_settled():
+                    continue
+            self.next_boundary = decision.until
+            return decision
 
-    def _report(self) -> None:
+    def _report(self, unit: UnitMetrics) -> None:
         steps = self.steps_completed
         if self._context.ledger is not None:
             self._context.ledger.flush()
-        self._unit, unit = UnitMetrics({}), self._unit
         if self._is_chief:
             if unit.metrics:
                 self._core.train.report_training_metrics(
@@ -194,29 +272,6 @@ class Clock:
                 NotANumberError.refuse(metrics, f"batch {batch}")
             NotANumberError.refuse(unit.metrics, f"the report at batch {steps}")
         self._schedule.reported()
-
-    def _validate(self) -> None:
-        result = self._controller.validate()
-        if not isinstance(result, ValidationResult):
-            result = ValidationResult(dict(result))
-        previous_best = self._record_validation(result) if self._is_chief else None
-        # All workers must make the decisions below alike, so they use bit-identical values.
-        result, previous_best = self._agreement.from_chief((result, previous_best))
-        if self._settings.stops_at_nan:
-            NotANumberError.refuse(
-                result.metrics, f"the validation at batch {self.steps_completed}"
-            )
-        if self._is_chief:
-            self._tell_unread_hparams()
-        metric = self._searcher_value(result.metrics)
-        self._searcher_metric = metric
-        if previous_best is None:
-            is_best = True
-        elif self._settings.smaller_is_better:
-            is_best = metric <= previous_best
-        else:
-            is_best = metric >= previous_best
-        self._schedule.validated(is_best=is_best)
 
     def _tell_unread_hparams(self) -> None:
         """Warn about hyperparameters that the trial has not read by the first validation."""
@@ -267,22 +322,8 @@ class Clock:
             )
         return value
 
-    def _checkpoint(self) -> None:
-        if self._context.ledger is not None:
-            self._context.ledger.flush()
-        self._saver.save(
-            self._controller,
-            steps_completed=self.steps_completed,
-            clock={
-                "schedule": self._schedule.state_dict(),
-                "searcher_metric": self._searcher_metric,
-            },
-            has_deadline=self._core.preempt.seconds_left is not None,
-        )
-        self._schedule.checkpointed()
-
-    def _stop(self, reason: str) -> bool:
-        """End training; return False."""
+    def _stop(self, reason: str) -> Decision:
+        """End training."""
         self.stopped = reason
         if reason == "preempted":
             self._core.preempt.acknowledge_preemption_signal()
@@ -292,7 +333,7 @@ class Clock:
                 self.steps_completed,
                 self._schedule.plan.length,
             )
-        return False
+        return Decision(Step.STOP, self.steps_completed, reason)
 
     def _settle_checkpoint(self) -> bool:
         """Wait for the checkpoint under way; return whether it was committed before the kill."""
@@ -352,3 +393,69 @@ class Clock:
         self._schedule.extended(self._settings.to_batches(following))
         self._context.planned_batches = self._schedule.plan.length
         return True
+
+
+class Clock(AskedClock):
+    """A clock that calls a controller's methods for the work that is due at a boundary.
+
+    Attributes:
+        next_boundary: Number of completed batches at which `boundary` must be called next; always
+            more than `steps_completed`.
+    """
+
+    _controller: LoopingController | SteppingController
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time that any worker measured; all workers must call it together.
+
+        For controllers that adapt the amount of work between two calls of the clock: with several
+        workers, the amount must not depend on the time of one.
+        """
+        return self._agreement.slowest(seconds)
+
+    def open(self, controller: LoopingController | SteppingController) -> bool:
+        """Do the work that is due before the first step; return whether there is any training."""
+        self._controller = controller
+        return self._act(UnitMetrics({}))
+
+    def boundary(
+        self,
+        steps_completed: int,
+        training_metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
+    ) -> bool:
+        """Report, then validate, checkpoint or stop according to the schedule.
+
+        Calls the controller's `validate` and `save` (or `snapshot`), and raises the error of a
+        failed background save. With several workers, all of them must call it at the same batch.
+
+        Args:
+            steps_completed: Batches completed, over all starts of the trial.
+            training_metrics: This worker's metrics over its batches since the last boundary, by
+                name. The report contains the mean over the workers, weighted by `n_records`.
+            batch_metrics: Metrics of each of these batches, oldest first, or None.
+            n_records: Records in this worker's batches since the last boundary; None if unknown.
+
+        Returns:
+            True to continue training, False to return from the training loop.
+        """
+        mine = UnitMetrics(training_metrics, batch_metrics, n_records)
+        unit, interrupts = self._agreement.unit(mine, self._interrupts())
+        self._schedule.trained(steps_completed)
+        self.steps_completed = steps_completed
+        return self._act(unit, interrupts)
+
+    def _act(self, unit: UnitMetrics, known: Interrupts | None = None) -> bool:
+        self._core.checkpoint.poll()
+        while True:
+            decision, known = self._decide(known), None
+            if decision.step in (Step.TRAIN, Step.STOP):
+                return decision.step is Step.TRAIN
+            if decision.step is Step.REPORT:
+                self._report(unit)
+            elif decision.step is Step.VALIDATE:
+                self.validated(self._controller.validate())
+            else:
+                self.save(self._controller)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LoopingController",
     "PrepareOptions",
+    "SavesState",
     "SteppingController",
     "SupportsSnapshot",
     "SupportsStartFrom",
@@ -58,7 +59,19 @@ class ValidationResult:
     n_records: int | None = None
 
 
-class _Controller(Protocol):
+class SavesState(Protocol):
+    """Writes a training state into checkpoints; see also `SupportsSnapshot`, `SupportsTensors`."""
+
+    def save(self, directory: Path) -> None:
+        """Write the whole training state into a folder that contains only detcore's files.
+
+        After `restore`, training must continue bit for bit as if it had not been interrupted. With
+        several workers, the chief's folder is the checkpoint. Other workers write only state that
+        they alone have, such as their position in the data; `TrialContext.own_folder` returns it.
+        """
+
+
+class _Controller(SavesState, Protocol):
     """Methods that both kinds of controllers share.
 
     Call order: `batches_per_epoch`, then `restore` if the trial is resumed, else `start_from` if
@@ -79,14 +92,6 @@ class _Controller(Protocol):
         Must not change the training state, including random generators and the data position.
         Each of several workers evaluates a part of the data, and all return the result over all of
         it.
-        """
-
-    def save(self, directory: Path) -> None:
-        """Write the whole training state into a folder that contains only detcore's files.
-
-        After `restore`, training must continue bit for bit as if it had not been interrupted. With
-        several workers, the chief's folder is the checkpoint. Other workers write only state that
-        they alone have, such as their position in the data; `TrialContext.own_folder` returns it.
         """
 
     def restore(self, directory: Path) -> None:

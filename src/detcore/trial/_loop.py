@@ -8,14 +8,14 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     InvalidExperimentError,
 )
-from detcore.trial._clock import Clock, ClockSettings
+from detcore.trial._clock import AskedClock, Clock, ClockSettings
 from detcore.trial._code import list_code
 from detcore.trial._context import TrialContext, TrialSetup
 from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
@@ -33,9 +33,18 @@ if TYPE_CHECKING:
     from detcore.trial._trial import Trial
     from detcore.types import Framework, TrialInfo, TrialSettings
 
-__all__ = ["OpenTrial", "Outcome", "open_trial", "prepare_process", "run_trial"]
+__all__ = [
+    "OpenTrial",
+    "Outcome",
+    "open_clock",
+    "open_trial",
+    "prepare_process",
+    "resumed_from",
+    "run_trial",
+]
 
 Controller = LoopingController | SteppingController
+ClockKind = TypeVar("ClockKind", bound=AskedClock)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,14 +269,92 @@ def _drive(
     code_files: Sequence[str] | None,
 ) -> Outcome:
     """Restore, make the clock, and train to the end."""
+    batches_per_epoch = controller.batches_per_epoch()
+    state = _restore(core, controller, framework)
+    clock = _make_clock(
+        Clock,
+        core,
+        context,
+        settings,
+        state=state,
+        record=record,
+        batches_per_epoch=batches_per_epoch,
+        code_files=code_files,
+    )
+    if framework.inexact_resume:
+        core.channel.send(
+            "inexact_resume", framework=framework.name, reason=framework.inexact_resume
+        )
+    if clock.open(controller):
+        if isinstance(controller, LoopingController):
+            controller.run(clock)
+        else:
+            drive_stepping(controller, clock)
+    if clock.stopped is None:
+        raise InvalidExperimentError(
+            f"training ended at batch {clock.steps_completed} although the schedule wanted "
+            f"{clock.next_boundary} batches.\n"
+            f"The controller of {framework.name!r} must train until the clock says stop."
+        )
+    return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
+
+
+def open_clock(
+    core: Context,
+    settings: TrialSettings,
+    *,
+    framework: str,
+    checkpoint: Path | None,
+    steps_per_epoch: int | None,
+    code_files: Sequence[str] | None = None,
+) -> AskedClock:
+    """Make the clock of a script whose framework owns its loop and its validation.
+
+    Args:
+        core: The script's open context; several workers all have one.
+        settings: The part of the configuration about training.
+        framework: Name of the framework, for the checkpoints.
+        checkpoint: The folder that `resumed_from` provides; read before this returns.
+        steps_per_epoch: Steps in one pass over the training data; None if unknown.
+        code_files: Files to copy into each checkpoint, relative to the folder of the code; None:
+            all source and settings files there.
+
+    Raises:
+        InvalidCheckpointError: If the checkpoint was written without a clock.
+        ScheduleError: If a length cannot be converted to steps; the message names the setting.
+    """
+    info = core.info
+    assert info is not None  # an open context has a trial
+    context = TrialContext(_make_setup(core, info, None))
+    context.get_hparams()  # the script reads them, where nothing sees it
+    state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
+    record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
+    return _make_clock(
+        AskedClock,
+        core,
+        context,
+        settings,
+        state=state,
+        record=record,
+        batches_per_epoch=steps_per_epoch,
+        code_files=code_files,
+    )
+
+
+def _make_clock(
+    kind: type[ClockKind],
+    core: Context,
+    context: TrialContext,
+    settings: TrialSettings,
+    *,
+    state: Mapping[str, Any],
+    record: Mapping[str, Any],
+    batches_per_epoch: int | None,
+    code_files: Sequence[str] | None,
+) -> ClockKind:
+    """Make a clock that continues from its state in a checkpoint, and announce the start."""
     info = core.info
     assert info is not None  # checked by open_trial
-    # A runner's copy contains no secrets; workers on other machines do not have it.
-    is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
-    code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
-    if code_files is None:
-        code_files = list_code(code_dir)
-    batches_per_epoch = controller.batches_per_epoch()
     global_batch_size = context.setup.hparams.get("global_batch_size")
 
     def to_batches(operation: SearcherOperation) -> int:
@@ -285,7 +372,6 @@ def _drive(
         batches_per_epoch=batches_per_epoch,
         length=to_batches(operation),
     )
-    state = _restore(core, controller, framework)
     # The checkpoint at the end of an operation is saved before the validation there.
     validated_metric = info.validated_metric if state else None
     schedule = Schedule(plan)
@@ -294,10 +380,9 @@ def _drive(
             plan, state["schedule"], is_validated=validated_metric is not None
         )
     core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
-    clock = Clock(
+    clock = kind(
         core=core,
         context=context,
-        controller=controller,
         schedule=schedule,
         operation=operation,
         operations=operations,
@@ -309,40 +394,40 @@ def _drive(
             stops_at_nan=settings.stop_at_nan,
             to_batches=to_batches,
         ),
-        saver=TrialSaver(
-            core,
-            record=record,
-            code_dir=code_dir,
-            code_files=code_files,
-            config=None if is_copied else info.config,
-            is_async=settings.checkpoint_async,
-        ),
+        saver=_make_saver(core, settings, record=record, code_files=code_files),
         searcher_metric=(
             state.get("searcher_metric") if validated_metric is None else validated_metric
         ),
     )
-    if framework.inexact_resume:
-        core.channel.send(
-            "inexact_resume", framework=framework.name, reason=framework.inexact_resume
-        )
     core.channel.send(
         "started",
         length=plan.length,
         batches_per_epoch=clock.batches_per_epoch,
         steps_completed=clock.steps_completed,
     )
-    if clock.open():
-        if isinstance(controller, LoopingController):
-            controller.run(clock)
-        else:
-            drive_stepping(controller, clock)
-    if clock.stopped is None:
-        raise InvalidExperimentError(
-            f"training ended at batch {clock.steps_completed} although the schedule wanted "
-            f"{clock.next_boundary} batches.\n"
-            f"The controller of {framework.name!r} must train until the clock says stop."
-        )
-    return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
+    return clock
+
+
+def _make_saver(
+    core: Context,
+    settings: TrialSettings,
+    *,
+    record: Mapping[str, Any],
+    code_files: Sequence[str] | None,
+) -> TrialSaver:
+    info = core.info
+    assert info is not None  # checked by open_trial
+    # A runner's copy contains no secrets; workers on other machines do not have it.
+    is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
+    code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
+    return TrialSaver(
+        core,
+        record=record,
+        code_dir=code_dir,
+        code_files=list_code(code_dir) if code_files is None else code_files,
+        config=None if is_copied else info.config,
+        is_async=settings.checkpoint_async,
+    )
 
 
 def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
@@ -350,19 +435,38 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 
     Without a checkpoint, start from another trial's, if the configuration says so.
     """
-    info = core.info
-    if info is None or info.latest_checkpoint is None:
-        start_from_source(core, controller, framework)
-        return {}
+    with resumed_from(core) as path:
+        if path is not None and core.info is not None:
+            state = read_clock(path, str(core.info.latest_checkpoint))
+            controller.restore(path)
+            return state
+    start_from_source(core, controller, framework)
+    return {}
+
+
+@contextlib.contextmanager
+def resumed_from(core: Context) -> Iterator[Path | None]:
+    """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
+
+    The runner is notified of a damaged checkpoint, and then resumes from the previous one.
+
+    Args:
+        core: The trial's open context. Several workers all enter the block.
+
+    Raises:
+        CheckpointNotFoundError: If the checkpoint is gone.
+        CheckpointCorruptError: If a file is missing or has changed.
+    """
+    uuid = None if core.info is None else core.info.latest_checkpoint
+    if uuid is None:
+        yield None
+        return
     try:
-        with core.checkpoint.restore_path(info.latest_checkpoint) as path:
-            state = read_clock(Path(path), info.latest_checkpoint)
-            controller.restore(Path(path))
+        with core.checkpoint.restore_path(uuid) as path:
+            yield Path(path)
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-        # The runner then resumes from the previous one.
-        core.channel.send("damaged", uuid=info.latest_checkpoint, error=str(error))
+        core.channel.send("damaged", uuid=uuid, error=str(error))
         raise
-    return state
 
 
 def _epoch_length(

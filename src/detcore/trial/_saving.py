@@ -15,7 +15,7 @@ from detcore.trial._controller import SupportsSnapshot, SupportsTensors
 if TYPE_CHECKING:
     from detcore.core import Context
     from detcore.distributed import DistributedContext
-    from detcore.trial._controller import LoopingController, SteppingController
+    from detcore.trial._controller import SavesState
     from detcore.types import TensorInfo
 
 __all__ = ["CLOCK_FILE", "TRIAL_FILE", "TrialSaver", "own_folder", "read_clock"]
@@ -64,7 +64,7 @@ class TrialSaver:
 
     def save(
         self,
-        controller: LoopingController | SteppingController,
+        controller: SavesState,
         *,
         steps_completed: int,
         clock: Mapping[str, Any],
@@ -73,7 +73,7 @@ class TrialSaver:
         """Save a checkpoint; all workers call it at the same batch.
 
         Args:
-            controller: This worker's controller.
+            controller: This worker's controller, or what else writes its state.
             steps_completed: Batches completed.
             clock: State of the clock.
             has_deadline: Whether the process will be killed soon. The save then runs in the
@@ -107,9 +107,7 @@ class TrialSaver:
         with checkpoint.store_path(metadata, tensors=tensors) as (path, _uuid):
             snapshot(path)
 
-    def _writer(
-        self, controller: LoopingController | SteppingController
-    ) -> Callable[[Path], Callable[[], None] | None]:
+    def _writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
         """Return the method that copies the controller's state, the same on all workers."""
         if self._is_async and isinstance(controller, SupportsSnapshot):
             return controller.snapshot

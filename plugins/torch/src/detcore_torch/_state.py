@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch._files import StateFiles, read_json, read_tensors
@@ -20,16 +20,36 @@ from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 
 if TYPE_CHECKING:
-    from detcore_torch._context import PyTorchTrialContext
+    from detcore_torch._schedulers import LRScheduler
 
-__all__ = ["capture_shared", "load_models", "restore_shared", "start_from_other"]
+__all__ = ["Wrapped", "capture_shared", "load_models", "restore_shared", "start_from_other"]
 
 _FILE = "torch.json"
 _OTHERS = "others.safetensors"
 _VERSION = 1
 
 
-def capture_shared(context: PyTorchTrialContext, files: StateFiles) -> None:
+class Wrapped(Protocol):
+    """The objects whose state is saved, such as those that a trial wrapped with its context."""
+
+    @property
+    def models(self) -> Sequence[Any]:
+        """Models."""
+
+    @property
+    def optimizers(self) -> Sequence[Any]:
+        """Optimizers."""
+
+    @property
+    def lr_schedulers(self) -> Sequence[LRScheduler]:
+        """Learning rate schedulers."""
+
+    @property
+    def scalers(self) -> Sequence[Any]:
+        """Gradient scalers."""
+
+
+def capture_shared(context: Wrapped, files: StateFiles) -> None:
     """Add the state of every object that the trial wrapped; tensors may share its memory."""
     others: dict[str, Any] = {}
     document: dict[str, Any] = {"version": _VERSION, "models": [], "optimizers": []}
@@ -59,7 +79,7 @@ def capture_shared(context: PyTorchTrialContext, files: StateFiles) -> None:
     files.documents[_FILE] = document
 
 
-def restore_shared(context: PyTorchTrialContext, directory: Path) -> None:
+def restore_shared(context: Wrapped, directory: Path) -> None:
     """Restore every object that the trial wrapped from a checkpoint.
 
     Raises:
@@ -79,7 +99,7 @@ def restore_shared(context: PyTorchTrialContext, directory: Path) -> None:
         _load(scaler.load_state_dict, state, directory)
 
 
-def start_from_other(context: PyTorchTrialContext, directory: Path) -> None:
+def start_from_other(context: Wrapped, directory: Path) -> None:
     """Restore models and optimizers' states from another trial; settings stay this trial's.
 
     Raises:
@@ -135,9 +155,7 @@ def _check_fit(model: Any, state: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def _read_optimizers(
-    context: PyTorchTrialContext, directory: Path, document: Mapping[str, Any]
-) -> list[Any]:
+def _read_optimizers(context: Wrapped, directory: Path, document: Mapping[str, Any]) -> list[Any]:
     found = []
     records = _list(document, "optimizers", len(context.optimizers))
     for index, (optimizer, record) in enumerate(zip(context.optimizers, records, strict=True)):

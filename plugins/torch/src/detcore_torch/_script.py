@@ -1,0 +1,302 @@
+"""Scripts whose framework owns its loop: their context, their settings, and their state."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore import core
+from detcore.config import load_mapping
+from detcore.environment import read_environment
+from detcore.errors import InvalidExperimentError, PluginError, PluginNotFoundError
+from detcore.trial import open_clock, resumed_from
+from detcore_torch._callbacks import Callbacks
+from detcore_torch._files import StateFiles
+from detcore_torch._schedulers import LRScheduler
+from detcore_torch._state import capture_shared, restore_shared
+from detcore_torch._worker_state import WorkerState, capture_worker
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from detcore.trial import AskedClock
+    from detcore.types import TensorInfo, TrialSettings
+
+__all__ = [
+    "Plan",
+    "ScriptRun",
+    "ScriptState",
+    "generators_in",
+    "hyperparameters",
+    "open_run",
+    "supported",
+]
+
+_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+
+
+def hyperparameters(**defaults: Any) -> dict[str, Any]:
+    """Return the hyperparameters of this trial; `defaults` if ``detcore run`` did not start it.
+
+    Args:
+        defaults: Values by name. The trial's values replace them; further ones are added.
+    """
+    environment = read_environment()
+    if environment.trial_info is None:
+        return defaults
+    return {**defaults, **core.read_trial_info(environment).hparams}
+
+
+def supported(
+    name: str, oldest: tuple[int, ...], before: tuple[int, ...], extra: str
+) -> ModuleType:
+    """Import a library and check its version.
+
+    Args:
+        name: Its module.
+        oldest: The oldest supported version.
+        before: The first version that is not supported.
+        extra: The extra of detcore-torch that installs it.
+
+    Raises:
+        PluginNotFoundError: If it is not installed.
+        PluginError: If its version is not supported.
+    """
+    wanted = f"{name}>={_dotted(oldest)},<{_dotted(before)}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise PluginNotFoundError(
+            f"this part of detcore-torch needs {name}, but {error.name!r} is not installed.\n"
+            f'  pip install "detcore-torch[{extra}]"'
+        ) from error
+    parts = str(module.__version__).split(".")
+    found = tuple(int(part) for part in parts[:2] if part.isdigit())
+    if not oldest <= found < before:
+        raise PluginError(
+            f"detcore-torch supports {wanted}; this environment has {name} {module.__version__}.\n"
+            "Other versions call their callbacks in another order, so a resumed run could differ "
+            f'unnoticed.\n  pip install "{wanted}"'
+        )
+    return module
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The settings with which a script trains that ``detcore run`` did not start.
+
+    Attributes:
+        metric: The validation metric that chooses the best checkpoint.
+        smaller_is_better: Its direction.
+        length: Steps to train; >= 1.
+        report_every: Steps between reports; >= 1.
+        validate_every: Steps between validations; 0 for one at the end.
+        save_every: Steps between checkpoints, besides the best and the last; 0 for none.
+        seed: Seed to record, ``0 <= seed < 2**31``.
+        hparams: Hyperparameters to record.
+        storage: Path or URL of the checkpoints; None for the default.
+    """
+
+    metric: str
+    smaller_is_better: bool = True
+    length: int
+    report_every: int
+    validate_every: int
+    save_every: int
+    seed: int
+    hparams: Mapping[str, Any]
+    storage: str | None
+
+    def config(self) -> dict[str, Any]:
+        """Return the plan as the content of an experiment file."""
+        config: dict[str, Any] = {
+            "searcher": {
+                "name": "single",
+                "metric": self.metric,
+                "smaller_is_better": self.smaller_is_better,
+                "max_length": {"batches": self.length},
+            },
+            "scheduling_unit": self.report_every,
+            "min_validation_period": {"batches": self.validate_every},
+            "min_checkpoint_period": {"batches": self.save_every},
+            "reproducibility": {"experiment_seed": self.seed},
+        }
+        if self.storage is not None:
+            config["checkpoint_storage"] = self.storage
+        return config
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRun:
+    """An open run of a script.
+
+    Attributes:
+        context: Its Core API context.
+        clock: Says what is due.
+        checkpoint: The folder of the checkpoint from which it resumes, until `release`; or None.
+        release: Gives the folder back, once the state is restored.
+        length: Steps that the experiment trains at most; None if only the search method knows.
+    """
+
+    context: core.Context
+    clock: AskedClock
+    checkpoint: Path | None
+    release: Callable[[], None]
+    length: int | None
+
+    def finish(self, steps_completed: int) -> None:
+        """Check that training ended because the clock said so.
+
+        Raises:
+            SystemExit: With code 75, if the trial was preempted: code after the training would
+                assume that the model is trained.
+            InvalidExperimentError: If the framework ended training earlier.
+        """
+        if self.clock.stopped is None:
+            raise InvalidExperimentError(
+                f"training ended at step {steps_completed}, but the experiment goes to step "
+                f"{self.clock.next_boundary} or further.\n"
+                "The framework's own limit (max_steps, epochs) is lower than searcher.max_length.\n"
+                "Raise the one or lower the other."
+            )
+        if self.clock.stopped == "preempted":
+            raise SystemExit(_COME_BACK)
+
+
+@contextlib.contextmanager
+def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iterator[ScriptRun]:
+    """Open the context of a script, and the clock that says what is due.
+
+    Under ``detcore run``, the experiment file decides on lengths and periods, else the plan.
+
+    Args:
+        plan: The script's settings.
+        framework: The name for the checkpoints.
+        steps_per_epoch: Steps in one pass over the training data; None if unknown.
+    """
+    is_managed = read_environment().trial_info is not None
+    config = load_mapping(plan.config()).config
+    recorded = {**config.model_dump(mode="json"), "name": None}
+    script = core.ScriptExperiment(config=recorded, hparams=plan.hparams, seed=plan.seed)
+    storage = None if is_managed else recorded.get("checkpoint_storage")
+    with core.init(
+        distributed=core.DistributedContext.from_env(),
+        checkpoint_storage=storage,
+        script=script,
+        resume=True,
+    ) as context:
+        info = context.info
+        settings = config.trial_settings() if info is None or not is_managed else info.settings
+        if settings is None:
+            raise InvalidExperimentError("the runner gave this process no training settings")
+        file = core.script_file()
+        with contextlib.ExitStack() as stack:
+            checkpoint = stack.enter_context(resumed_from(context))
+            clock = open_clock(
+                context,
+                settings,
+                framework=framework,
+                checkpoint=checkpoint,
+                steps_per_epoch=steps_per_epoch,
+                # The folder of a script by itself may contain anything, up to a home folder.
+                code_files=None if is_managed else [file.name] if file is not None else [],
+            )
+            yield ScriptRun(
+                context=context,
+                clock=clock,
+                checkpoint=checkpoint,
+                release=stack.close,
+                length=_length(settings, context, steps_per_epoch),
+            )
+
+
+def _length(
+    settings: TrialSettings, context: core.Context, steps_per_epoch: int | None
+) -> int | None:
+    if settings.max_length is None:
+        return None
+    hparams = context.info.hparams if context.info is not None else {}
+    return settings.max_length.to_batches(
+        global_batch_size=hparams.get("global_batch_size"),
+        records_per_epoch=settings.records_per_epoch,
+        batches_per_epoch=steps_per_epoch,
+    )
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ScriptState:
+    """The state of a script's objects; a `detcore.trial.SavesState` with snapshots.
+
+    Attributes:
+        models: Models, without the wrappers of a process group.
+        optimizers: Their optimizers.
+        schedulers: Learning rate schedulers.
+        scalers: Gradient scalers.
+        rank: Index of this worker; others than the chief save only their random generators.
+        extra: Adds the framework's own files on the chief, or None.
+    """
+
+    models: Sequence[Any]
+    optimizers: Sequence[Any] = ()
+    schedulers: Sequence[Any] = ()
+    scalers: Sequence[Any] = ()
+    rank: int = 0
+    extra: Callable[[StateFiles], None] | None = None
+    _tensors: Sequence[TensorInfo] = ()
+
+    @property
+    def lr_schedulers(self) -> list[LRScheduler]:
+        """The schedulers as a trial wraps them."""
+        return [LRScheduler(each, LRScheduler.StepMode.MANUAL_STEP) for each in self.schedulers]
+
+    def save(self, directory: Path) -> None:
+        """Write all files."""
+        self._capture().write(directory)
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the state; return a function that writes the copy."""
+        return functools.partial(self._capture().copied().write, directory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the tensors in the last checkpoint."""
+        return self._tensors
+
+    def restore(self, checkpoint: Path) -> None:
+        """Restore everything but the random generators.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        restore_shared(self, checkpoint)
+
+    def _capture(self) -> StateFiles:
+        files = StateFiles()
+        if self.rank == 0:
+            capture_shared(self, files)
+            if self.extra is not None:
+                self.extra(files)
+        capture_worker(files, models=(), callbacks=Callbacks({}), batches=0)
+        self._tensors = files.infos()
+        return files
+
+
+def generators_in(clock: AskedClock, checkpoint: Path) -> Callable[[], None]:
+    """Read this worker's random generators; return a function that sets them.
+
+    With another number of workers than in the checkpoint, it leaves them as they are.
+    """
+    own = clock.own_folder(checkpoint)
+    return _nothing if own is None else WorkerState(own).restore_generators
+
+
+def _nothing() -> None:
+    """Leave the generators as they are."""

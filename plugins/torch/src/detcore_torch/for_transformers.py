@@ -1,0 +1,330 @@
+"""Train with the `Trainer` of Hugging Face transformers, with detcore's checkpoints and searches.
+
+```python
+from detcore_torch.for_transformers import train
+
+trainer = Trainer(model=model, args=args, train_dataset=..., eval_dataset=...)
+train(trainer)  # instead of trainer.train()
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from detcore.errors import InvalidExperimentError
+from detcore.trial import Decision, Step
+from detcore_torch._files import StateFiles
+from detcore_torch._script import (
+    Plan,
+    ScriptRun,
+    ScriptState,
+    generators_in,
+    hyperparameters,
+    open_run,
+    supported,
+)
+from detcore_torch._seeding import capture_generators, preserved_generators, restore_generators
+
+supported("transformers", (5, 20), (6,), "transformers")
+
+from transformers import TrainerCallback, TrainerState  # noqa: E402  # after the check
+from transformers.trainer_callback import ExportableState  # noqa: E402
+from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
+
+__all__ = ["hyperparameters", "train"]
+
+_FRAMEWORK = "transformers"
+_STATE = "trainer_state.json"
+# Measured times, which are no metrics of the model.
+_TIMES = ("_runtime", "_per_second", "_preparation_time")
+
+
+def train(
+    trainer: Any,
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    metric: str = "eval_loss",
+    smaller_is_better: bool = True,
+    checkpoint_storage: str | None = None,
+) -> Any:
+    """Train as ``trainer.train()`` does, under detcore.
+
+    Under ``detcore run``, the experiment file says how far to train and when to report, validate
+    and save, in steps (updates of the optimizer), and hyperparameters with the names of fields of
+    ``TrainingArguments`` replace their values. A script by itself follows its
+    ``TrainingArguments``, and continues if it is started again after an interruption.
+
+    Args:
+        trainer: The ``Trainer``.
+        hparams: Hyperparameters to record for a script by itself.
+        metric: The validation metric that chooses the best checkpoint of a script by itself.
+        smaller_is_better: Its direction.
+        checkpoint_storage: Path or URL of the checkpoints of a script by itself; default:
+            ``DETCORE_HOME``.
+
+    Returns:
+        The ``TrainOutput`` of the trainer. Its metrics are those since the last start.
+
+    Raises:
+        SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
+        InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, or
+            ends training before the experiment's length.
+        InvalidCheckpointError: If the checkpoint does not fit the model.
+    """
+    _apply(trainer.args, hyperparameters())
+    _check(trainer)
+    steps_per_epoch = _steps_per_epoch(trainer)
+    plan = _plan(trainer.args, steps_per_epoch)
+    plan = dataclasses.replace(
+        plan,
+        metric=metric,
+        smaller_is_better=smaller_is_better,
+        hparams=dict(hparams or {}),
+        storage=checkpoint_storage,
+    )
+    with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
+        if run.length is not None:
+            trainer.args.max_steps = run.length
+        output = _train(trainer, run)
+        run.finish(trainer.state.global_step)
+        return output
+
+
+def _train(trainer: Any, run: ScriptRun) -> Any:
+    callback = _ClockCallback(trainer, run)
+    trainer.add_callback(callback)
+    # Called where the trainer would write its own files, several of which are pickles.
+    trainer._save_checkpoint = callback.save_when_asked
+    folder = None if run.checkpoint is None else str(run.checkpoint)
+    try:
+        output = trainer.train(resume_from_checkpoint=folder)
+    except _NothingToTrain:
+        output = TrainOutput(trainer.state.global_step, math.nan, {})
+    finally:
+        del trainer._save_checkpoint
+        trainer.remove_callback(callback)
+    callback.finish()
+    return output
+
+
+class _NothingToTrain(Exception):  # no error: it leaves the trainer's loop
+    """The checkpoint is at the end of the training."""
+
+
+class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Has the trainer do what the clock says.
+
+    A flag of the trainer's control makes it log, evaluate or save; the event that follows tells the
+    clock that it was done, and asks again.
+    """
+
+    def __init__(self, trainer: Any, run: ScriptRun) -> None:
+        self._trainer = trainer
+        self._run = run
+        self._clock = run.clock
+        self._asked: Step | None = None
+        self._generators: Callable[[], None] | None = None
+        self._resumed_generators: Callable[[], None] | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Restore the state, and do the work that is due before the first step."""
+        checkpoint = self._run.checkpoint
+        if checkpoint is not None:
+            self._state().restore(checkpoint)
+            self._resumed_generators = generators_in(self._clock, checkpoint)
+        self._run.release()
+        with preserved_generators():
+            while (decision := self._clock.due(state.global_step)).step is Step.VALIDATE:
+                self._asked = decision.step
+                self._trainer.evaluate()
+        if decision.step is Step.STOP:
+            raise _NothingToTrain
+        self._obey(decision, control)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Restore the generators, if the checkpoint was saved between two epochs."""
+        if self._resumed_generators is not None and state.epoch == int(state.epoch):
+            self._resume_generators()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Restore the generators once the trainer has skipped to the place in the data."""
+        if self._resumed_generators is not None:
+            self._resume_generators()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Ask the clock what is due."""
+        self._obey(self._clock.due(state.global_step, early=control.should_log), control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Clear the flags: the work at the end of an epoch was done at its last step."""
+        control.should_log = control.should_evaluate = control.should_save = False
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Report the training metrics."""
+        if self._asked is Step.REPORT:
+            self._clock.reported(_numbers(logs))
+            self._obey(self._clock.due(state.global_step), control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:
+        """Report the validation metrics."""
+        if self._asked is not Step.VALIDATE:
+            return
+        self._clock.validated(_numbers(metrics))
+        self._asked = None
+        if self._generators is not None:  # within training
+            self._generators()
+            self._generators = None
+            # Saved by the trainer's hook: its scheduler may still use the metrics.
+            self._obey(self._clock.due(state.global_step), control, is_evaluating=True)
+
+    def save_when_asked(self, *_: Any, **__: Any) -> None:
+        """Save in place of the trainer, which has finished its work at this step."""
+        if self._asked is Step.CHECKPOINT:
+            self._save()
+            self._obey(self._clock.due(self._trainer.state.global_step), self._trainer.control)
+
+    def finish(self) -> None:
+        """Save the state if a rule of the trainer's (early stopping) ended training."""
+        step = self._trainer.state.global_step
+        if self._clock.stopped is not None or step >= self._trainer.state.max_steps:
+            return
+        self._clock.request_stop()
+        while (decision := self._clock.due(step)).step is not Step.STOP:
+            if decision.step is Step.CHECKPOINT:
+                self._save()
+            else:
+                self._clock.reported({})
+
+    def _obey(self, decision: Decision, control: Any, *, is_evaluating: bool = False) -> None:
+        """Set the trainer's flags for the work that is due."""
+        while decision.step is Step.CHECKPOINT and not is_evaluating:
+            self._save()
+            decision = self._clock.due(self._trainer.state.global_step)
+        self._asked = decision.step
+        control.should_log = decision.step is Step.REPORT
+        control.should_evaluate = decision.step is Step.VALIDATE
+        control.should_save = decision.step is Step.CHECKPOINT
+        if decision.step is Step.VALIDATE:
+            # A validation must not change the training that follows.
+            self._generators = _captured_generators()
+        if decision.step is Step.STOP:
+            control.should_training_stop = True
+
+    def _save(self) -> None:
+        self._trainer.store_flos()
+        self._clock.save(self._state())
+
+    def _state(self) -> ScriptState:
+        trainer = self._trainer
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return ScriptState(
+            models=[trainer.accelerator.unwrap_model(trainer.model)],
+            optimizers=[getattr(trainer.optimizer, "optimizer", trainer.optimizer)],
+            schedulers=[trainer.lr_scheduler],
+            scalers=[] if scaler is None else [scaler],
+            rank=self._run.context.distributed.rank,
+            extra=self._add_trainer_state,
+        )
+
+    def _add_trainer_state(self, files: StateFiles) -> None:
+        trainer = self._trainer
+        stateful = [*trainer.callback_handler.callbacks, trainer.control]
+        stateful = [each for each in stateful if isinstance(each, ExportableState)]
+        states = TrainerState(stateful_callbacks=stateful).stateful_callbacks
+        state = dataclasses.replace(trainer.state, stateful_callbacks=states)
+        files.documents[_STATE] = dataclasses.asdict(state)
+
+    def _resume_generators(self) -> None:
+        if self._resumed_generators is not None:
+            self._resumed_generators()
+        self._resumed_generators = None
+
+
+def _captured_generators() -> Callable[[], None]:
+    """Return a function that sets the random generators to their present states."""
+    state, tensors = capture_generators()
+    return lambda: restore_generators(state, tensors)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and name != "epoch" and not name.endswith(_TIMES)
+    }
+
+
+def _apply(args: Any, hparams: Mapping[str, Any]) -> None:
+    """Set the training arguments that hyperparameters of the trial name."""
+    for name, value in hparams.items():
+        if name in {field.name for field in dataclasses.fields(args)}:
+            setattr(args, name, value)
+
+
+def _check(trainer: Any) -> None:
+    args = trainer.args
+    if args.load_best_model_at_end:
+        raise InvalidExperimentError(
+            "TrainingArguments has load_best_model_at_end=True, which needs the trainer's own "
+            "checkpoints.\nRemove it: detcore keeps the best checkpoint, and "
+            "'detcore checkpoint list --best' shows it."
+        )
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise InvalidExperimentError(
+            "the trainer shards the model with DeepSpeed or FSDP, which this adapter cannot save.\n"
+            "Train on one device or with DistributedDataParallel."
+        )
+    if args.ignore_data_skip:
+        raise InvalidExperimentError(
+            "TrainingArguments has ignore_data_skip=True: a resumed run would read the first "
+            "batches of the epoch again.\nRemove it."
+        )
+    if args.auto_find_batch_size:
+        raise InvalidExperimentError(
+            "TrainingArguments has auto_find_batch_size=True, so the steps of an epoch are not "
+            "known before training.\nSet per_device_train_batch_size instead."
+        )
+
+
+def _steps_per_epoch(trainer: Any) -> int | None:
+    with preserved_generators():
+        loader = trainer.get_train_dataloader()
+    try:
+        batches = len(loader)
+    except TypeError:  # an iterable data set without a length
+        return None
+    return max(1, math.ceil(batches / trainer.args.gradient_accumulation_steps))
+
+
+def _plan(args: Any, steps_per_epoch: int | None) -> Plan:
+    """Return the plan of a script by itself, from its training arguments."""
+    length = args.max_steps
+    if length <= 0:
+        if steps_per_epoch is None:
+            raise InvalidExperimentError(
+                "the training data has no length, and TrainingArguments no max_steps.\n"
+                "Set max_steps."
+            )
+        length = math.ceil(args.num_train_epochs * steps_per_epoch)
+
+    def period(strategy: Any, steps: float | None) -> int:
+        if strategy == IntervalStrategy.EPOCH:
+            return steps_per_epoch or 0
+        if strategy != IntervalStrategy.STEPS or not steps:
+            return 0
+        return math.ceil(steps * length) if steps < 1 else int(steps)
+
+    return Plan(
+        metric="eval_loss",
+        length=length,
+        report_every=period(args.logging_strategy, args.logging_steps) or length,
+        validate_every=period(args.eval_strategy, args.eval_steps),
+        save_every=period(args.save_strategy, args.save_steps),
+        seed=args.seed,
+        hparams={},
+        storage=None,
+    )
