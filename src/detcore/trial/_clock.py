@@ -50,11 +50,11 @@ class ClockSettings:
 
 
 class AskedClock:
-    """A clock for frameworks that own their loop and their validation: it is asked, and told.
+    """A clock for frameworks that own their loop and their validation.
 
-    After each step the framework asks `due`, does the work, and calls `reported`, `validated` or
-    `save`. Only `due` again says what follows: a report comes before a validation, for example, and
-    the result of a validation decides whether to save.
+    After each step the framework calls `due`, does the work it returns, and calls `reported`,
+    `validated` or `save`; then `due` again, because the result of a validation, for example,
+    decides whether to save.
 
     ```python
     while (decision := clock.due(step)).step is not Step.STOP:
@@ -68,11 +68,11 @@ class AskedClock:
             clock.save(state)
     ```
 
-    Of several workers, all make the same calls at the same step.
+    With several workers, all of them must make the same calls at the same step.
 
     Attributes:
-        next_boundary: Number of completed steps at which work is due next. Nothing is due before,
-            unless the trial is interrupted.
+        next_boundary: Number of completed steps at which work is due next, unless the trial is
+            interrupted earlier.
         steps_completed: Steps (updates of the optimizer) completed, over all starts of the trial.
         stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
             before that.
@@ -121,10 +121,9 @@ class AskedClock:
         return self._agreement.is_interrupted(bool(self._interrupts()))
 
     def due(self, steps_completed: int, *, early: bool = False) -> Decision:
-        """Return the next work; a comparison only, unless a boundary or an interrupt is there.
+        """Return the next work: one comparison, unless a boundary is reached or an interrupt set.
 
-        Completes the searcher's operation where it ends, and raises the error of a failed
-        background save.
+        Completes the searcher's operation at its end. Raises the error of a failed background save.
 
         Args:
             steps_completed: Steps completed, over all starts of the trial.
@@ -132,10 +131,10 @@ class AskedClock:
 
         Returns:
             `Step.TRAIN` with the step to train up to, `Step.REPORT`, `Step.VALIDATE`,
-            `Step.CHECKPOINT`, or `Step.STOP`; then `stopped` says why, and nothing more is due.
+            `Step.CHECKPOINT`, or `Step.STOP`, for the reason in `stopped`.
 
         Raises:
-            ScheduleError: If a boundary was passed without asking.
+            ScheduleError: If training passed a boundary without a call.
         """
         if self.stopped is not None:
             return Decision(Step.STOP, steps_completed, self.stopped)
@@ -154,7 +153,7 @@ class AskedClock:
         *,
         n_records: int | None = None,
     ) -> None:
-        """Record the training metrics since the last report; `due` said `Step.REPORT`.
+        """Record the training metrics since the last report, after `Step.REPORT`.
 
         Args:
             metrics: This worker's metrics by name. The report contains the mean over the workers,
@@ -166,7 +165,7 @@ class AskedClock:
         self._report(self._agreement.unit(mine, self._interrupts())[0])
 
     def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
-        """Record a validation; `due` said `Step.VALIDATE`.
+        """Record a validation, after `Step.VALIDATE`.
 
         Args:
             result: Validation metrics over all workers; the chief's are used.
@@ -195,7 +194,7 @@ class AskedClock:
         self._schedule.validated(is_best=is_best)
 
     def save(self, state: SavesState) -> None:
-        """Save a checkpoint with the clock's own state; `due` said `Step.CHECKPOINT`.
+        """Save a checkpoint with the clock's own state, after `Step.CHECKPOINT`.
 
         Args:
             state: Writes the training state; its `snapshot` is preferred if it has one.
@@ -214,25 +213,18 @@ class AskedClock:
         self._schedule.checkpointed()
 
     def request_stop(self) -> None:
-        """Request the end of the trial, for a framework whose own rules end training early.
-
-        What is due then is a checkpoint and `Step.STOP`.
-        """
+        """Request the end of the trial: `due` then returns a last checkpoint and `Step.STOP`."""
         self._context.set_stop_requested(True)
 
     def own_folder(self, checkpoint: Path) -> Path | None:
-        """Return the folder of this worker's files in a checkpoint; see `TrialContext`."""
+        """Return the folder of this worker's files; see `TrialContext.own_folder`."""
         return self._context.own_folder(checkpoint)
 
     def _interrupts(self) -> Interrupts:
         return Interrupts(self._core.preempt.is_requested, self._context.get_stop_requested())
 
     def _decide(self, known: Interrupts | None = None) -> Decision:
-        """Return the next work, after what the clock does by itself.
-
-        Args:
-            known: The interrupts of all workers, if they were just exchanged.
-        """
+        """Return the next work of the framework; `known` are interrupts just exchanged."""
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
             known = None  # outdated after the work below, which may take long

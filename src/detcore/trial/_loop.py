@@ -265,22 +265,14 @@ def _drive(
     framework: Framework,
     settings: TrialSettings,
     *,
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
     code_files: Sequence[str] | None,
 ) -> Outcome:
     """Restore, make the clock, and train to the end."""
     batches_per_epoch = controller.batches_per_epoch()
     state = _restore(core, controller, framework)
-    clock = _make_clock(
-        Clock,
-        core,
-        context,
-        settings,
-        state=state,
-        record=record,
-        batches_per_epoch=batches_per_epoch,
-        code_files=code_files,
-    )
+    saver = _make_saver(core, settings, record, code_files)
+    clock = _make_clock(Clock, core, context, settings, saver, state, batches_per_epoch)
     if framework.inexact_resume:
         core.channel.send(
             "inexact_resume", framework=framework.name, reason=framework.inexact_resume
@@ -311,13 +303,12 @@ def open_clock(
     """Make the clock of a script whose framework owns its loop and its validation.
 
     Args:
-        core: The script's open context; several workers all have one.
+        core: The script's open context.
         settings: The part of the configuration about training.
-        framework: Name of the framework, for the checkpoints.
-        checkpoint: The folder that `resumed_from` provides; read before this returns.
+        framework: Name of the framework, recorded in the checkpoints.
+        checkpoint: The folder that `resumed_from` provides.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
-        code_files: Files to copy into each checkpoint, relative to the folder of the code; None:
-            all source and settings files there.
+        code_files: Files to copy into each checkpoint, as for `OpenTrial.train`.
 
     Raises:
         InvalidCheckpointError: If the checkpoint was written without a clock.
@@ -326,19 +317,11 @@ def open_clock(
     info = core.info
     assert info is not None  # an open context has a trial
     context = TrialContext(_make_setup(core, info, None))
-    context.get_hparams()  # the script reads them, where nothing sees it
+    context.get_hparams()  # the script reads them elsewhere: none is reported as unread
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
-    return _make_clock(
-        AskedClock,
-        core,
-        context,
-        settings,
-        state=state,
-        record=record,
-        batches_per_epoch=steps_per_epoch,
-        code_files=code_files,
-    )
+    saver = _make_saver(core, settings, record, code_files)
+    return _make_clock(AskedClock, core, context, settings, saver, state, steps_per_epoch)
 
 
 def _make_clock(
@@ -346,11 +329,9 @@ def _make_clock(
     core: Context,
     context: TrialContext,
     settings: TrialSettings,
-    *,
+    saver: TrialSaver,
     state: Mapping[str, Any],
-    record: Mapping[str, Any],
     batches_per_epoch: int | None,
-    code_files: Sequence[str] | None,
 ) -> ClockKind:
     """Make a clock that continues from its state in a checkpoint, and announce the start."""
     info = core.info
@@ -394,7 +375,7 @@ def _make_clock(
             stops_at_nan=settings.stop_at_nan,
             to_batches=to_batches,
         ),
-        saver=_make_saver(core, settings, record=record, code_files=code_files),
+        saver=saver,
         searcher_metric=(
             state.get("searcher_metric") if validated_metric is None else validated_metric
         ),
@@ -411,8 +392,7 @@ def _make_clock(
 def _make_saver(
     core: Context,
     settings: TrialSettings,
-    *,
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
     code_files: Sequence[str] | None,
 ) -> TrialSaver:
     info = core.info
@@ -491,7 +471,7 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
 
 def _trial_record(
     info: TrialInfo, framework: Framework, trial_class: type[Trial]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from detcore._secrets import mask_config
 
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"

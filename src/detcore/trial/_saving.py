@@ -49,7 +49,7 @@ class TrialSaver:
         self,
         core: Context,
         *,
-        record: Mapping[str, Any],
+        record: Mapping[str, object],
         code_dir: Path,
         code_files: Sequence[str],
         config: Mapping[str, Any] | None,

@@ -18,6 +18,7 @@ from detcore.trial import open_clock, resumed_from
 from detcore_torch._callbacks import Callbacks
 from detcore_torch._files import StateFiles
 from detcore_torch._schedulers import LRScheduler
+from detcore_torch._seeding import capture_generators, restore_generators
 from detcore_torch._state import capture_shared, restore_shared
 from detcore_torch._worker_state import WorkerState, capture_worker
 
@@ -31,6 +32,7 @@ __all__ = [
     "Plan",
     "ScriptRun",
     "ScriptState",
+    "captured_generators",
     "generators_in",
     "hyperparameters",
     "open_run",
@@ -113,12 +115,12 @@ class Plan:
     validate_every: int
     save_every: int
     seed: int
-    hparams: Mapping[str, Any]
+    hparams: Mapping[str, object]
     storage: str | None
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """Return the plan as the content of an experiment file."""
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "searcher": {
                 "name": "single",
                 "metric": self.metric,
@@ -141,7 +143,7 @@ class ScriptRun:
 
     Attributes:
         context: Its Core API context.
-        clock: Says what is due.
+        clock: Decides which work is due.
         checkpoint: The folder of the checkpoint from which it resumes, until `release`; or None.
         release: Gives the folder back, once the state is restored.
         length: Steps that the experiment trains at most; None if only the search method knows.
@@ -174,7 +176,7 @@ class ScriptRun:
 
 @contextlib.contextmanager
 def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iterator[ScriptRun]:
-    """Open the context of a script, and the clock that says what is due.
+    """Open the context of a script, and its clock.
 
     Under ``detcore run``, the experiment file decides on lengths and periods, else the plan.
 
@@ -300,3 +302,9 @@ def generators_in(clock: AskedClock, checkpoint: Path) -> Callable[[], None]:
 
 def _nothing() -> None:
     """Leave the generators as they are."""
+
+
+def captured_generators() -> Callable[[], None]:
+    """Return a function that sets the random generators to their present states."""
+    state, tensors = capture_generators()
+    return functools.partial(restore_generators, state, tensors)

@@ -33,11 +33,11 @@ class Wrapped(Protocol):
     """The objects whose state is saved, such as those that a trial wrapped with its context."""
 
     @property
-    def models(self) -> Sequence[Any]:
+    def models(self) -> Sequence[torch.nn.Module]:
         """Models."""
 
     @property
-    def optimizers(self) -> Sequence[Any]:
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         """Optimizers."""
 
     @property
@@ -45,7 +45,7 @@ class Wrapped(Protocol):
         """Learning rate schedulers."""
 
     @property
-    def scalers(self) -> Sequence[Any]:
+    def scalers(self) -> Sequence[torch.amp.GradScaler]:
         """Gradient scalers."""
 
 
@@ -134,7 +134,7 @@ def load_models(models: Sequence[Any], directory: Path) -> None:
         _load(model.load_state_dict, state, directory)
 
 
-def _check_fit(model: Any, state: Mapping[str, Any], file: Path) -> None:
+def _check_fit(model: torch.nn.Module, state: Mapping[str, Any], file: Path) -> None:
     own = model.state_dict()
     faults = [f"{name} is not in the file" for name in own if name not in state]
     faults += [f"{name} is not in the model" for name in state if name not in own]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
@@ -22,18 +22,22 @@ from detcore_torch._script import (
     Plan,
     ScriptRun,
     ScriptState,
+    captured_generators,
     generators_in,
     hyperparameters,
     open_run,
     supported,
 )
-from detcore_torch._seeding import capture_generators, preserved_generators, restore_generators
+from detcore_torch._seeding import preserved_generators
 
 supported("transformers", (5, 20), (6,), "transformers")
 
 from transformers import TrainerCallback, TrainerState  # noqa: E402  # after the check
 from transformers.trainer_callback import ExportableState  # noqa: E402
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerControl, TrainingArguments
 
 __all__ = ["hyperparameters", "train"]
 
@@ -44,13 +48,13 @@ _TIMES = ("_runtime", "_per_second", "_preparation_time")
 
 
 def train(
-    trainer: Any,
+    trainer: Trainer,
     *,
-    hparams: Mapping[str, Any] | None = None,
+    hparams: Mapping[str, object] | None = None,
     metric: str = "eval_loss",
     smaller_is_better: bool = True,
     checkpoint_storage: str | None = None,
-) -> Any:
+) -> TrainOutput:
     """Train as ``trainer.train()`` does, under detcore.
 
     Under ``detcore run``, the experiment file says how far to train and when to report, validate
@@ -94,7 +98,7 @@ def train(
         return output
 
 
-def _train(trainer: Any, run: ScriptRun) -> Any:
+def _train(trainer: Trainer, run: ScriptRun) -> TrainOutput:
     callback = _ClockCallback(trainer, run)
     trainer.add_callback(callback)
     # Called where the trainer would write its own files, several of which are pickles.
@@ -116,13 +120,13 @@ class _NothingToTrain(Exception):  # no error: it leaves the trainer's loop
 
 
 class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Has the trainer do what the clock says.
+    """Makes the trainer do the work that is due.
 
-    A flag of the trainer's control makes it log, evaluate or save; the event that follows tells the
-    clock that it was done, and asks again.
+    A flag of the trainer's control makes it log, evaluate or save. The event that follows passes
+    the result to the clock, which returns the next work.
     """
 
-    def __init__(self, trainer: Any, run: ScriptRun) -> None:
+    def __init__(self, trainer: Trainer, run: ScriptRun) -> None:
         self._trainer = trainer
         self._run = run
         self._clock = run.clock
@@ -130,7 +134,9 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Restore the state, and do the work that is due before the first step."""
         checkpoint = self._run.checkpoint
         if checkpoint is not None:
@@ -145,31 +151,53 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             raise _NothingToTrain
         self._obey(decision, control)
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Restore the generators, if the checkpoint was saved between two epochs."""
         if self._resumed_generators is not None and state.epoch == int(state.epoch):
             self._resume_generators()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Restore the generators once the trainer has skipped to the place in the data."""
         if self._resumed_generators is not None:
             self._resume_generators()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Ask the clock what is due."""
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Do the work that is due at this step."""
         self._obey(self._clock.due(state.global_step, early=control.should_log), control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Clear the flags: the work at the end of an epoch was done at its last step."""
         control.should_log = control.should_evaluate = control.should_save = False
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object],
+        **_: object,
+    ) -> None:
         """Report the training metrics."""
         if self._asked is Step.REPORT:
             self._clock.reported(_numbers(logs))
             self._obey(self._clock.due(state.global_step), control)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, object],
+        **_: object,
+    ) -> None:
         """Report the validation metrics."""
         if self._asked is not Step.VALIDATE:
             return
@@ -181,7 +209,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             # Saved by the trainer's hook: its scheduler may still use the metrics.
             self._obey(self._clock.due(state.global_step), control, is_evaluating=True)
 
-    def save_when_asked(self, *_: Any, **__: Any) -> None:
+    def save_when_asked(self, *_: object, **__: object) -> None:
         """Save in place of the trainer, which has finished its work at this step."""
         if self._asked is Step.CHECKPOINT:
             self._save()
@@ -199,7 +227,9 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             else:
                 self._clock.reported({})
 
-    def _obey(self, decision: Decision, control: Any, *, is_evaluating: bool = False) -> None:
+    def _obey(
+        self, decision: Decision, control: TrainerControl, *, is_evaluating: bool = False
+    ) -> None:
         """Set the trainer's flags for the work that is due."""
         while decision.step is Step.CHECKPOINT and not is_evaluating:
             self._save()
@@ -210,7 +240,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         control.should_save = decision.step is Step.CHECKPOINT
         if decision.step is Step.VALIDATE:
             # A validation must not change the training that follows.
-            self._generators = _captured_generators()
+            self._generators = captured_generators()
         if decision.step is Step.STOP:
             control.should_training_stop = True
 
@@ -244,13 +274,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._resumed_generators = None
 
 
-def _captured_generators() -> Callable[[], None]:
-    """Return a function that sets the random generators to their present states."""
-    state, tensors = capture_generators()
-    return lambda: restore_generators(state, tensors)
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in metrics.items()
@@ -258,14 +282,14 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _apply(args: Any, hparams: Mapping[str, Any]) -> None:
+def _apply(args: TrainingArguments, hparams: Mapping[str, object]) -> None:
     """Set the training arguments that hyperparameters of the trial name."""
     for name, value in hparams.items():
         if name in {field.name for field in dataclasses.fields(args)}:
             setattr(args, name, value)
 
 
-def _check(trainer: Any) -> None:
+def _check(trainer: Trainer) -> None:
     args = trainer.args
     if args.load_best_model_at_end:
         raise InvalidExperimentError(
@@ -290,17 +314,18 @@ def _check(trainer: Any) -> None:
         )
 
 
-def _steps_per_epoch(trainer: Any) -> int | None:
+def _steps_per_epoch(trainer: Trainer) -> int | None:
     with preserved_generators():
         loader = trainer.get_train_dataloader()
     try:
         batches = len(loader)
     except TypeError:  # an iterable data set without a length
         return None
-    return max(1, math.ceil(batches / trainer.args.gradient_accumulation_steps))
+    accumulated: int = trainer.args.gradient_accumulation_steps
+    return max(1, math.ceil(batches / accumulated))
 
 
-def _plan(args: Any, steps_per_epoch: int | None) -> Plan:
+def _plan(args: TrainingArguments, steps_per_epoch: int | None) -> Plan:
     """Return the plan of a script by itself, from its training arguments."""
     length = args.max_steps
     if length <= 0:
@@ -311,7 +336,7 @@ def _plan(args: Any, steps_per_epoch: int | None) -> Plan:
             )
         length = math.ceil(args.num_train_epochs * steps_per_epoch)
 
-    def period(strategy: Any, steps: float | None) -> int:
+    def period(strategy: IntervalStrategy, steps: float | None) -> int:
         if strategy == IntervalStrategy.EPOCH:
             return steps_per_epoch or 0
         if strategy != IntervalStrategy.STEPS or not steps:
