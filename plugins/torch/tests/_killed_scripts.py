@@ -11,7 +11,8 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,20 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detcore.database import Database
 
-SCRIPTS = Path(__file__).parent / "scripts"
-
 
 @dataclasses.dataclass
 class Script:
     """A script, its own ``DETCORE_HOME``, and its processes so far.
 
     Attributes:
-        name: Its file in ``scripts``.
+        path: Its file, with the trainer in a global variable ``trainer``.
         folder: For everything that it writes.
-        variables: Environment variables of its processes.
-        num_starts: Processes so far.
+        arguments: Its arguments.
     """
 
-    name: str
+    path: Path
     folder: Path
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    num_starts: int = 0
+    arguments: Sequence[str] = ()
 
     def run(self, kill_at: int | None = None, number: int = signal.SIGKILL) -> int:
         """Run the script in a new process; return its exit code, negative after a signal.
@@ -47,7 +44,6 @@ class Script:
             kill_at: The optimizer's step, counted in this process, before which it is signalled.
             number: The signal.
         """
-        self.num_starts += 1
         self.folder.mkdir(exist_ok=True)
         sys.stdout.flush()
         pid = os.fork()
@@ -70,18 +66,15 @@ class Script:
         return (self.folder / "output.txt").read_text()
 
     def result(self) -> dict[str, str]:
-        """Return the digests of the objects in the script's ``trained``, and of generators."""
+        """Return the digests of the trainer's objects, and of random generators."""
         found: dict[str, str] = json.loads((self.folder / "result.json").read_text())
         return found
 
-    def metrics(self) -> list[tuple[str, int, dict[str, Any]]]:
-        """Return kind, step and metrics of all reports."""
+    def metrics(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return step and metrics of all reports of a kind ("training" or "validation")."""
         with Database.open(f"sqlite:///{self.folder}/home/detcore.db") as database:
-            return [
-                (kind, each.steps_completed, dict(each.metrics))
-                for kind in ("training", "validation")
-                for each in database.metrics(1, kind)
-            ]
+            reports = database.metrics(1, kind)
+            return [(each.steps_completed, dict(each.metrics)) for each in reports]
 
     def checkpoint_files(self) -> set[str]:
         """Return the names of all files in its checkpoints."""
@@ -95,11 +88,12 @@ class Script:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(self.folder)
-            os.environ.update({"DETCORE_HOME": str(self.folder / "home"), **self.variables})
-            sys.argv[:] = [str(SCRIPTS / self.name)]
+            os.environ["DETCORE_HOME"] = str(self.folder / "home")
+            warnings.resetwarnings()  # warnings of a script are not errors
+            sys.argv[:] = [str(self.path), *self.arguments]
             _signal_at(kill_at, number)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
-            Path("result.json").write_text(json.dumps(digests(objects["trained"])))
+            Path("result.json").write_text(json.dumps(digests(objects["trainer"])))
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
@@ -129,9 +123,10 @@ def _signal_at(step: int | None, number: int) -> None:
     register_optimizer_step_pre_hook(before_step)
 
 
-def digests(trained: Mapping[str, Any]) -> dict[str, str]:
+def digests(trainer: Any) -> dict[str, str]:
     """Return a digest of the state of each object, and of this process's random generators."""
-    found = {name: _digest(each.state_dict()) for name, each in trained.items()}
+    names = ("model", "optimizer", "lr_scheduler")
+    found = {name: _digest(getattr(trainer, name).state_dict()) for name in names}
     found["torch"] = _digest(torch.get_rng_state())
     found["numpy"] = _digest(list(np.random.get_state()))
     found["python"] = _digest(list(random.getstate()))

@@ -1,0 +1,219 @@
+"""Scripts that ask the clock for work, compared with trials whose controllers the clock calls."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_command import MODEL_DIR, Detcore
+
+from detcore import core
+from detcore.config import load_mapping
+from detcore.database import Database
+from detcore.errors import MetricError, ScheduleError
+from detcore.trial import AskedClock, Step, open_clock, resumed_from
+
+# A framework that owns its loop: the toy framework's controller, driven by the script.
+SCRIPT = """
+import os, signal
+from detcore import TrialContext, core
+from detcore.trial import Step, TrialSetup, open_clock, resumed_from
+from detcore_toy import ToyController
+from model_def import Line
+
+with core.init(distributed=core.DistributedContext.from_env()) as context:
+    info = context.info
+    toy_context = TrialContext(TrialSetup(
+        config=info.config, hparams=info.hparams, seed=info.trial_seed,
+        distributed=context.distributed, info=info, steps_completed=info.steps_completed))
+    controller = ToyController(Line(toy_context), toy_context)
+    step = info.steps_completed
+    with resumed_from(context) as folder:
+        clock = open_clock(context, info.settings, framework="toy", checkpoint=folder,
+                           steps_per_epoch=controller.batches_per_epoch())
+        if folder is not None:
+            controller.restore(folder)
+    kill_at = info.hparams.get("kill_at")
+    metrics = {}
+    while (decision := clock.due(step)).step is not Step.STOP:
+        if decision.step is Step.TRAIN:
+            until = decision.until
+            if info.run_id == 1 and kill_at is not None and step < kill_at:
+                until = min(until, kill_at)
+            metrics = controller.train(until - step)
+            step = until
+            if info.run_id == 1 and step == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif decision.step is Step.REPORT:
+            clock.reported(metrics)
+        elif decision.step is Step.VALIDATE:
+            clock.validated(controller.validate())
+        else:
+            clock.save(controller)
+    if clock.stopped == "preempted":
+        raise SystemExit(75)
+"""
+PERIODS = {
+    "scheduling_unit": 5,
+    "min_validation_period": {"batches": 10},
+    "min_checkpoint_period": {"batches": 15},
+    "perform_initial_validation": True,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the script and the toy trial."""
+    folder = tmp_path / "code"
+    shutil.copytree(MODEL_DIR, folder)
+    (folder / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def records(detcore: Detcore, experiment: int) -> list[Any]:
+    """Return all that an experiment recorded, without names and times."""
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        found = []
+        for trial in database.list_trials(experiment):
+            saved = [
+                (each.steps_completed, detcore.toy_state(each.uuid))
+                for each in database.list_checkpoints(trial_id=trial.id)
+            ]
+            reports = [
+                (kind, each.steps_completed, dict(each.metrics), each.n_records)
+                for kind in ("training", "validation")
+                for each in database.metrics(trial.id, kind)
+            ]
+            state = (trial.state, trial.length, trial.rung)
+            found.append((state, reports, sorted(saved, key=lambda each: each[0])))
+    return found
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, slots: int) -> None:
+    hparams = {"global_batch_size": 8, "learning_rate": 0.05}
+    trial = detcore.config(**PERIODS, hyperparameters=hparams)
+    finished = detcore("run", trial, folder, "--slots", slots)
+    assert finished.code == 0, finished.output
+    script = detcore.config(
+        **PERIODS,
+        hyperparameters={**hparams, "kill_at": 23},
+        entrypoint="python3 train.py",
+        max_restarts=1,
+    )
+    finished = detcore("run", script, folder, "--slots", slots)
+    assert finished.code == 0, finished.output
+
+    of_trial, of_script = records(detcore, 1), records(detcore, 2)
+    assert of_script == of_trial
+    ((state, reports, saved),) = of_script
+    assert state[1] == 40
+    validated = [step for kind, step, *_ in reports if kind == "validation"]
+    assert validated == [0, 10, 20, 30, 40]
+    assert {15, 30, 40} <= {step for step, *_ in saved}
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        assert len(database.list_runs(2)) == 2, "it was not killed"
+
+
+def test_a_search_trains_scripts_as_it_trains_trials(detcore: Detcore, folder: Path) -> None:
+    search = {
+        "searcher": {
+            "name": "adaptive_asha",
+            "metric": "val_loss",
+            "max_length": {"batches": 16},
+            "max_trials": 4,
+            "max_concurrent_trials": 1,
+            "mode": "aggressive",
+        },
+        "hyperparameters": {
+            "global_batch_size": 8,
+            "learning_rate": {"type": "log", "minval": -4, "maxval": -1, "base": 10},
+        },
+    }
+    for changes in ({}, {"entrypoint": "python3 train.py"}):
+        finished = detcore("run", detcore.config(**search, **changes), folder)
+        assert finished.code == 0, finished.output
+    of_trials, of_scripts = records(detcore, 1), records(detcore, 2)
+    assert of_scripts == of_trials
+    assert len({state[1] for state, *_ in of_scripts}) > 1, "the search stopped no trial early"
+
+
+class Weights:
+    """A training state of one array."""
+
+    def __init__(self) -> None:
+        self.weights = np.zeros(3)
+
+    def save(self, directory: Path) -> None:
+        """Write the array."""
+        (directory / "weights.json").write_text(json.dumps(self.weights.tolist()))
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AskedClock]:
+    """Yield the clock of a script by itself that validates and saves at 10 of 20 steps."""
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    config = load_mapping(
+        {
+            "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 20}},
+            "scheduling_unit": 5,
+            "min_validation_period": {"batches": 10},
+        }
+    ).config
+    script = core.ScriptExperiment(config=config.model_dump(mode="json"))
+    with core.init(script=script) as context, resumed_from(context) as folder:
+        yield open_clock(
+            context,
+            config.trial_settings(),
+            framework="loop",
+            checkpoint=folder,
+            steps_per_epoch=None,
+            code_files=[],
+        )
+
+
+def test_nothing_is_due_between_boundaries_except_early_reports(clock: AskedClock) -> None:
+    assert [(clock.due(step).step, clock.due(step).until) for step in (0, 1, 4)] == [
+        (Step.TRAIN, 5)
+    ] * 3
+    assert clock.due(4, early=True).step is Step.REPORT
+    clock.reported({"loss": 1.0})
+    assert clock.due(4).step is Step.TRAIN
+    assert clock.due(5).step is Step.REPORT
+
+
+def test_a_passed_boundary_is_an_error(clock: AskedClock) -> None:
+    clock.due(0)
+    with pytest.raises(ScheduleError, match="5"):
+        clock.due(6)
+
+
+def test_a_validation_without_the_searchers_metric_is_an_error(clock: AskedClock) -> None:
+    clock.due(5)
+    clock.reported({})
+    clock.due(10)
+    clock.reported({})
+    assert clock.due(10).step is Step.VALIDATE
+    with pytest.raises(MetricError, match=r"'loss', but the validation at step 10 gave: lost"):
+        clock.validated({"lost": 1.0})
+    assert clock.due(10).step is Step.VALIDATE, "a validation that failed counts as done"
+
+
+def test_a_framework_that_ends_training_early_saves_first(clock: AskedClock) -> None:
+    assert clock.due(3).step is Step.TRAIN
+    clock.request_stop()
+    decisions = []
+    while (decision := clock.due(3)).step is not Step.STOP:
+        decisions.append(decision.step)
+        if decision.step is Step.REPORT:
+            clock.reported({"loss": 1.0})
+        else:
+            clock.save(Weights())
+    assert decisions == [Step.REPORT, Step.CHECKPOINT]
+    assert (decision.reason, clock.stopped) == ("stop requested", "stop requested")
+    assert clock.due(3) == decision
