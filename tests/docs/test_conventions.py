@@ -23,6 +23,7 @@ NOT_RUN: dict[tuple[str, str], int] = {
     ("docs/launching.md", "machines"): 1,
     ("docs/loops.md", "network"): 1,
     ("docs/pytorch.md", "network"): 1,
+    ("docs/pytorch-scripts.md", "network"): 1,
     ("docs/quickstart.md", "network"): 1,
     ("docs/operating.md", "forever"): 1,
     ("docs/operating.md", "machines"): 2,
@@ -48,6 +49,8 @@ NOT_RUN: dict[tuple[str, str], int] = {
     ("examples/plugins/detcore-sklearn/README.md", "slow"): 1,
     ("examples/ray/README.md", "machines"): 1,
     ("examples/ray/README.md", "network"): 1,
+    ("examples/trainer_torch/README.md", "network"): 1,
+    ("examples/trainer_torch/README.md", "slow"): 1,
 }
 _COMMAND = re.compile(
     r"^(\$ |detcore |pip |python3? |nox |from \w+ import |import \w+|def |class )"
