@@ -10,6 +10,8 @@ import pytest
 from example_runs import checkpoint_of, run_example, short
 from toy_command import Detcore
 
+from detcore.database import Database
+
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_digits_reach_97_percent_in_a_minute(detcore: Detcore, slots: int) -> None:
@@ -59,3 +61,33 @@ def test_the_language_model_learns_more_than_how_often_characters_come(detcore: 
     (trial,) = finished.summary["trials"]
     # How often each character comes gives 4.7 bits.
     assert trial["best_validation"] < 3.2
+
+
+@pytest.mark.soak
+def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformers(
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    finished = run_example(
+        detcore,
+        "trainer_torch",
+        entrypoint="python3 train.py --max_train_samples=640 --max_eval_samples=64",
+        hyperparameters={
+            "learning_rate": {"type": "categorical", "vals": [1e-3, 4e-3]},
+            "warmup_steps": 0,
+            "lr_scheduler_type": "constant",
+            "width": 32,
+            "num_layers": 1,
+        },
+        searcher={"name": "grid", "metric": "eval_loss", "max_length": {"epochs": 1}},
+        scheduling_unit=10,
+    )
+    assert finished.code == 0, finished.stderr
+    assert len(finished.summary["trials"]) == 2
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        for trial in database.list_trials(1):
+            reports = database.metrics(trial.id, "training")
+            assert [each.steps_completed for each in reports] == [10, 20]
+            rates = {each.metrics["learning_rate"] for each in reports}
+            assert rates == {trial.hparams["learning_rate"]}
+            assert {"width": 32, "num_layers": 1}.items() <= trial.hparams.items()

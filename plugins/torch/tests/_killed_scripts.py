@@ -53,10 +53,10 @@ class Script:
         return os.waitstatus_to_exitcode(status)
 
     def run_killed(self, seed: int, *, kills: int, at_most: int) -> None:
-        """Kill the script that many times at random steps, every third time with SIGTERM."""
+        """Kill the script that many times at random steps, every other time with SIGTERM."""
         draw = random.Random(seed)
         for kill in range(kills):
-            number = signal.SIGTERM if kill % 3 == 2 else signal.SIGKILL
+            number = signal.SIGTERM if kill % 2 else signal.SIGKILL
             code = self.run(draw.randint(1, at_most), number)
             assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), self.output()
         assert self.run() == 0, self.output()

@@ -1,11 +1,17 @@
-"""A script with Hugging Face's `Trainer`, killed for real."""
+"""Scripts with Hugging Face's `Trainer`, killed for real."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from _killed_scripts import Script
+from loop_runs import LoopRuns
+
+from detcore.errors import InvalidExperimentError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
 ARGUMENTS = (
@@ -31,8 +37,8 @@ def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("steps", "kills", "more"),
     [
-        pytest.param(18, 3, (), id="few"),
-        pytest.param(180, 50, (), id="many", marks=pytest.mark.soak),
+        pytest.param(18, 2, (), id="few"),
+        pytest.param(240, 50, (), id="many", marks=pytest.mark.soak),
         pytest.param(
             36, 10, ("--dataloader_num_workers=2",), id="loader-workers", marks=pytest.mark.soak
         ),
@@ -53,3 +59,56 @@ def test_a_killed_script_equals_one_that_was_not(
     # Nothing that the library pickles.
     suffixes = {Path(name).suffix for name in broken.checkpoint_files()}
     assert suffixes <= {".safetensors", ".json", ".py"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_two_ranks_that_were_killed_equal_two_that_were_not(tmp_path: Path) -> None:
+    runs = LoopRuns(tmp_path / "whole"), LoopRuns(tmp_path / "broken")
+    for run in runs:
+        run.storage = run.home / "checkpoints"
+    with runs[0] as whole, runs[1] as broken:
+        command = (
+            *("detcore", "launch", "--launcher", "torch", "-n", 2, "--"),
+            *("python3", EXAMPLE / "train.py", *ARGUMENTS, "--use_cpu"),
+            f"--output_dir={tmp_path}",
+        )
+        whole.run(*command)
+        killed = broken.start(*command)
+        broken.wait_for_checkpoint(killed)
+        killed.kill()  # takes both ranks along
+        broken.end(killed, -signal.SIGKILL)
+        assert broken.newest()[0] < 18
+        broken.run(*command)
+        (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
+        assert steps == same_steps == 18
+        assert expected.keys() == found.keys()
+        for name in expected:
+            assert np.array_equal(expected[name], found[name]), name
+        assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+
+
+def test_arguments_that_cannot_be_resumed_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from detcore_torch.for_transformers import train
+
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=4, n_head=1, vocab_size=4))
+    rows = [{"input_ids": torch.zeros(2, dtype=torch.long)}]
+    # In one test, since each process that runs one of them imports transformers for seconds.
+    for changes, name in (
+        (
+            {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"},
+            "load_best_model_at_end=True",
+        ),
+        ({"ignore_data_skip": True}, "ignore_data_skip=True"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
+    ):
+        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **changes)
+        trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
+        with pytest.raises(InvalidExperimentError, match=name):
+            train(trainer)
+    assert not (tmp_path / "home").exists(), "something was recorded"
