@@ -75,6 +75,7 @@ def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformer
         hyperparameters={
             "learning_rate": {"type": "categorical", "vals": [1e-3, 4e-3]},
             "warmup_steps": 0,
+            "per_device_train_batch_size": 8,
             "lr_scheduler_type": "constant",
             "width": 32,
             "num_layers": 1,
@@ -87,7 +88,7 @@ def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformer
     with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
         for trial in database.list_trials(1):
             reports = database.metrics(trial.id, "training")
-            assert [each.steps_completed for each in reports] == [10, 20]
+            assert [each.steps_completed for each in reports] == [10, 20, 30, 40]
             rates = {each.metrics["learning_rate"] for each in reports}
             assert rates == {trial.hparams["learning_rate"]}
             assert {"width": 32, "num_layers": 1}.items() <= trial.hparams.items()

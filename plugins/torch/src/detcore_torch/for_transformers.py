@@ -79,7 +79,7 @@ def train(
             ends training before the experiment's length.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
-    _apply(trainer.args, hyperparameters())
+    _apply(trainer, hyperparameters())
     _check(trainer)
     steps_per_epoch = _steps_per_epoch(trainer)
     plan = _plan(trainer.args, steps_per_epoch)
@@ -283,11 +283,13 @@ def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     }
 
 
-def _apply(args: TrainingArguments, hparams: Mapping[str, object]) -> None:
+def _apply(trainer: Trainer, hparams: Mapping[str, object]) -> None:
     """Set the training arguments that hyperparameters of the trial name."""
+    args = trainer.args
     for name, value in hparams.items():
         if name in {field.name for field in dataclasses.fields(args)}:
             setattr(args, name, value)
+    trainer._train_batch_size = args.train_batch_size  # a copy that the trainer made
 
 
 def _check(trainer: Trainer) -> None:
