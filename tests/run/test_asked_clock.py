@@ -97,7 +97,7 @@ def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, slots: int) -> None:
     hparams = {"global_batch_size": 8, "learning_rate": 0.05}
     trial = detcore.config(**PERIODS, hyperparameters=hparams)
@@ -121,6 +121,7 @@ def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, 
         assert len(database.list_runs(2)) == 2, "it was not killed"
 
 
+@pytest.mark.soak
 def test_a_search_trains_scripts_as_it_trains_trials(detcore: Detcore, folder: Path) -> None:
     search = {
         "searcher": {
