@@ -84,9 +84,10 @@ class Script:
     def _run_child(self, kill_at: int | None, number: int) -> None:
         code = 3
         try:
-            output = os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            output = (self.folder / "output.txt").open("a", buffering=1)
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            sys.stdout = sys.stderr = output  # pytest has replaced both
             os.chdir(self.folder)
             os.environ["DETCORE_HOME"] = str(self.folder / "home")
             warnings.resetwarnings()  # warnings of a script are not errors
