@@ -71,7 +71,8 @@ def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformer
     finished = run_example(
         detcore,
         "trainer_torch",
-        entrypoint="python3 train.py --max_train_samples=640 --max_eval_samples=64",
+        entrypoint="python3 train.py --max_train_samples=640 --max_eval_samples=64 "
+        f"--output_dir={detcore.tmp_path / 'output'}",
         hyperparameters={
             "learning_rate": {"type": "categorical", "vals": [1e-3, 4e-3]},
             "warmup_steps": 0,
