@@ -3,139 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from processes import is_running, wait_until_gone
 from toy_command import TOY_PLUGIN
-from warm_trials import Trials, finish, wait_for_event
+from warm_trials import Runs, finish, kind, wait_for_event
 
-from detcore.launch import LocalLauncher, read_imports
+from detcore.launch import LocalLauncher
+from detcore.launch._user_imports import read_imports
 from detcore.launch._warm_parent import WarmParent
 
 pytestmark = pytest.mark.cold
-
-MODEL = """
-import json, os, random, signal, sys, time
-import numpy as np
-from detcore_toy import ToyTrial
-
-at_import = [random.random(), float(np.random.random())]
-
-
-def facts():
-    main = sys.modules["__main__"]
-    with open(os.devnull) as probe:
-        umask = os.umask(0)
-        os.umask(umask)
-    pipes = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-             if os.path.exists(f"/proc/self/fd/{fd}")]
-    return {
-        "argv": sys.argv,
-        "main": [main.__file__, main.__spec__.name],
-        "path": sys.path,
-        "cwd": os.getcwd(),
-        "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()],
-        "umask": umask,
-        "signals": [str(signal.getsignal(n)) for n in signal.valid_signals()
-                    if n not in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
-        "variables": {name: value for name, value in os.environ.items()
-                      if not name.endswith(("_FD", "_KEY", "_INFO"))},
-        "stdin": os.readlink("/proc/self/fd/0"),
-        "streams": [sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout.encoding],
-        "at_import": at_import,
-        "files": sorted(pipes),
-        "flags": str(sys.flags),
-        "own": os.getpid(),
-        "parent": os.getppid(),
-        "modules": sorted(sys.modules),
-    }
-
-
-class Trial(ToyTrial):
-    def __init__(self, context):
-        self.hparams = context.get_hparams()
-
-    def build_data(self):
-        with open(self.hparams["facts"], "w") as file:
-            json.dump(facts(), file)
-        print("to stdout")
-        print("to stderr", file=sys.stderr)
-        x = np.random.default_rng(3).normal(size=(96, 3))
-        return x, x @ np.array([1.0, -2.0, 0.5])
-
-    def on_batch(self, step):
-        does = self.hparams.get("does", "")
-        if step == 1 and does.startswith("kill"):
-            os.kill(os.getpid(), int(does.split()[1]))
-        if step == 1 and does.startswith("exit"):
-            os._exit(int(does.split()[1]))
-        if step == 1 and does == "wait":
-            print("waiting", flush=True)
-            time.sleep(600)
-"""
-CONFIG: dict[str, Any] = {
-    "name": "warm",
-    "entrypoint": "model_def:Trial",
-    "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
-    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 4}},
-    "scheduling_unit": 2,
-}
-HPARAMS = {"global_batch_size": 8, "learning_rate": 0.05}
-
-
-class Runs:
-    """Trials of the class above, cold and warm."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        model_dir = folder / "model"
-        model_dir.mkdir()
-        (model_dir / "model_def.py").write_text(MODEL)
-        self.trials = Trials(folder / "home", model_dir, CONFIG)
-        self.notices: list[str] = []
-        self.parent = 0
-        self.warm = LocalLauncher(preload=[], notice=self.notices.append)
-
-    def close(self) -> None:
-        self.warm.close()
-        self.trials.close()
-
-    def start(self, launcher: LocalLauncher, does: str = "", **named: Any) -> Any:
-        facts = self.folder / "facts.json"
-        facts.unlink(missing_ok=True)
-        self.trials.output.clear()
-        hparams: dict[str, Any] = {**HPARAMS, "facts": str(facts), "does": does}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # another one in each test
-            return self.trials.start(launcher, **named, **hparams)
-
-    def run(self, launcher: LocalLauncher, does: str = "", **named: Any) -> tuple[int, Any]:
-        """Run a trial to its end; return its exit code and what it found, if anything."""
-        code = finish(self.start(launcher, does, **named))
-        facts = self.folder / "facts.json"
-        return code, json.loads(facts.read_text()) if facts.exists() else None
-
-    def warm_up(self) -> Any:
-        """Run trials until one is warm; return what it found."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            code, facts = self.run(self.warm)
-            assert code == 0, self.trials.output
-            if facts["parent"] != os.getpid():
-                self.parent = int(facts["parent"])
-                return facts
-        raise TimeoutError("no worker was forked")
 
 
 def _children(pid: int) -> list[str]:
@@ -162,7 +47,7 @@ def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> N
     _, again = runs.run(runs.warm)
     assert warm["parent"] == again["parent"] == runs.parent
 
-    changing = {"at_import", "files", "own", "parent", "modules"}
+    changing = {"at_import", "collector", "files", "own", "parent", "modules"}
     assert {name: warm[name] for name in cold if name not in changing} == {
         name: cold[name] for name in cold if name not in changing
     }
@@ -170,16 +55,11 @@ def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> N
     for seeds in zip(cold["at_import"], warm["at_import"], again["at_import"], strict=True):
         assert len(set(seeds)) == 3
     # Nothing of the parent's, nor of another worker's.
-    cold_files, warm_files = ([_kind(name) for name in each["files"]] for each in (cold, warm))
+    cold_files, warm_files = ([kind(name) for name in each["files"]] for each in (cold, warm))
     assert cold_files == warm_files
     # What every worker imports is there already: keep WORKER_MODULES up to date.
     late = set(cold["modules"]) - set(warm["modules"])
     assert not {name for name in late if name.startswith("detcore")}
-
-
-def _kind(file: str) -> str:
-    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//spool"."""
-    return re.sub(r":\[\d+\]|(?<=/trials/)\d+", "", file)
 
 
 def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
@@ -229,9 +109,9 @@ def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
     program = tmp_path / "runner.py"
     program.write_text(
         "import sys, time\n"
-        f"sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}\n"
+        f"sys.path[:0] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from test_warm import Runs, wait_for_event\n"
+        "from warm_trials import Runs, wait_for_event\n"
         "folder = Path(sys.argv[1])\n"
         "folder.mkdir()\n"
         "runs = Runs(folder)\n"

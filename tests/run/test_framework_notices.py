@@ -11,7 +11,7 @@ from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN, Detcore
 
 from detcore.database import read_trial_log
-from detcore.runner._launching import framework_variables
+from detcore.launch import framework_variables
 from detcore.runner._running import TrialOutput
 from detcore.types import Framework
 

@@ -2,18 +2,102 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from detcore.config import ExperimentConfig
 from detcore.database import Database
 from detcore.launch import LocalLauncher, WorkerEvent, WorkerGroup
 from detcore.types import TrialInfo
 
-__all__ = ["Trials", "finish", "wait_for_event"]
+__all__ = ["CONFIG", "HPARAMS", "Runs", "Trials", "finish", "kind", "wait_for_event"]
+
+MODEL = """
+import gc, json, os, random, signal, sys, time
+import numpy as np
+from detcore_toy import ToyTrial
+
+at_import = [random.random(), float(np.random.random())]
+
+
+def facts():
+    main = sys.modules["__main__"]
+    with open(os.devnull) as probe:
+        umask = os.umask(0)
+        os.umask(umask)
+    pipes = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.exists(f"/proc/self/fd/{fd}")]
+    return {
+        "argv": sys.argv,
+        "main": [main.__file__, main.__spec__.name],
+        "path": sys.path,
+        "cwd": os.getcwd(),
+        "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()],
+        "umask": umask,
+        "signals": [str(signal.getsignal(n)) for n in signal.valid_signals()
+                    if n not in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
+        "variables": {name: value for name, value in os.environ.items()
+                      if not name.endswith(("_FD", "_KEY", "_INFO"))},
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "streams": [sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout.encoding],
+        "at_import": at_import,
+        "files": sorted(pipes),
+        "flags": str(sys.flags),
+        "own": os.getpid(),
+        "parent": os.getppid(),
+        "modules": sorted(sys.modules),
+        "collector": [gc.isenabled(), gc.get_freeze_count() > 10_000],
+    }
+
+
+class Kept:
+    # Only the collector of cycles lets it go, at the end of the process.
+    def __init__(self, path):
+        self.me = self
+        self.file = open(path, "w")
+        self.file.write("written")
+
+
+class Trial(ToyTrial):
+    def __init__(self, context):
+        self.hparams = context.get_hparams()
+
+    def build_data(self):
+        with open(self.hparams["facts"], "w") as file:
+            json.dump(facts(), file)
+        global kept
+        kept = Kept(self.hparams["facts"] + ".kept")
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        does = self.hparams.get("does", "")
+        if step == 1 and does.startswith("kill"):
+            os.kill(os.getpid(), int(does.split()[1]))
+        if step == 1 and does.startswith("exit"):
+            os._exit(int(does.split()[1]))
+        if step == 1 and does == "wait":
+            print("waiting", flush=True)
+            time.sleep(600)
+"""
+CONFIG: dict[str, Any] = {
+    "name": "warm",
+    "entrypoint": "model_def:Trial",
+    "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 4}},
+    "scheduling_unit": 2,
+}
+HPARAMS = {"global_batch_size": 8, "learning_rate": 0.05}
 
 
 class Trials:
@@ -97,3 +181,52 @@ def wait_for_event(happened: Callable[[], bool], timeout_s: float = 60) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("it did not happen")
         time.sleep(0.01)
+
+
+class Runs:
+    """Trials of the class above, cold and warm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        model_dir = folder / "model"
+        model_dir.mkdir()
+        (model_dir / "model_def.py").write_text(MODEL)
+        self.trials = Trials(folder / "home", model_dir, CONFIG)
+        self.notices: list[str] = []
+        self.parent = 0
+        self.warm = LocalLauncher(preload=[], notice=self.notices.append)
+
+    def close(self) -> None:
+        self.warm.close()
+        self.trials.close()
+
+    def start(self, launcher: LocalLauncher, does: str = "", **named: Any) -> Any:
+        facts = self.folder / "facts.json"
+        facts.unlink(missing_ok=True)
+        self.trials.output.clear()
+        hparams: dict[str, Any] = {**HPARAMS, "facts": str(facts), "does": does}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # another one in each test
+            return self.trials.start(launcher, **named, **hparams)
+
+    def run(self, launcher: LocalLauncher, does: str = "", **named: Any) -> tuple[int, Any]:
+        """Run a trial to its end; return its exit code and what it found, if anything."""
+        code = finish(self.start(launcher, does, **named))
+        facts = self.folder / "facts.json"
+        return code, json.loads(facts.read_text()) if facts.exists() else None
+
+    def warm_up(self) -> Any:
+        """Run trials until one is warm; return what it found."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            code, facts = self.run(self.warm)
+            assert code == 0, self.trials.output
+            if facts["parent"] != os.getpid():
+                self.parent = int(facts["parent"])
+                return facts
+        raise TimeoutError("no worker was forked")
+
+
+def kind(file: str) -> str:
+    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//spool"."""
+    return re.sub(r":\[\d+\]|(?<=/trials/)\d+", "", file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -158,25 +159,41 @@ def run(
             quiet=quiet,
         )
         return
-    from detcore.runner import RunSettings, resume_experiment, start_experiment
+    from detcore.launch import early_worker
 
-    display = _make_display(as_json, quiet=quiet, verbose=verbose)
     plugins = obj.plugin_manager()
-    run_settings = RunSettings(
-        environment=obj.environment,
-        plugins=plugins,
-        listener=display,
-        max_slots=max_slots,
-        is_verbose=verbose,
-    )
-    try:
+    with contextlib.ExitStack() as stack:
+        early = None
+        if config is not None:
+            folder = (model_dir or config.parent).absolute()
+            early = stack.enter_context(
+                early_worker(
+                    config,
+                    folder,
+                    settings=settings,
+                    environment=obj.environment,
+                    plugins=plugins,
+                    is_verbose=verbose,
+                )
+            )
+        from detcore.runner import RunSettings, resume_experiment, start_experiment
+
+        display = _make_display(as_json, quiet=quiet, verbose=verbose)
+        stack.callback(display.close)
+        run_settings = RunSettings(
+            environment=obj.environment,
+            plugins=plugins,
+            listener=display,
+            max_slots=max_slots,
+            is_verbose=verbose,
+            early=early,
+        )
         if config is not None:
             if obj.environment.master is not None:
                 display.notice(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
-            folder = (model_dir or config.parent).absolute()
             loaded = _load(config, settings, obj.environment, plugins, folder)
             for notice in loaded.notices:
                 display.notice(notice)
@@ -191,8 +208,6 @@ def run(
                 launcher=launcher,
                 changes=parse_set_flags(settings),
             )
-    finally:
-        display.close()
     _conclude(result, as_json=as_json)
     raise SystemExit(_exit_code(result))
 

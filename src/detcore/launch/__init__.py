@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.launch._command import LauncherName, describe_exit, run_on_hosts, run_workers
+    from detcore.launch._early import EarlyWorker, early_worker
     from detcore.launch._group import (
         Launcher,
         OutputSink,
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
     from detcore.launch._hosts import Host, parse_hosts
-    from detcore.launch._job import num_cores
+    from detcore.launch._job import framework_variables, num_cores
     from detcore.launch._local import LocalLauncher
     from detcore.launch._printer import Printer
-    from detcore.launch._user_imports import UserImports, read_imports
+    from detcore.launch._user_imports import find_preload
 
 __all__ = [
+    "EarlyWorker",
     "Host",
     "Launcher",
     "LauncherName",
@@ -31,18 +33,20 @@ __all__ = [
     "OutputSink",
     "Printer",
     "SupportsCheck",
-    "UserImports",
     "WorkerEvent",
     "WorkerGroup",
     "describe_exit",
+    "early_worker",
+    "find_preload",
+    "framework_variables",
     "num_cores",
     "parse_hosts",
-    "read_imports",
     "run_on_hosts",
     "run_workers",
 ]
 
 _HOMES = {
+    "EarlyWorker": "_early",
     "Host": "_hosts",
     "Launcher": "_group",
     "LauncherName": "_command",
@@ -50,13 +54,14 @@ _HOMES = {
     "OutputSink": "_group",
     "Printer": "_printer",
     "SupportsCheck": "_group",
-    "UserImports": "_user_imports",
     "WorkerEvent": "_group",
     "WorkerGroup": "_group",
     "describe_exit": "_command",
+    "early_worker": "_early",
+    "find_preload": "_user_imports",
+    "framework_variables": "_job",
     "num_cores": "_job",
     "parse_hosts": "_hosts",
-    "read_imports": "_user_imports",
     "run_on_hosts": "_command",
     "run_workers": "_command",
 }

@@ -8,12 +8,22 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.distributed import launcher_variables
-from detcore.environment import child_environment
+from detcore.environment import child_environment, read_variables
 
-__all__ = ["LocalJob", "default_settings", "horovod_settings", "num_cores", "outer_variables"]
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
+
+__all__ = [
+    "LocalJob",
+    "default_settings",
+    "framework_variables",
+    "horovod_settings",
+    "num_cores",
+    "outer_variables",
+]
 
 _LOOPBACK = "127.0.0.1"
 _HOST = "localhost"
@@ -152,6 +162,17 @@ def default_settings(size: int) -> dict[str, str]:
         threads = str(max(1, num_cores() // size))
         defaults.update(OMP_NUM_THREADS=threads, TF_NUM_INTRAOP_THREADS=threads)
     return defaults
+
+
+def framework_variables(plugins: PluginManager) -> dict[str, str]:
+    """Return the variables that frameworks need in their workers, without those the user has set.
+
+    All frameworks are included, because only importing a trial's code shows which one it uses.
+    """
+    frameworks = plugins.frameworks().values()
+    wanted = {name: value for framework in frameworks for name, value in framework.variables}
+    given = read_variables(wanted)
+    return {name: value for name, value in wanted.items() if name not in given}
 
 
 def horovod_settings(optimizations: Mapping[str, Any]) -> dict[str, str]:

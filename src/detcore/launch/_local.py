@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from detcore.errors import WorkerError
 from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
@@ -16,7 +17,10 @@ from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
 
-__all__ = ["LineSink", "LocalLauncher"]
+if TYPE_CHECKING:
+    from detcore.launch._early import EarlyWorker
+
+__all__ = ["LineSink", "LocalLauncher", "worker_variables"]
 
 # The workers of a trial class end together; one may hang while it takes its framework down.
 _LINGER_S = 60.0
@@ -31,6 +35,7 @@ class LocalLauncher:
         preload: Modules that one process imports, from which the workers of trials with one worker
             are forked as soon as it has; None: every worker starts by itself.
         notice: Called with messages for the user.
+        early: A worker that waits for the first trial.
     """
 
     def __init__(
@@ -38,7 +43,9 @@ class LocalLauncher:
         *,
         preload: Sequence[str] | None = None,
         notice: Callable[[str], None] = lambda text: None,
+        early: EarlyWorker | None = None,
     ) -> None:
+        self._early = early
         can_fork = preload is not None and is_possible()
         self._warm = WarmParent(preload or ()) if can_fork else None
         self._notice = notice
@@ -73,15 +80,13 @@ class LocalLauncher:
         """
         from detcore.delivery import write_run
 
-        told = {
-            **(variables or {}),
-            "DETCORE_HOME": str(home),
-            "DETCORE_TRIAL_INFO": str(write_run(info)),
-            "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
-            "PYTHONUNBUFFERED": "1",
-        }
-        if allowed_plugins is not None:
-            told["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
+        told = worker_variables(
+            home,
+            disabled_plugins,
+            allowed_plugins,
+            variables=variables or {},
+            trial_info=str(write_run(info)),
+        )
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
@@ -96,6 +101,11 @@ class LocalLauncher:
         theirs: list[socket.socket] = []
         try:
             for rank in range(slots):
+                early = self._take_early(info, job, told, keep_open)
+                if early is not None:
+                    channels.append(early.channel)
+                    workers.adopt(early.process)
+                    continue
                 here, there = socket.socketpair()
                 channels.append(here)
                 theirs.append(there)
@@ -126,6 +136,20 @@ class LocalLauncher:
                 channel.close()
         return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
+    def _take_early(
+        self, info: TrialInfo, job: LocalJob, told: Mapping[str, str], keep_open: tuple[int, ...]
+    ) -> EarlyWorker | None:
+        """Give the trial to the worker that was started early; return None if it does not fit.
+
+        A worker that the first trial does not take is ended, whatever the next ones are.
+        """
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        entrypoint, environment = info.config["entrypoint"], job.environment(0, told)
+        is_taken = early.take(entrypoint, Path(info.model_dir), environment, keep_open)
+        return early if is_taken else None
+
     def _fork(
         self, environment: Mapping[str, str], cwd: Path, keep_open: tuple[int, ...]
     ) -> WarmProcess | None:
@@ -140,9 +164,40 @@ class LocalLauncher:
 
     def close(self) -> None:
         """End the process kept between trials, with the workers that it has forked."""
+        if self._early is not None:
+            self._early.close()
         if self._warm is not None:
             self._warm.close()
             self._warm = None
+
+
+def worker_variables(
+    home: Path,
+    disabled_plugins: frozenset[str],
+    allowed_plugins: frozenset[str] | None,
+    *,
+    variables: Mapping[str, str],
+    trial_info: str,
+) -> dict[str, str]:
+    """Return the variables of all workers of a trial, but for their places and channels.
+
+    Args:
+        home: The folder of records and default checkpoints.
+        disabled_plugins: Plugins that are switched off.
+        allowed_plugins: The only plugins that are on, or None for all.
+        variables: More variables.
+        trial_info: Path of the file that says which trial it is.
+    """
+    told = {
+        **variables,
+        "DETCORE_HOME": str(home),
+        "DETCORE_TRIAL_INFO": trial_info,
+        "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if allowed_plugins is not None:
+        told["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
+    return told
 
 
 class LineSink:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["UserImports", "read_imports"]
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
+    from detcore.types import Framework
+
+__all__ = ["UserImports", "find_preload", "read_imports"]
 
 _MAX_FILES = 200
+# Takes some 0.3 s.
+_MAX_BYTES = 500_000
 _ENVIRONMENTS = frozenset({"environ", "environb"})
 _SETTERS = frozenset({"putenv", "unsetenv"})
 _READING = frozenset({"copy", "get", "items", "keys", "values"})
@@ -39,10 +47,11 @@ def read_imports(module: str, folder: Path) -> UserImports | None:
 
     Returns:
         The imports; None if they cannot be determined, because a file is missing or is not valid
-        Python, or because there are too many files.
+        Python, or because the files are too many or too long.
     """
     found = UserImports()
     seen: set[Path] = set()
+    num_bytes = 0
     waiting = list(_files(module, folder))
     if not waiting:
         return None
@@ -51,11 +60,12 @@ def read_imports(module: str, folder: Path) -> UserImports | None:
         if path in seen:
             continue
         seen.add(path)
-        if len(seen) > _MAX_FILES:
-            return None
         try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError):
+            num_bytes += path.stat().st_size
+            if len(seen) > _MAX_FILES or num_bytes > _MAX_BYTES:
+                return None
+            tree = _parse(path)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         found.may_set_variables = found.may_set_variables or _may_set_variables(tree)
         for name in _imported(tree, path, folder):
@@ -65,6 +75,12 @@ def read_imports(module: str, folder: Path) -> UserImports | None:
                 found.packages.add(name.partition(".")[0])
     found.may_set_variables = found.may_set_variables or bool(found.packages & _SETTING_MODULES)
     return found
+
+
+def _parse(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the worker that imports the file shows them
+        return ast.parse(path.read_bytes())
 
 
 def _files(module: str, folder: Path) -> Iterator[Path]:
@@ -121,3 +137,45 @@ def _name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
+
+
+def find_preload(
+    entrypoint: object, model_dir: Path, plugins: PluginManager
+) -> tuple[list[str] | None, str]:
+    """Return the framework modules to import before the code of trials, or None and why not.
+
+    Args:
+        entrypoint: The experiment's.
+        model_dir: Folder of the user's code.
+        plugins: Provide frameworks.
+    """
+    # Imported by a worker it would be there before it is run.
+    from detcore.launch.worker import is_trial_class
+
+    if not is_trial_class(entrypoint):
+        return None, "they run a command"
+    module = str(entrypoint).partition(":")[0]
+    found = read_imports(module, model_dir)
+    if found is None:
+        return None, f"what {module} imports cannot be told from its source"
+    if found.may_set_variables:
+        # A framework would read them before they are set.
+        return None, f"{module}, or what it imports, may set environment variables"
+    frameworks = [
+        framework
+        for framework in plugins.frameworks().values()
+        if framework.trial_class.partition(":")[0].partition(".")[0] in found.packages
+    ]
+    return [name for each in frameworks for name in _modules(each)], ""
+
+
+def _modules(framework: Framework) -> Iterator[str]:
+    yield from framework.requires
+    for name in (
+        framework.trial_class,
+        framework.context_class,
+        framework.controller,
+        framework.prepare_worker,
+    ):
+        if name is not None:
+            yield name

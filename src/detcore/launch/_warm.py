@@ -12,6 +12,9 @@ output, standard error, and the descriptors that have these numbers in the runne
     not answered, and ends if it does not come.
 ``{"reap": pid}``
     ``{"code": number}``, of a worker that has ended; negative: the signal that killed it.
+
+A worker that was started early (`detcore.launch._early`) does not fork: `wait_for_trial` imports
+the modules and becomes the worker of the trial that the runner names.
 """
 
 from __future__ import annotations
@@ -32,12 +35,30 @@ from pathlib import Path
 from typing import Any
 
 from detcore.environment import change_environment
+from detcore.launch._exit_codes import EXIT_ERROR
 
-__all__ = ["DESCRIPTOR_NAMES", "MAX_MESSAGE_BYTES", "serve"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "own_variables",
+    "send_message",
+    "serve",
+    "shared_variables",
+    "wait_for_trial",
+]
 
 MAX_MESSAGE_BYTES = 1 << 17
 # Variables whose values are numbers of descriptors.
-DESCRIPTOR_NAMES = ("DETCORE_CHANNEL_FD",)
+_DESCRIPTOR_NAMES = ("DETCORE_CHANNEL_FD",)
+# They differ by trial. Variables read only once a framework's runtime starts may differ as well.
+_OWN_VARIABLES = frozenset(
+    {
+        *_DESCRIPTOR_NAMES,
+        "DETCORE_TRIAL_INFO",
+        "DETCORE_JOB_KEY",
+        "DETCORE_TOKEN",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
 
 _MAX_DESCRIPTORS = 64
 _STDOUT, _STDERR = 1, 2
@@ -83,14 +104,9 @@ def _answer(link: socket.socket, **fields: object) -> None:
 
 def _prepare(names: Sequence[str]) -> str | None:
     """Import modules; return why this process must not fork, or None."""
-    for name in names:
-        module, colon, attribute = name.partition(":")
-        try:
-            found = importlib.import_module(module)
-            if colon:
-                getattr(found, attribute)
-        except Exception as error:  # noqa: BLE001  (the worker that imports it by itself tells)
-            return f"{name} cannot be imported: {type(error).__name__}: {error}"
+    failed = _import(names)
+    if failed is not None:
+        return failed
     # Libraries that know how to fork, such as OpenBLAS, end their idle threads before a fork and
     # start them again where they are needed. Those whose threads are still there do not.
     with warnings.catch_warnings():
@@ -102,6 +118,68 @@ def _prepare(names: Sequence[str]) -> str | None:
     gc.collect()
     gc.freeze()  # or the collector of each worker would copy all pages it looks at
     return _why_unfit()
+
+
+def _import(names: Sequence[str]) -> str | None:
+    """Import modules; return why one of them cannot be imported, or None."""
+    gc.disable()  # an import makes many objects, and next to no garbage
+    try:
+        for name in names:
+            module, colon, attribute = name.partition(":")
+            try:
+                found = importlib.import_module(module)
+                if colon:
+                    getattr(found, attribute)
+            except Exception as error:  # noqa: BLE001  (the worker that imports it by itself tells)
+                return f"{name} cannot be imported: {type(error).__name__}: {error}"
+    finally:
+        gc.enable()
+    return None
+
+
+def wait_for_trial(names: Sequence[str], channel_fd: int) -> None:
+    """Import modules, and become the worker of the trial that the runner names then.
+
+    Args:
+        names: The modules.
+        channel_fd: This process's end of its channel.
+    """
+    failed = _import(names)
+    # The collector has to look at the trial's objects only. Modules stay to the end, where looking
+    # at all objects of TensorFlow's would take most of the last second.
+    gc.freeze()
+    with socket.socket(fileno=os.dup(channel_fd)) as link:
+        try:
+            message, descriptors = _receive(link)
+        except (EOFError, ConnectionResetError):  # the runner is gone
+            os._exit(EXIT_ERROR)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    change_environment(message["set"], message["unset"])
+    if failed is not None:
+        # The trial's own import tells the error, in a process that has imported nothing.
+        os.execv(sys.executable, [sys.executable, "-m", "detcore.launch.worker"])
+    del sys.argv[1:]
+
+
+def own_variables(environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the changes that make variables shared by trials those of one trial, as a message."""
+    return {
+        "set": {name: environment[name] for name in _OWN_VARIABLES & set(environment)},
+        "unset": sorted(_OWN_VARIABLES - set(environment)),
+    }
+
+
+def shared_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that all trials of an experiment have."""
+    return {name: value for name, value in environment.items() if name not in _OWN_VARIABLES}
+
+
+def send_message(
+    link: socket.socket, message: Mapping[str, object], descriptors: Sequence[int] = ()
+) -> None:
+    """Send a message, with descriptors."""
+    socket.send_fds(link, [json.dumps(message).encode()], descriptors)
 
 
 def _why_unfit() -> str | None:
@@ -184,7 +262,7 @@ def _become_worker(
         os.set_inheritable(descriptor, True)
     here = dict(zip(message["descriptors"], others, strict=True))
     variables = dict(message["set"])
-    for name in DESCRIPTOR_NAMES:
+    for name in _DESCRIPTOR_NAMES:
         if variables.get(name):
             variables[name] = str(here[int(variables[name])])
     change_environment(variables, message["unset"])

@@ -19,7 +19,12 @@ from typing import IO, Any
 from detcore.launch._command import describe_exit
 from detcore.launch._lines import Line, LineCutter
 from detcore.launch._pump import Pump
-from detcore.launch._warm import DESCRIPTOR_NAMES, MAX_MESSAGE_BYTES
+from detcore.launch._warm import (
+    MAX_MESSAGE_BYTES,
+    own_variables,
+    send_message,
+    shared_variables,
+)
 
 __all__ = ["WORKER_MODULES", "WarmParent", "WarmProcess", "is_possible"]
 
@@ -46,16 +51,6 @@ _logger = logging.getLogger("detcore.launch")
 
 # It only forks; this is for a machine that swaps.
 _ANSWER_TIMEOUT_S = 30.0
-# They differ by trial. Variables read only once a framework's runtime starts may differ as well.
-_OWN_VARIABLES = frozenset(
-    {
-        *DESCRIPTOR_NAMES,
-        "DETCORE_TRIAL_INFO",
-        "DETCORE_JOB_KEY",
-        "DETCORE_TOKEN",
-        "CUDA_VISIBLE_DEVICES",
-    }
-)
 
 
 def is_possible() -> bool:
@@ -127,7 +122,7 @@ class WarmParent:
     def _begin(self, environment: Mapping[str, str], cwd: Path) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link, self._cwd = ours, cwd
-        self._environment = _shared(environment)
+        self._environment = shared_variables(environment)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "detcore.launch.worker", str(theirs.fileno())],
@@ -153,15 +148,14 @@ class WarmParent:
                 self._end()
                 return False
             self._is_ready = True
-        return _shared(environment) == self._environment and cwd == self._cwd
+        return shared_variables(environment) == self._environment and cwd == self._cwd
 
     def _fork(
         self, environment: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
     ) -> WarmProcess | None:
         assert self._process is not None
         message = {
-            "set": {name: environment[name] for name in _OWN_VARIABLES & set(environment)},
-            "unset": sorted(_OWN_VARIABLES - set(environment)),
+            **own_variables(environment),
             "descriptors": list(keep_open),
             "cwd": str(cwd),
         }
@@ -200,9 +194,9 @@ class WarmParent:
                 self._lose(error)
                 return None
 
-    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, message: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
         assert self._link is not None
-        socket.send_fds(self._link, [json.dumps(message).encode()], descriptors)
+        send_message(self._link, message, descriptors)
 
     def _receive(self) -> dict[str, Any]:
         assert self._link is not None
@@ -306,10 +300,6 @@ def _wait_for(*descriptors: int) -> list[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll()]
-
-
-def _shared(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in _OWN_VARIABLES}
 
 
 def _log_line(_rank: int, _stream: str, line: Line) -> None:

@@ -1,6 +1,7 @@
 """The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher.
 
-With the number of a socket as its argument it forks workers; see `detcore.launch._warm`.
+With the number of a socket as its argument it forks workers, and with ``early`` and modules it
+waits for its trial; see `detcore.launch._warm`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +76,21 @@ def main() -> int:
     environment = read_environment()
     if environment.channel_fd is not None:
         _end_with_runner(environment.channel_fd)
+    return _run(environment)
+
+
+def _main_early(modules: Sequence[str]) -> int:
+    """Import modules, then run the trial that the runner names."""
+    channel_fd = read_environment().channel_fd
+    assert channel_fd is not None
+    _end_with_runner(channel_fd)
+    from detcore.launch._warm import wait_for_trial
+
+    wait_for_trial(modules, channel_fd)
+    return _run(read_environment())
+
+
+def _run(environment: Environment) -> int:
     from detcore import core
 
     # A trial of a script opens its own context; this process only watches over it.
@@ -251,6 +268,8 @@ if __name__ == "__main__":
     # Until the trial's context heeds it there is nothing to save, and nothing to tell: without a
     # handler the process ends as it would by KeyboardInterrupt, but for the traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["early"]:
+        sys.exit(_main_early(sys.argv[2:]))
     if len(sys.argv) > 1:
         from detcore.launch._warm import serve
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.launch import Launcher
+    from detcore.launch import EarlyWorker, Launcher
     from detcore.runner._listener import RunListener
     from detcore.storage import StorageBackend
 
@@ -71,6 +71,7 @@ class RunSettings:
             does. Then only requests in the records pause it, and they may have been made before
             this process began.
         is_verbose: Whether the messages of frameworks at every start are displayed, too.
+        early: A worker that was started before the experiment was checked, for its first trial.
     """
 
     environment: Environment
@@ -79,6 +80,7 @@ class RunSettings:
     max_slots: int | None = None
     is_looked_after: bool = False
     is_verbose: bool = False
+    early: EarlyWorker | None = None
 
 
 def start_experiment(
@@ -451,6 +453,7 @@ def _ready_launcher(
         plugins=settings.plugins,
         listener=settings.listener,
         num_workers=num_workers,
+        early=settings.early,
     )
 
 

@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.environment import read_variables
 from detcore.errors import DetcoreError, RunError, near_name
-from detcore.launch import Launcher, LocalLauncher, SupportsCheck, read_imports
-from detcore.launch.worker import is_trial_class
+from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
 from detcore.trial import import_object
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
+    from detcore.launch import EarlyWorker
     from detcore.runner._listener import RunListener
-    from detcore.types import Framework
 
-__all__ = ["find_launcher", "framework_variables", "ready_launcher"]
+__all__ = ["find_launcher", "ready_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
 
@@ -107,6 +105,7 @@ def choose_launcher(
     model_dir: Path,
     plugins: PluginManager,
     listener: RunListener,
+    early: EarlyWorker | None = None,
 ) -> Launcher:
     """Return the launcher for the trials of an experiment.
 
@@ -118,16 +117,19 @@ def choose_launcher(
         model_dir: Folder of the user's code.
         plugins: Provide frameworks.
         listener: Receives warnings.
+        early: A worker that was started meanwhile; it is used, or ended.
     """
     make = find_launcher(plain, plugins)
     if make is not None:
+        if early is not None:
+            early.close()
         return make()
     preload, why_not = None, "one trial only"
     if plain["searcher"]["name"] != "single":
-        preload, why_not = _find_preload(plain["entrypoint"], model_dir, plugins)
+        preload, why_not = find_preload(plain["entrypoint"], model_dir, plugins)
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
-    return LocalLauncher(preload=preload, notice=listener.notice)
+    return LocalLauncher(preload=preload, notice=listener.notice, early=early)
 
 
 @contextlib.contextmanager
@@ -138,6 +140,7 @@ def ready_launcher(
     plugins: PluginManager,
     listener: RunListener,
     num_workers: int,
+    early: EarlyWorker | None = None,
 ) -> Iterator[Launcher]:
     """Open the launcher for the trials of an experiment; refuse trials that it can never start.
 
@@ -147,56 +150,15 @@ def ready_launcher(
         plugins: As for `choose_launcher`.
         listener: As for `choose_launcher`.
         num_workers: Workers of each trial; >= 1.
+        early: As for `choose_launcher`.
 
     Raises:
         DetcoreError: If the launcher cannot be made, or could not start a trial.
     """
-    launcher = choose_launcher(plain, model_dir=model_dir, plugins=plugins, listener=listener)
+    launcher = choose_launcher(
+        plain, model_dir=model_dir, plugins=plugins, listener=listener, early=early
+    )
     with contextlib.closing(launcher):
         if isinstance(launcher, SupportsCheck):
             launcher.check_trial(plain, slots=num_workers)
         yield launcher
-
-
-def framework_variables(plugins: PluginManager) -> dict[str, str]:
-    """Return the variables that frameworks need in their workers, without those the user has set.
-
-    All frameworks are included, because only importing a trial's code shows which one it uses.
-    """
-    frameworks = plugins.frameworks().values()
-    wanted = {name: value for framework in frameworks for name, value in framework.variables}
-    given = read_variables(wanted)
-    return {name: value for name, value in wanted.items() if name not in given}
-
-
-def _find_preload(
-    entrypoint: object, model_dir: Path, plugins: PluginManager
-) -> tuple[list[str] | None, str]:
-    """Return the framework modules to import before the trials, or None and why not."""
-    if not is_trial_class(entrypoint):
-        return None, "they run a command"
-    module = str(entrypoint).partition(":")[0]
-    found = read_imports(module, model_dir)
-    if found is None:
-        return None, f"what {module} imports cannot be told from its source"
-    if found.may_set_variables:
-        # A framework would read them before they are set.
-        return None, f"{module}, or what it imports, may set environment variables"
-    frameworks = [
-        framework
-        for framework in plugins.frameworks().values()
-        if framework.trial_class.partition(":")[0].partition(".")[0] in found.packages
-    ]
-    return [name for each in frameworks for name in _modules(each)], ""
-
-
-def _modules(framework: Framework) -> Iterator[str]:
-    yield from framework.requires
-    for name in (
-        framework.trial_class,
-        framework.context_class,
-        framework.controller,
-        framework.prepare_worker,
-    ):
-        if name is not None:
-            yield name

@@ -16,7 +16,7 @@ from detcore.checkpoint import (
     recover_checkpoints,
 )
 from detcore.delivery import subscribe, tell_recovered
-from detcore.runner._launching import framework_variables
+from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
 from detcore.types import TrialInfo
